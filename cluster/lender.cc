@@ -354,9 +354,48 @@ void Lender::TakeExpired(uint32_t most, const LoanKey* but) {
 }
 
 void Lender::SetLimit(uint32_t slots) {
+  if (ending_) return;
   limit_ = slots;
   if (held() > limit_) TakeExpired(limit_, nullptr);
   RecallBeyondLimit();
+}
+
+void Lender::HandOver(Duration within) {
+  ending_ = true;
+  limit_ = 0;
+  TakeExpired(0, nullptr);
+  const core::Tick until = transport_->Now() + within;
+  std::map<LoanKey, std::vector<HeldSlot>> recalled;
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (slot.state == SlotState::kFree || slot.state == SlotState::kLeaving) continue;
+    // Those that were recalled before, too: there may be less time now.
+    slot.recalled_until = std::min(slot.recalled_until, until);
+    recalled[slot.loan].push_back({.slot = {.slot = i, .generation = slot.generation},
+                                   .left = slot.recalled_until - transport_->Now()});
+  }
+  for (const auto& [key, slots] : recalled) TellRecalled(key, slots);
+}
+
+void Lender::End() {
+  ending_ = true;
+  limit_ = 0;
+  for (const auto& [key, loan] : loans_) {
+    std::vector<HeldSlot> gone;
+    for (const uint32_t slot : loan.slots) {
+      gone.push_back({.slot = {.slot = slot, .generation = slots_[slot].generation}, .left = {}});
+    }
+    if (gone.empty()) continue;
+    if (loan.connected) {
+      const auto call =
+          transport_->Call(loan.connection, {.header = Encode(RecallRequest{gone}),
+                                             .deadline = transport_->Now() + kTellWithin,
+                                             .done = [this](const auto&) { --telling_; }});
+      telling_ += call.ok() ? 1 : 0;
+    }
+    TakeAll(key);
+    listener_->OnSlotsTaken(key.home, static_cast<uint32_t>(gone.size()));
+  }
 }
 
 // Of the home that has most, what was lent last and, rather, what has no bytes.

@@ -90,6 +90,13 @@ class Lender {
   // So many slots may be lent in all from now on. What is lent beyond is taken from expired loans,
   // and then recalled; meanwhile nothing is lent.
   void SetLimit(uint32_t slots);
+  // This node is about to end: lends nothing from now on, and asks all back within `within`.
+  void HandOver(core::Duration within);
+  // It ends now: takes what is still lent, and tells its homes, which are waited for no longer than
+  // kTellWithin.
+  void End();
+  static constexpr core::Duration kTellWithin = std::chrono::milliseconds(300);
+  bool IsTelling() const { return telling_ > 0; }
 
   // A request of a home: transport::Service's contract.
   core::Result<transport::Sink> OnRequest(const transport::IncomingCall& call,
@@ -193,6 +200,8 @@ class Lender {
   Listener* const listener_;
   transport::Transport* transport_ = nullptr;
   uint64_t generation_;
+  bool ending_ = false;
+  uint32_t telling_ = 0;  // homes, that it ends
   uint32_t limit_ = 0;
   uint32_t free_ = 0;  // of slots_
   std::vector<Slot> slots_;

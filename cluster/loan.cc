@@ -173,11 +173,17 @@ void Loan::Extend(Tick sent, Duration lease) {
 }
 
 void Loan::OnRecall(const RecallRequest& request) {
+  std::vector<SlotRef> gone;
   for (const HeldSlot& held : request.slots) {
     if (held.left == kNotRecalled || !slots_.contains(held.slot)) continue;
+    if (held.left <= Duration{}) {
+      gone.push_back(held.slot);
+      continue;
+    }
     const Duration left = std::min<Duration>(held.left, std::chrono::hours(1));
     listener_->OnRecalled(this, held.slot, Now() + left * 9 / 10);
   }
+  Lose(std::move(gone), {ErrorCode::kLost, "the lender " + lender_ + " took it back"});
 }
 
 void Loan::Lose(std::vector<SlotRef> slots, const Error& why) {

@@ -9,6 +9,8 @@ namespace {
 using core::Error;
 using core::Status;
 
+constexpr core::Duration kRefusalsToldEvery = std::chrono::minutes(1);
+
 Home::Options HomeOptions(const Node::Options& options) {
   Home::Options home = options.home;
   home.sizes = options.sizes;
@@ -87,7 +89,12 @@ void Node::OnConnected(transport::ConnectionId connection, std::string_view) {
 }
 
 void Node::OnLost(transport::ConnectionId connection, const Error& why) {
-  if (!home_.OnLost(connection, why)) lender_.OnLost(connection);
+  if (home_.OnLost(connection, why)) return;
+  lender_.OnLost(connection);
+  // Whoever reaches the port can be refused as often as he likes.
+  if (why.code != core::ErrorCode::kPermission || transport_->Now() < tell_refusal_at_) return;
+  tell_refusal_at_ = transport_->Now() + kRefusalsToldEvery;
+  Tell({.kind = Event::Kind::kHomeRefused, .why = why.message});
 }
 
 core::Result<transport::Sink> Node::OnRequest(const transport::IncomingCall& call) {

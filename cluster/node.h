@@ -35,7 +35,7 @@ struct Event {
     kPieceMoved,     // the piece `piece` is at `peer` now
     kPieceLost,      // the piece `piece` is gone
     kHomeJoined,     // `peer` may borrow of this node now
-    kHomeRefused,    // and may not
+    kHomeRefused,    // and may not; without a name: the transport let it not in, told once a minute
     kHomeExpired,    // the lease of `peer` expired; its `count` slots are kept for a while
     kHomeGone,       // the loan of `peer` ended; its `count` slots are free
     kRecalled,       // `count` slots were asked back of `peer`
@@ -86,6 +86,13 @@ class Node final : public transport::Service, private Home::Listener, private Le
   void SetPeers(std::map<std::string, Peer> peers) { home_.SetPeers(std::move(peers)); }
   // So much may be lent in all from now on (cluster/lend_limit.h has the rules).
   void SetLendable(core::Bytes bytes);
+  // This node ends, and has so long for it: lends no more, and asks back what it lent. What homes
+  // do not empty until then is lost to them.
+  void HandOver(core::Duration within) { lender_.HandOver(within); }
+  // It ends now: what is still lent is taken, and its homes are told at once. Poll while it is
+  // telling them, which is a moment at most.
+  void EndLending() { lender_.End(); }
+  bool IsTelling() const { return lender_.IsTelling(); }
 
   // Pieces, as home.h says.
   Home& home() { return home_; }
@@ -131,6 +138,7 @@ class Node final : public transport::Service, private Home::Listener, private Le
   Home home_;
   Lender lender_;
   std::map<transport::CallId, RecallRequest> recalls_;  // that were accepted
+  core::Tick tell_refusal_at_{};
 };
 
 }  // namespace ravenstore::cluster

@@ -84,7 +84,7 @@ struct RenewAnswer {
   std::vector<HeldSlot> slots = {};  // of those named, that the lender still has
 };
 
-// Of the lender, on the home's connection.
+// Of the lender, on the home's connection. What has no time left is taken already.
 struct RecallRequest {
   std::vector<HeldSlot> slots = {};
 };

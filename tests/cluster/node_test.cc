@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,28 @@ using Buffer = std::vector<std::byte>;
 constexpr Sizes kSizes{.piece = KiB(512), .granule = KiB(64)};
 constexpr PieceId kPiece{0};
 
+// Memory of the system, of which each slot must be had anew.
+class CountedMemory final : public LentMemory {
+ public:
+  core::Result<std::span<std::byte>> Make(core::Bytes bytes) override {
+    ++made;
+    auto memory = memory_.Make(bytes);
+    if (memory.ok()) {
+      EXPECT_TRUE(std::ranges::all_of(*memory, [](std::byte byte) { return byte == std::byte{}; }));
+    }
+    return memory;
+  }
+  void GiveBack(std::span<std::byte> memory) override {
+    ++given_back;
+    memory_.GiveBack(memory);
+  }
+  int made = 0;
+  int given_back = 0;
+
+ private:
+  AnonymousMemory memory_;
+};
+
 // A node, its memory, and what it was told.
 struct Machine final : Node::Listener {
   void OnPieceRecalled(PieceId piece, Tick) override { recalled.push_back(piece); }
@@ -38,7 +61,7 @@ struct Machine final : Node::Listener {
   std::vector<PieceId> lost;
   uint32_t most = 0;
   std::vector<std::string> events;
-  AnonymousMemory memory;
+  CountedMemory memory;
   std::unique_ptr<Node> node;
   std::unique_ptr<transport::Transport> transport;
 };
@@ -66,6 +89,7 @@ class NodeTest : public testing::Test {
     options.random = [this] { return random_(); };
     options.home.copies = copies_;
     options.home.pieces_max = 8;
+    options.lender.home_slots_max = each_;
     options.lender.allows = [this](std::string_view home) { return home != stranger_; };
     started.node = std::make_unique<Node>(std::move(options), &started.memory, &started);
     started.transport = network_.Add(name, started.node.get());
@@ -100,7 +124,7 @@ class NodeTest : public testing::Test {
       if (!network_.RunNext(next)) network_.RunUntil(next);
     }
   }
-  Home& home() { return machines_.at("home").node->home(); }
+  Home& home() { return machines_.at(home_).node->home(); }
 
   // Runs until it has ended, and returns how.
   Status Ended(const std::function<void(Tick, Home::DoneCallback)>& begin,
@@ -149,8 +173,10 @@ class NodeTest : public testing::Test {
   transport::FakeNetwork network_{1};
   Duration clock_{};  // of leases, ahead of the transport's
   uint32_t copies_ = 1;
+  uint32_t each_ = kSlotsMax;  // of a lender's slots, for each home
   std::string stranger_;
   std::map<std::string, Machine> machines_;
+  std::string home_ = "home";  // whose pieces are meant
   // More than a chunk, and a granule in part.
   const Buffer bytes_ = Bytes((300 << 10) + 100, 1);
 };
@@ -306,6 +332,19 @@ TEST_F(NodeTest, AStrangerIsRefusedAndToldSoOnce) {
   EXPECT_TRUE(lender.Told("cluster.home_refused"));
 }
 
+TEST_F(NodeTest, WhoTheTransportDoesNotLetInIsToldOnceAMinute) {
+  Machine& lender = Start("lender", 2, 1);
+  const auto refuse = [&](ErrorCode code) {
+    lender.node->OnLost(transport::ConnectionId{1}, {code, "the peer has another key"});
+    return std::ranges::count(lender.events, "cluster.home_refused");
+  };
+  EXPECT_EQ(refuse(ErrorCode::kUnavailable), 0) << "it went by itself";
+  EXPECT_EQ(refuse(ErrorCode::kPermission), 1);
+  EXPECT_EQ(refuse(ErrorCode::kPermission), 1);
+  Run(std::chrono::minutes(1));
+  EXPECT_EQ(refuse(ErrorCode::kPermission), 2);
+}
+
 TEST_F(NodeTest, AMachineThatSleptRevalidatesItsLoan) {
   Machine& machine = Start("home", 1, 0);
   Start("lender", 2, 1);
@@ -324,6 +363,119 @@ TEST_F(NodeTest, ARestartedLenderHasNothingAnyMore) {
   Run(seconds(1));
   EXPECT_EQ(machine.lost, std::vector{kPiece});
   EXPECT_TRUE(Grow().ok());
+}
+
+TEST_F(NodeTest, AHomeHasNoMoreThanItsShareAndAnotherHasTheRest) {
+  each_ = 2;
+  Start("home", 1, 0);
+  Start("other", 2, 0);
+  Machine& lender = Start("lender", 3, 3);
+  Run(seconds(1));
+  EXPECT_EQ(machines_["home"].most, 2u);
+  EXPECT_TRUE(Grow(PieceId{0}).ok());
+  EXPECT_TRUE(Grow(PieceId{1}).ok());
+  EXPECT_EQ(Grow(PieceId{2}).error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(machines_["home"].node->Lenders().at(0).offered, 0u);
+  home_ = "other";
+  EXPECT_TRUE(Grow(PieceId{0}).ok());
+  EXPECT_EQ(Grow(PieceId{1}).error().code, ErrorCode::kOutOfMemory) << "there are three";
+  EXPECT_EQ(lender.node->lent(), kSizes.piece * 3);
+}
+
+TEST_F(NodeTest, MemoryGoesBackToTheSystemBeforeAnotherHomeHasIt) {
+  Start("home", 1, 0);
+  Start("other", 2, 0);
+  Machine& lender = Start("lender", 3, 1);
+  GrowAndWrite();
+  home().Shrink(kPiece);
+  Run(seconds(6));
+  EXPECT_EQ(lender.memory.given_back, 1);
+  home_ = "other";
+  ASSERT_TRUE(Grow().ok());
+  EXPECT_EQ(lender.memory.made, 2);
+  Buffer read(kSizes.granule.count());
+  EXPECT_EQ(Read(&read).error().code, ErrorCode::kWrongState) << "it has written nothing";
+}
+
+TEST_F(NodeTest, WhatLayWhereAnotherTensorLiesIsReadByNobody) {
+  Start("home", 1, 0);
+  Start("lender", 2, 1);
+  GrowAndWrite();
+  // Shorter than a granule, in the first one's place.
+  const Buffer next = Bytes(100, 2);
+  ASSERT_TRUE(Write(next).ok());
+  Buffer beyond(kSizes.granule.count());
+  EXPECT_EQ(Read(&beyond).error().code, ErrorCode::kWrongState);
+  Buffer read(next.size());
+  ASSERT_TRUE(Read(&read).ok());
+  EXPECT_EQ(read, next);
+  // The same of a piece that was given back meanwhile.
+  home().Shrink(kPiece);
+  Run(seconds(6));
+  ASSERT_TRUE(Grow().ok());
+  EXPECT_EQ(Read(&read).error().code, ErrorCode::kWrongState);
+}
+
+TEST_F(NodeTest, ALenderThatEndsHandsOverToAnother) {
+  Machine& machine = Start("home", 1, 0);
+  Machine& first = Start("first", 2, 1);
+  GrowAndWrite();
+  Start("second", 3, 1);
+  Run(seconds(6));
+  first.node->HandOver(seconds(5));
+  Run(milliseconds(500));
+  EXPECT_EQ(first.node->lent(), core::Bytes{});
+  EXPECT_TRUE(machine.Told("cluster.piece_moved"));
+  first.node->SetLendable(kSizes.piece);
+  Run(seconds(6));
+  EXPECT_EQ(Grow(PieceId{1}).error().code, ErrorCode::kOutOfMemory) << "it lends no more";
+  Stop("first");
+  ExpectBytes();
+  EXPECT_TRUE(machine.lost.empty());
+}
+
+TEST_F(NodeTest, WhatNobodyTakesOverIsLostToItsHomeAtOnce) {
+  Machine& machine = Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 2);
+  GrowAndWrite();
+  ASSERT_TRUE(Grow(PieceId{1}).ok());
+  lender.node->HandOver(seconds(2));
+  Run(milliseconds(300));
+  EXPECT_EQ(machine.recalled, (std::vector{kPiece, PieceId{1}}));
+  home().Shrink(PieceId{1});
+  ExpectBytes();
+  Run(milliseconds(300));
+  EXPECT_EQ(lender.node->lent(), kSizes.piece);
+  lender.node->EndLending();
+  EXPECT_TRUE(lender.node->IsTelling());
+  Run(milliseconds(20));
+  EXPECT_FALSE(lender.node->IsTelling());
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+  EXPECT_EQ(machine.lost, std::vector{kPiece});
+  EXPECT_TRUE(lender.Told("cluster.taken"));
+}
+
+TEST_F(NodeTest, ALenderThatEndsWaitsForNoHomeThatIsSilent) {
+  Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  network_.Cut("home", "lender");
+  lender.node->EndLending();
+  Run(milliseconds(400));
+  EXPECT_FALSE(lender.node->IsTelling());
+}
+
+TEST_F(NodeTest, TimeThatARecallLeftIsNoMoreThanWhoEndsHas) {
+  Machine& machine = Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  lender.node->HandOver(seconds(10));
+  Run(milliseconds(100));
+  lender.node->HandOver(milliseconds(500));
+  Run(milliseconds(600));
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+  Run(seconds(3));
+  EXPECT_EQ(machine.lost, std::vector{kPiece});
 }
 
 }  // namespace
