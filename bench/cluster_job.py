@@ -5,8 +5,8 @@ Makes, rewrites, reads and frees tensors without end, and keeps a ledger of what
 get gives those bytes, or LOST, or another error, all within a bound. When its daemon is gone the
 job connects again, with no tensors.
 
-Reads words from standard input and answers each with a line of JSON: `status`; `check`, which reads
-every tensor once; `end`, as does the input's end.
+Reads words from standard input and answers each with a line of JSON: `status`, and `check`, which
+reads every tensor once, as far as it gets in some seconds. `end`, or the input's end, ends the job.
 """
 
 import argparse
@@ -30,6 +30,7 @@ CLEAN = (ravenstore.Lost, ravenstore.TimedOut, ravenstore.OutOfMemory, ravenstor
 CORRUPT = "not those that were written"
 NOTES = 5  # of each kind
 CONNECT_AGAIN_S = 0.1
+CHECK_S = 20  # a check begins no get after so long
 
 
 class Job:
@@ -173,8 +174,10 @@ class Job:
 
     def check(self):
         before = dict(self.counts)
+        deadline = time.monotonic() + CHECK_S
         for tensor in list(self.ledger):
-            self.get(tensor)
+            if time.monotonic() < deadline:
+                self.get(tensor)
         return {name: self.counts[name] - before[name] for name in ("right", "wrong", "lost")} | {
             "tensors": len(self.ledger)
         }
