@@ -152,17 +152,15 @@ class Cluster:
             self.call("write_config", name, 'size = "256MiB"', 'lend = "256MiB"', copies)
             self.start(name)
 
-    def remove(self):
-        """Ends all; whoever ended badly is among the crashes."""
+    def end_all(self):
+        """Whoever ended badly is among the crashes."""
         for name, process in self.processes.items():
             if process.poll() is not None:
                 self.crashes.append(f"{name} had ended with {process.returncode}")
-                continue
-            process.send_signal(signal.SIGCONT)  # a run that breaks off leaves it stopped
-            if name == "etcd":
-                end(process, signal.SIGKILL)
-            elif (code := end(process, signal.SIGTERM)) != 0:
+            elif name != "etcd" and (code := end(process, signal.SIGTERM)) != 0:
                 self.crashes.append(f"{name} ended with {code}")
+
+    def remove_network(self):
         subprocess.run(**function("remove_network", **self.variables))
 
     def answers(self):
@@ -340,6 +338,12 @@ class Run:
         self.totals = {"calls": 0, "lost": 0, "slowest_s": 0.0}
         self.errors = {}
         self.notes = []
+        self.begin = time.monotonic()
+        self.phases = []  # how long each took
+
+    def end_phase(self, name):
+        taken = sum(seconds for _, seconds in self.phases)
+        self.phases.append((name, time.monotonic() - self.begin - taken))
 
     def look(self):
         answers = self.cluster.answers()
@@ -428,23 +432,29 @@ class Run:
         for number, name in enumerate(JOBS_ON):
             socket = self.cluster.folder / name
             self.jobs[name] = Job(socket, 2 * self.plan.seed + number, self.options)
+        self.end_phase("met")
         if self.wait_until("jobs have tensors on other nodes", self.all_borrow, START_S):
+            self.end_phase("filled")
             self.strike()
+            self.end_phase("struck")
             self.harm["not_healed"] += not self.is_healed()
+            self.end_phase("healed")
         else:
             self.harm["not_healed"] += 1
 
     def finish(self):
-        try:
-            self.end_jobs()
-        finally:
-            for job in self.jobs.values():
-                if job.process.poll() is None:
-                    job.process.kill()
-            self.cluster.remove()
+        self.end_jobs()
+        self.cluster.end_all()
         self.harm["lent_twice"] += len(self.books.violations)
         self.harm["crashes"] += len(self.cluster.crashes)
         self.notes += self.books.violations + self.cluster.crashes
+
+    def break_off(self):
+        """Leaves nothing behind; at once, for whoever interrupts this may not wait."""
+        processes = [*self.cluster.processes.values(), *(job.process for job in self.jobs.values())]
+        for process in processes:
+            end(process, signal.SIGKILL)
+        self.cluster.remove_network()
 
     def show_logs(self):
         for log in sorted(self.cluster.folder.glob("*.log")):
@@ -453,18 +463,20 @@ class Run:
 
 
 def run_one(plan, options):
-    begin = time.monotonic()
     # Short: a socket's path has 108 bytes.
     with tempfile.TemporaryDirectory(prefix="rvf.", dir="/tmp") as folder:
         run = Run(plan, options, folder)
         try:
             run.play()
-        finally:
             run.finish()
+        finally:
+            run.break_off()
+        run.end_phase("ended")
+        phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in run.phases)
         harm = {name: count for name, count in run.harm.items() if count}
         say(
             f"{plan}: {harm or 'no harm'}; {run.totals['calls']} calls, the slowest "
-            f"{run.totals['slowest_s']} s; {run.errors}; {time.monotonic() - begin:.1f} s"
+            f"{run.totals['slowest_s']} s; {run.errors}; {phases}"
         )
         for note in run.notes:
             say(f"  {note}")

@@ -29,10 +29,15 @@ MIB = 1 << 20
 def figure_of(*flags, before=(), **variables):
     """The figure, the exit code and what is said of the runs."""
     environment = os.environ | variables | ({"RAVENSTORE_BIN": BUILT} if BUILT else {})
-    done = subprocess.run(
-        [*before, sys.executable, PROGRAM, *flags], env=environment, capture_output=True, text=True
-    )
-    return json.loads(done.stdout or "{}"), done.returncode, done.stderr
+    command = [*before, sys.executable, PROGRAM, *flags]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as program:
+        said = ""
+        for line in program.stderr:
+            print(line, end="", flush=True)  # the seeds are known should it hang
+            said += line
+        figure = program.stdout.read()  # one line, which no pipe is too small for
+    return json.loads(figure or "{}"), program.returncode, said
 
 
 class PlanTest(unittest.TestCase):
@@ -161,7 +166,6 @@ class RunTest(unittest.TestCase):
 
     def test_faults_do_no_harm(self):
         figure, code, said = figure_of("--runs", str(RUNS))
-        print(said)  # the seeds
         self.assertEqual((figure["value"], code), (0, 0), f"{figure}\n{said}")
         self.assertEqual(said.count("no harm"), RUNS)
         self.assertGreater(figure["calls"], 100 * RUNS)
