@@ -190,8 +190,9 @@ void Loan::Lose(std::vector<SlotRef> slots, const Error& why) {
   if (slots.empty()) return;
   for (const SlotRef& slot : slots) slots_.erase(slot);
   if (slots_.empty()) give_up_at_ = core::kNever;
-  EndTransfers([this](const Transfer& transfer) { return !slots_.contains(transfer.slot); });
+  // Before what was under way ends: whoever is told of that may go on with what is left.
   listener_->OnSlotsLost(this, slots, why);
+  EndTransfers([this](const Transfer& transfer) { return !slots_.contains(transfer.slot); });
 }
 
 // ---- Calls
