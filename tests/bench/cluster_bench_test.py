@@ -59,6 +59,18 @@ class ClusterBenchTest(unittest.TestCase):
         self.assertEqual((counts["runs"], counts["wrong_bytes"]), (5, 0))
         self.assertGreater(counts["operations"], 0)
 
+    def test_a_simulated_cluster_has_every_figure(self):
+        command = ("bench/cluster_load", "--nodes", "10", "--minutes", "2")
+        figures, code, said = figures_of(*command)
+        self.assertEqual(code, 0, said)
+        for name in ("occupancy", "missed_recalls", "messages", "directory_bytes", "minutes"):
+            figure = figures[f"cluster.sim_{name}"]
+            self.assertIsNotNone(figure["value"], figure)
+            self.assertIsNotNone(figure["target"], figure)
+        self.assertIn("of 10 nodes", figures["cluster.sim_messages"]["detail"])
+        self.assertEqual(figures["cluster.sim_violations"]["value"], 0, said)
+        self.assertIn("10 nodes for 120 s", said)
+
 
 if __name__ == "__main__":
     xml_main.main()

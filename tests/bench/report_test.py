@@ -107,7 +107,7 @@ class ReportTest(unittest.TestCase):
 
     def cluster(self, faults, exit_code=0, planted="[ RUN      ]\n[       OK ]\n" * 10):
         """The cluster's figures where the benches print one each, and the others what is given."""
-        for name in ("transport_bench", "cluster_bench"):
+        for name in ("transport_bench", "cluster_bench", "cluster_load"):
             figure = FIGURE | {"name": f"cluster.{name}"}
             self.program(name, f"echo '{json.dumps(figure)}'")
         self.program("cluster_planted_test", f"echo '{planted}'")
@@ -125,7 +125,7 @@ class ReportTest(unittest.TestCase):
         code, figures, said = self.cluster(json.dumps(self.COUNTS) + "\\n")
         self.assertEqual(code, 0, said)
         self.assertIn("--runs 500\n", said)
-        for name in ("transport_bench", "cluster_bench"):
+        for name in ("transport_bench", "cluster_bench", "cluster_load"):
             self.assertIn(f"cluster.{name}", figures)
         for what in ("wrong_bytes", "late_calls", "lent_twice", "served_late"):
             figure = figures[f"cluster.faults_simulated_{what}"]
@@ -133,9 +133,6 @@ class ReportTest(unittest.TestCase):
             self.assertIn("500 runs from seed 1; 7 operations", figure["detail"])
         self.assertTrue(figures["cluster.planted_found"]["ok"])
         self.assertIn("is missing", figures["cluster.faults_real"]["skipped"])
-        for name in ("sim_useful_occupancy", "sim_missed_recalls"):
-            self.assertEqual(figures[f"cluster.{name}"]["skipped"], "not built yet")
-            self.assertIsNotNone(figures[f"cluster.{name}"]["target"])
 
     def test_a_simulated_fault_that_did_harm_falls_short_and_is_no_crash(self):
         counts = self.COUNTS | {"lent_twice": 2}
