@@ -102,6 +102,7 @@ struct Explanation {
     kLastInFirstOut  // nothing is known yet; what was put last is expected first
   };
   TensorView tensor;
+  Bytes away_offset;  // in tensor.away, if tensor.has_copy
   Future future = Future::kUnknown;
   double confidence = 0;     // that a prediction comes true; 0: it is none
   Duration needed_in{0};     // as far as that is known; 0: unknown or due

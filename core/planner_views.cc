@@ -23,6 +23,7 @@ Explanation::Future FutureOf(const Holding& holding) {
 Explanation PlannerBooks::Explain(const TensorRow& tensor, Tick now) const {
   Explanation why;
   why.tensor = ViewOf(tensor);
+  if (tensor.has_copy()) why.away_offset = away_[tensor.away.pool].OffsetOf(tensor.away.block);
   why.discarded = tensor.state() == TensorState::kDiscarded;
   why.prefetched = tensor.prefetched;
   why.gets = tensor.logical.gets;

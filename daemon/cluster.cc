@@ -37,9 +37,15 @@ constexpr size_t kPostsAtOnce = 256;
 // A measured rate is told again once it is another by so much.
 constexpr double kRateMoved = 1.25;
 
+// What may pass, an address that is not there yet or a predecessor that still ends, is no fault of
+// the configuration: whoever starts the daemon may try again.
+ErrorCode CodeOf(const Error& why) {
+  const bool may_pass = why.code == ErrorCode::kUnavailable || why.code == ErrorCode::kWrongState;
+  return may_pass ? ErrorCode::kUnavailable : ErrorCode::kInvalidArgument;
+}
+
 Error Refused(const char* key, const std::string& value, const Error& why) {
-  return {ErrorCode::kInvalidArgument,
-          "\"" + std::string(key) + "\" is " + value + ", but " + why.message};
+  return {CodeOf(why), "\"" + std::string(key) + "\" is " + value + ", but " + why.message};
 }
 
 uint64_t Random() {
@@ -77,10 +83,6 @@ core::Duration TimeoutOf(const Config& config) {
 Cluster::Cluster(const Config& config) : config_(config) {
   view_.node = config.cluster_node;
   view_.size = config.cluster_size;
-  for (const std::string& peer : config.cluster_peers) {
-    const size_t equals = peer.find('=');
-    configured_.emplace(peer.substr(0, equals), peer.substr(equals + 1));
-  }
 }
 
 core::Result<std::unique_ptr<Cluster>> Cluster::Create(const Config& config) {
@@ -155,9 +157,10 @@ core::Status Cluster::OpenDiscovery() {
   options.membership.table.allowed = {config_.cluster_nodes.begin(), config_.cluster_nodes.end()};
   options.membership.seed = Random();
   options.found = [this](const auto& found) { SetFound(found); };
-  options.status = [this](std::string words) {
+  options.status = [this](std::string words, bool well) {
     std::lock_guard lock(mutex_);
     view_.discovery = std::move(words);
+    view_.discovery_fails = !well;
   };
   discovery_ = std::make_unique<Discovery>(std::move(options), *std::move(store));
   return core::Ok();
@@ -227,6 +230,7 @@ void Cluster::Start(Sinks sinks, const std::atomic<bool>& ending) {
   sinks_ = std::move(sinks);
   if (meter_ != nullptr) sinks_.rate(kAssumedRate);
   SetFound({});
+  memory_.Start(ending);
   thread_ = Supervise("raven-node", ending, [this] { Run(); });
   if (discovery_ != nullptr) discovery_->Start(ending);
 }
@@ -238,7 +242,19 @@ void Cluster::Run() {
     node_->Advance();
     const core::Tick now = ipc::Now();
     if (now >= look_at_) Look(now);
+    if (handing_over_ && node_->lent() == Bytes{}) handed_over_ = true;
   }
+  node_->EndLending();
+  const core::Tick told_by = ipc::Now() + cluster::Lender::kTellWithin;
+  while (node_->IsTelling() && ipc::Now() < told_by) transport_->Poll(told_by);
+}
+
+void Cluster::HandOver(core::Duration within) {
+  Post([this, within](cluster::Node* node) {
+    if (node == nullptr) return;
+    node->HandOver(within);
+    handing_over_ = true;
+  });
 }
 
 void Cluster::Post(std::function<void(cluster::Node*)> work) {
@@ -254,7 +270,7 @@ void Cluster::Post(std::function<void(cluster::Node*)> work) {
 }
 
 void Cluster::SetFound(const std::map<std::string, std::string>& found) {
-  auto known = configured_;
+  auto known = config_.cluster_peers;
   known.insert(found.begin(), found.end());
   known.erase(config_.cluster_node);
   std::map<std::string, cluster::Peer> peers;
@@ -280,8 +296,10 @@ void Cluster::Look(core::Tick now) {
   LookAtRate(now);
   auto lenders = node_->Lenders();
   auto homes = node_->Homes();
+  auto pieces = std::make_shared<const std::vector<cluster::Home::PieceView>>(node_->Pieces());
   std::lock_guard lock(mutex_);
-  view_.held = kClusterPiece * node_->home().Pieces().size();
+  view_.held = kClusterPiece * pieces->size();
+  view_.pieces = std::move(pieces);
   view_.lent = node_->lent();
   view_.lenders = std::move(lenders);
   view_.homes = std::move(homes);
@@ -332,6 +350,20 @@ void Cluster::OnEvent(const cluster::Event& event) {
                    event.kind == Kind::kPieceLost || event.kind == Kind::kHomeRefused ||
                    event.kind == Kind::kTaken;
   spdlog::log(bad ? spdlog::level::warn : spdlog::level::info, "{}", TextOf(event));
+  Count(event);
+}
+
+void Cluster::Count(const cluster::Event& event) {
+  using Kind = cluster::Event::Kind;
+  std::lock_guard lock(mutex_);
+  switch (event.kind) {
+    case Kind::kPieceLost: ++view_.lost; break;
+    case Kind::kRecalled: view_.recalled += event.count; break;
+    case Kind::kTaken: view_.taken += event.count; break;
+    case Kind::kLost:
+    case Kind::kHomeExpired: ++view_.loans_lost; break;
+    default: break;
+  }
 }
 
 }  // namespace ravenstore::daemon

@@ -26,6 +26,7 @@
 #include "daemon/config.h"
 #include "daemon/discovery.h"
 #include "daemon/mailbox.h"
+#include "daemon/prepared_memory.h"
 #include "daemon/rate_meter.h"
 #include "daemon/remote_medium.h"
 #include "transport/node_key.h"
@@ -55,10 +56,21 @@ class Cluster final : private cluster::Node::Listener {
     std::vector<cluster::Loan::View> lenders;
     std::vector<cluster::Lender::HomeView> homes;
     double bytes_per_second = 0;  // as measured last; 0: not yet
+    bool discovery_fails = false;
+    // Since the start: pieces of this node's that were lost, that it asked back of others, and
+    // those of them that were not given back in time. Loans of this node that were, in part or
+    // whole, lost, and of others that were not heard for the lease.
+    uint64_t lost = 0;
+    uint64_t recalled = 0;
+    uint64_t taken = 0;
+    uint64_t loans_lost = 0;
+    // Those that are held, in order; null: nobody looked yet.
+    std::shared_ptr<const std::vector<cluster::Home::PieceView>> pieces;
   };
 
   // Listens from here on. REQUIRES: config.cluster_node is not empty.
-  // Errors: kInvalidArgument, naming the key, what stands there and why it cannot be.
+  // Errors, naming the key, what stands there and why it cannot be: kInvalidArgument; kUnavailable
+  // (the address, or the state folder, now).
   static core::Result<std::unique_ptr<Cluster>> Create(const Config& config);
   // As Stop.
   ~Cluster() override;
@@ -68,8 +80,15 @@ class Cluster final : private cluster::Node::Listener {
   // Begins to talk to other nodes. `ending` is set before Stop or the destructor is called.
   void Start(Sinks sinks, const std::atomic<bool>& ending);
 
-  // Ends its threads: what is still to be read or written fails from now on. Twice is as good as
-  // once.
+  // This node ends: lends no more, and asks back what it lent within `within`. Then Stop, once
+  // handed_over() or that time has passed.
+  void HandOver(core::Duration within);
+  // Since HandOver: other nodes have nothing of this one any more.
+  bool handed_over() const { return handed_over_; }
+
+  // Tells those that still have memory of this node that it is gone, which takes a moment at most,
+  // and ends its threads: what is still to be read or written fails from now on. Twice is as good
+  // as once.
   void Stop();
 
   View view() const;
@@ -90,28 +109,31 @@ class Cluster final : private cluster::Node::Listener {
   // Tells the node who there is: the configured peers, and those found.
   void SetFound(const std::map<std::string, std::string>& found);
 
+  void Count(const cluster::Event& event);
+
   void OnPieceRecalled(cluster::PieceId piece, core::Tick deadline) override;
   void OnPieceLost(cluster::PieceId piece, const core::Error& why) override;
   void OnPiecesMost(uint32_t pieces) override;
   void OnEvent(const cluster::Event& event) override;
 
   const Config config_;
-  std::map<std::string, std::string> configured_;  // peers, name and address
   std::optional<cluster::NodeIdentity> identity_;
   std::optional<cluster::LendLimit> lend_limit_;
   Sinks sinks_;
-  cluster::AnonymousMemory memory_;
+  PreparedMemory memory_{std::make_unique<cluster::AnonymousMemory>()};
   std::unique_ptr<cluster::Node> node_;
   std::unique_ptr<transport::Transport> transport_;  // destroyed before the node, its service
   std::shared_ptr<RateMeter> meter_;                 // null: nothing is borrowed
 
   std::thread thread_;
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> handed_over_{false};
   Mailbox mailbox_;
 
   // The node's thread's.
   core::Tick look_at_{};
   bool memory_unknown_ = false;  // and that was said
+  bool handing_over_ = false;
 
   mutable std::mutex mutex_;
   // All guarded by mutex_.

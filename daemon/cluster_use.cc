@@ -1,9 +1,21 @@
 #include "daemon/cluster_use.h"
 
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace ravenstore::daemon {
+namespace {
+
+const cluster::Home::PieceView* FindPiece(const Cluster::View& view, cluster::PieceId id) {
+  if (view.pieces == nullptr) return nullptr;
+  const auto found =
+      std::ranges::lower_bound(*view.pieces, id, {}, &cluster::Home::PieceView::piece);
+  return found != view.pieces->end() && found->piece == id ? &*found : nullptr;
+}
+
+}  // namespace
 
 void FillCluster(const Cluster::View& view, core::Bytes piece, bool with_nodes,
                  proto::ClusterUse* to) {
@@ -15,6 +27,14 @@ void FillCluster(const Cluster::View& view, core::Bytes piece, bool with_nodes,
   to->set_lent(view.lent.count());
   to->set_discovery(view.discovery);
   to->set_bytes_per_second(static_cast<uint64_t>(view.bytes_per_second));
+  to->set_pieces_lost(view.lost);
+  to->set_pieces_recalled(view.recalled);
+  to->set_pieces_taken(view.taken);
+  to->set_loans_lost(view.loans_lost);
+  to->set_discovery_fails(view.discovery_fails);
+  to->set_nodes_known(static_cast<uint32_t>(view.peers.size()));
+  to->set_nodes_connected(static_cast<uint32_t>(
+      std::ranges::count(view.lenders, true, &cluster::Loan::View::connected)));
   if (!with_nodes) return;
   std::map<std::string, proto::NodeUse> nodes;
   for (const auto& [name, address] : view.peers) nodes[name].set_address(address);
@@ -38,6 +58,38 @@ void FillCluster(const Cluster::View& view, core::Bytes piece, bool with_nodes,
   for (auto& [name, node] : nodes) {
     node.set_name(name);
     to->add_nodes()->Swap(&node);
+  }
+}
+
+void FillRemote(const Cluster::View& view, core::Bytes piece, core::Bytes offset, core::Bytes bytes,
+                bool with_nodes, proto::RemoteReplica* to) {
+  std::map<std::string, proto::RemotePart> parts;
+  std::optional<uint32_t> copies;
+  const core::Bytes end = offset + bytes;
+  for (core::Bytes at = offset; at < end;) {
+    const core::Bytes next = std::min(end, at.RoundDown(piece) + piece);
+    const cluster::PieceId id{static_cast<uint32_t>(at.count() / piece.count())};
+    const cluster::Home::PieceView* const held = FindPiece(view, id);
+    const auto there = static_cast<uint32_t>(held == nullptr ? 0 : held->copies.size());
+    copies = std::min(copies.value_or(there), there);
+    for (uint32_t i = 0; i < there; ++i) {
+      const std::string& node = held->copies[i].first;
+      parts[node].set_bytes(parts[node].bytes() + (next - at).count());
+    }
+    if (held != nullptr) {
+      to->set_moving(to->moving() || held->in_repair);
+      to->set_recalled(to->recalled() || held->leaving);
+    }
+    at = next;
+  }
+  to->set_copies(copies.value_or(0));
+  for (const cluster::Loan::View& loan : view.lenders) {
+    const auto part = parts.find(loan.lender);
+    if (part != parts.end()) part->second.set_lease_left_ns(loan.lease_left.count());
+  }
+  for (auto& [node, part] : parts) {
+    if (with_nodes) part.set_node(node);
+    to->add_parts()->Swap(&part);
   }
 }
 

@@ -174,21 +174,45 @@ Key Time(core::Duration Config::*value, core::Duration unit, const char* accepte
       });
 }
 
+std::optional<std::string> ReadTexts(const toml::node& node, std::vector<std::string>* target) {
+  static const std::string kAccepted = "a list of strings";
+  const toml::array* list = node.as_array();
+  if (list == nullptr) return kAccepted;
+  target->clear();
+  for (const toml::node& item : *list) {
+    const auto text = item.value_exact<std::string>();
+    if (!text) return kAccepted;
+    target->push_back(*text);
+  }
+  return std::nullopt;
+}
+
 Key Texts(std::vector<std::string> Config::*value) {
-  return Of<std::vector<std::string>>(
-      value,
-      [](const toml::node& node, std::vector<std::string>* target) -> std::optional<std::string> {
-        static const std::string kAccepted = "a list of strings";
-        const toml::array* list = node.as_array();
-        if (list == nullptr) return kAccepted;
-        target->clear();
-        for (const toml::node& item : *list) {
-          const auto text = item.value_exact<std::string>();
-          if (!text) return kAccepted;
-          target->push_back(*text);
-        }
-        return std::nullopt;
-      });
+  return Of<std::vector<std::string>>(value, ReadTexts);
+}
+
+// Of nodes, by name.
+using Addresses = std::map<std::string, std::string>;
+
+std::optional<std::string> ReadPeers(const toml::node& node, Addresses* target) {
+  std::vector<std::string> peers;
+  if (const auto accepted = ReadTexts(node, &peers)) return accepted;
+  target->clear();
+  for (const std::string& peer : peers) {
+    const size_t equals = peer.find('=');
+    const std::string name = peer.substr(0, equals);
+    if (equals == std::string::npos || equals + 1 == peer.size() || !transport::IsNodeName(name)) {
+      return "a list of nodes as \"NAME=ADDRESS:PORT\", not \"" + peer + "\"";
+    }
+    if (!target->emplace(name, peer.substr(equals + 1)).second) {
+      return "a list that names a node once: \"" + name + "\" is there twice";
+    }
+  }
+  return std::nullopt;
+}
+
+Key Peers(Addresses Config::*value) {
+  return Of<Addresses>(value, ReadPeers);
 }
 
 Key Number(double Config::*value, std::string accepted) {
@@ -367,24 +391,8 @@ std::optional<std::string> FaultOfNodes(const Config& config) {
 }
 
 std::optional<std::string> FaultOfPeers(const Config& config) {
-  std::set<std::string> names;
-  for (const std::string& peer : config.cluster_peers) {
-    const size_t equals = peer.find('=');
-    const std::string name = peer.substr(0, equals);
-    if (equals == std::string::npos || equals + 1 == peer.size() || !transport::IsNodeName(name))
-      return "must list nodes as \"NAME=ADDRESS:PORT\", not \"" + peer + "\"";
-    if (name == config.cluster_node) return "must not name this node, \"" + name + "\"";
-    if (!names.insert(name).second) return "must name a node once: \"" + name + "\" is there twice";
-  }
-  return std::nullopt;
-}
-
-std::optional<std::string> FaultOfEtcd(const Config& config) {
-  for (const std::string& endpoint : config.cluster_etcd) {
-    if (!endpoint.starts_with("http://") && !endpoint.starts_with("https://"))
-      return "must list endpoints such as \"http://192.0.2.9:2379\", not \"" + endpoint + "\"";
-  }
-  return std::nullopt;
+  if (!config.cluster_peers.contains(config.cluster_node)) return std::nullopt;
+  return "must not name this node, \"" + config.cluster_node + "\"";
 }
 
 auto WholePieces(Bytes Config::*value) {
@@ -407,9 +415,14 @@ std::optional<std::string> FaultOfRecall(const Config& config) {
 std::optional<std::string> FaultOfTransport(const Config& config) {
   if (config.cluster_transport == "tls" || config.cluster_trusted_fabric) return std::nullopt;
   return "is \"ucx\", which neither encrypts nor asks for a key: whoever reaches its port owns "
-         "this daemon. Set \"cluster.trusted_fabric\" to true if that is so on your network, or "
-         "use "
+         "this daemon. Set \"cluster.trusted_fabric\" to true if all who do are trusted, or use "
          "\"tls\"";
+}
+
+std::optional<std::string> FaultOfUcxDevices(const Config& config) {
+  if (config.cluster_transport == "tls" || !config.cluster_ucx_devices.empty()) return std::nullopt;
+  return "must name the devices that UCX may use, such as \"mlx5_0:1\" or \"eth0\": "
+         "\"cluster.transport\" is \"ucx\"";
 }
 
 // Of other nodes.
@@ -424,8 +437,8 @@ std::map<std::string, Key> ClusterKeys() {
       {"cluster.state", Checked(Text(&C::cluster_state), AnAbsolutePath(&C::cluster_state))},
       {"cluster.machine", Text(&C::cluster_machine)},
       {"cluster.nodes", Checked(Texts(&C::cluster_nodes), FaultOfNodes)},
-      {"cluster.peers", Checked(Texts(&C::cluster_peers), FaultOfPeers)},
-      {"cluster.etcd", Checked(Texts(&C::cluster_etcd), FaultOfEtcd)},
+      {"cluster.peers", Checked(Peers(&C::cluster_peers), FaultOfPeers)},
+      {"cluster.etcd", Texts(&C::cluster_etcd)},
       {"cluster.etcd_ca", Text(&C::cluster_etcd_ca)},
       {"cluster.etcd_certificate", Text(&C::cluster_etcd_certificate)},
       {"cluster.etcd_key", Text(&C::cluster_etcd_key)},
@@ -441,7 +454,7 @@ std::map<std::string, Key> ClusterKeys() {
        Checked(OneOf(&C::cluster_transport, {"tls", "ucx"}), FaultOfTransport)},
       {"cluster.trusted_fabric", Flag(&C::cluster_trusted_fabric)},
       {"cluster.ucx_transports", Text(&C::cluster_ucx_transports)},
-      {"cluster.ucx_devices", Text(&C::cluster_ucx_devices)},
+      {"cluster.ucx_devices", Checked(Text(&C::cluster_ucx_devices), FaultOfUcxDevices)},
   };
 }
 

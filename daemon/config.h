@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -70,7 +71,7 @@ struct Config {
   std::string cluster_state = "/var/lib/ravenstore/cluster";  // a folder
   std::string cluster_machine;                                // empty: what /etc/machine-id says
   std::vector<std::string> cluster_nodes;                     // allowed; empty: all with the key
-  std::vector<std::string> cluster_peers;                     // "NAME=ADDRESS"
+  std::map<std::string, std::string> cluster_peers;           // names and addresses
   std::vector<std::string> cluster_etcd;                      // endpoints
   std::string cluster_etcd_ca;
   std::string cluster_etcd_certificate;

@@ -126,6 +126,7 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
                 .ledger = &ledger_,
                 .watch = options.watch,
                 .cluster = options.cluster,
+                .remote_pool = options.remote_pool,
                 .loop = loop,
                 .connections = this}) {}
 

@@ -74,6 +74,7 @@ struct ControlOptions {
   core::Budgets tenant_budgets;       // of every tenant (user) until changed
   core::Bytes guaranteed_by_default;  // on the largest device, to a tenant without a guarantee
   std::map<core::PoolId, core::Pool> other_pools{};  // neither a device's nor the host's
+  std::optional<core::PoolId> remote_pool;           // of them what other nodes lend
   std::vector<core::Bytes> arenas;      // address range of a client's arena on each device
   std::vector<core::Bytes> capacities;  // what the store may hold of each device
   std::vector<core::LinkModel> links;   // between each device and the host pool

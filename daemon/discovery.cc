@@ -16,6 +16,14 @@ namespace {
 constexpr core::Duration kLookEvery = std::chrono::milliseconds(250);
 constexpr core::Duration kLeaveWithin = std::chrono::seconds(1);
 
+std::string WordsOf(const cluster::MembershipStatus& status) {
+  return status.registration + "; " + status.store;
+}
+
+bool IsWell(const cluster::MembershipStatus& status) {
+  return status.registered && status.reachable;
+}
+
 }  // namespace
 
 Discovery::Discovery(Options options, std::unique_ptr<cluster::KeyValues> store)
@@ -39,7 +47,10 @@ void Discovery::Stop() {
 }
 
 void Discovery::Run() {
-  while (!stopping_) RunUntil(store_->Now() + kLookEvery);
+  while (!stopping_) {
+    RunUntil(store_->Now() + kLookEvery);
+    TellStatus(membership_.status());  // which also says since when
+  }
   membership_.Leave();
   const core::Tick leave_by = store_->Now() + kLeaveWithin;
   while (!membership_.HasLeft() && store_->Now() < leave_by) RunUntil(leave_by);
@@ -77,10 +88,13 @@ void Discovery::OnRefused(std::string_view name, const core::Error& why) {
 }
 
 void Discovery::OnStatus(const cluster::MembershipStatus& status) {
-  const std::string words = status.registration + "; " + status.store;
-  spdlog::log(status.registered && status.reachable ? spdlog::level::info : spdlog::level::warn,
-              "cluster.discovery: {}", core::Printable(words));
-  options_.status(words);
+  spdlog::log(IsWell(status) ? spdlog::level::info : spdlog::level::warn, "cluster.discovery: {}",
+              core::Printable(WordsOf(status)));
+  TellStatus(status);
+}
+
+void Discovery::TellStatus(const cluster::MembershipStatus& status) {
+  options_.status(WordsOf(status), IsWell(status));
 }
 
 }  // namespace ravenstore::daemon

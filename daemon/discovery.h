@@ -25,8 +25,9 @@ class Discovery final : private cluster::MembershipListener {
     cluster::MembershipOptions membership;
     // Who there is, name and address, whenever that changes.
     std::function<void(const std::map<std::string, std::string>&)> found;
-    // How it goes, in a sentence or two.
-    std::function<void(std::string)> status;
+    // How it goes, in a sentence or two, and whether it is registered and the store answers:
+    // several times a second.
+    std::function<void(std::string, bool)> status;
   };
 
   Discovery(Options options, std::unique_ptr<cluster::KeyValues> store);
@@ -43,6 +44,7 @@ class Discovery final : private cluster::MembershipListener {
   void Run();
   void RunUntil(core::Tick until);
   void TellFound();
+  void TellStatus(const cluster::MembershipStatus& status);
 
   void OnJoined(const cluster::NodeRecord& node) override;
   void OnChanged(const cluster::NodeRecord& before, const cluster::NodeRecord& now) override;

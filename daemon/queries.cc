@@ -59,6 +59,16 @@ void Queries::FillWhole(const Beside& beside, bool to_administrator, proto::Stat
   }
 }
 
+// Where it lies, if that is on other nodes.
+void Queries::FillReplica(core::TensorId tensor, bool to_administrator,
+                          proto::TensorExplained* explained) const {
+  if (!options_.remote_pool) return;
+  const core::Explanation why = options_.loop->planner().Explain(tensor, ipc::Now());
+  if (!why.tensor.has_copy || why.tensor.away != options_.remote_pool) return;
+  FillRemote(options_.cluster->view(), kClusterPiece, why.away_offset, why.tensor.size,
+             /*with_nodes=*/to_administrator, explained->mutable_remote());
+}
+
 proto::DaemonPacket Queries::AnswerOf(const proto::ClientPacket& packet, const Beside& beside,
                                       const Audience& audience, ClientId client) const {
   Loop* const loop = options_.loop;
@@ -94,6 +104,7 @@ proto::DaemonPacket Queries::AnswerOf(const proto::ClientPacket& packet, const B
       const core::TensorId id{packet.explain_tensor().id()};
       if (FillExplanation(*loop, *options_.names, audience, id, ipc::Now(),
                           answer.mutable_tensor_explained())) {
+        FillReplica(id, /*to_administrator=*/!audience, answer.mutable_tensor_explained());
         break;
       }
       return FailureOf(packet.request(), {core::ErrorCode::kNotFound,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,7 +33,8 @@ class Queries {
     const Names* names = nullptr;
     const LegacyLedger* ledger = nullptr;
     const MemoryWatch* watch = nullptr;
-    const Cluster* cluster = nullptr;  // null: there is none
+    const Cluster* cluster = nullptr;              // null: there is none
+    std::optional<core::PoolId> remote_pool = {};  // which that makes
     Loop* loop = nullptr;
     Connections* connections = nullptr;
   };
@@ -51,6 +53,8 @@ class Queries {
   };
   // In the loop's thread.
   void FillWhole(const Beside& beside, bool to_administrator, proto::Stats* stats) const;
+  void FillReplica(core::TensorId tensor, bool to_administrator,
+                   proto::TensorExplained* explained) const;
   proto::DaemonPacket AnswerOf(const proto::ClientPacket& packet, const Beside& beside,
                                const Audience& audience, core::ClientId client) const;
 

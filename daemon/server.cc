@@ -193,6 +193,7 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote) {
   control.peer_pools = others.shares;
   control.watch = watch_.get();
   control.cluster = cluster_.get();
+  if (cluster_ != nullptr) control.remote_pool = remote_pool_;
   WarnOfOddities();
 
   control.guaranteed_by_default = Bytes(largest_device_.count() / kGuaranteedPart);
@@ -389,6 +390,8 @@ std::vector<core::LinkModel> Server::MakeLinks() const {
 
 bool Server::Drain() {
   control_->StopAccepting();
+  if (cluster_ != nullptr) cluster_->HandOver(config_.drain);
+  const auto handed_over = [this] { return cluster_ == nullptr || cluster_->handed_over(); };
   const auto deadline = std::chrono::steady_clock::now() + config_.drain;
   struct Left {
     size_t clients = 0;
@@ -403,9 +406,14 @@ bool Server::Drain() {
     });
     if (told.wait_until(deadline) != std::future_status::ready) break;
     left = told.get();
-    if (left->clients == 0 && left->quiescent) return true;
+    if (left->clients == 0 && left->quiescent && handed_over()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   } while (std::chrono::steady_clock::now() < deadline);
+  if (!handed_over()) {
+    spdlog::warn("{} lent to other nodes were not emptied in time: what lies there alone is lost",
+                 core::SizeText(cluster_->view().lent));
+  }
+  if (left && left->clients == 0 && left->quiescent) return false;
   if (left) {
     spdlog::warn("{} client(s) still attached: their tensors are lost", left->clients);
   } else {

@@ -42,9 +42,9 @@ class Server {
   // As End.
   ~Server();
 
-  // Turns new clients away, then waits, at most as long as configured, for copies to finish and
-  // clients to leave. True when nothing of a client was left.
-  // Does not depend on the loop's answering.
+  // Turns new clients away, then waits, at most as long as configured, for copies to finish,
+  // clients to leave, and other nodes to empty what was lent to them. True when nothing of them was
+  // left. Does not depend on the loop's answering.
   bool Drain();
   // Stops every thread; the workers finish what they were given first. Tells `at` what it is about
   // to wait for. Twice is as good as once.

@@ -498,6 +498,28 @@ std::string PauseJson(uint32_t job, bool paused) {
   return JsonWriter().BeginObject().Field("job", job).Field("paused", paused).EndObject().Take();
 }
 
+namespace {
+
+// "2 copies: 8.0 MiB on b (lease 1.4 s), 8.0 MiB on c (lease 900.0 ms)".
+std::string RemoteText(const proto::RemoteReplica& remote) {
+  std::string text = remote.copies() == 0   ? "not all of it is there"
+                     : remote.copies() == 1 ? "1 copy"
+                                            : std::to_string(remote.copies()) + " copies";
+  const char* before = ": ";
+  for (const proto::RemotePart& part : remote.parts()) {
+    const int64_t left = part.lease_left_ns();
+    text += before + Size(part.bytes()) + " on " +
+            (part.node().empty() ? "another node" : Printable(part.node())) + " (lease " +
+            (left > 0 ? DurationText(static_cast<uint64_t>(left)) : "expired") + ")";
+    before = ", ";
+  }
+  if (remote.moving()) text += "; on its way to another node";
+  if (remote.recalled()) text += "; wanted back";
+  return text;
+}
+
+}  // namespace
+
 std::string ExplainedText(const proto::TensorExplained& explained, size_t columns) {
   const proto::TensorInfo& tensor = explained.tensor();
   TextTable table("<|");
@@ -507,6 +529,7 @@ std::string ExplainedText(const proto::TensorExplained& explained, size_t column
                        (explained.discarded()    ? ", discarded: to be recomputed"
                         : explained.prefetched() ? ", brought back unasked and not used yet"
                                                  : "")});
+  if (explained.has_remote()) table.Row({"on nodes", RemoteText(explained.remote())});
   table.Row(
       {"next use",
        Printable(explained.future()) +
@@ -538,6 +561,26 @@ std::string ExplainedText(const proto::TensorExplained& explained, size_t column
   return table.Text(columns);
 }
 
+namespace {
+
+void AddRemote(JsonWriter& json, const proto::RemoteReplica& remote) {
+  json.BeginObject("remote")
+      .Field("copies", remote.copies())
+      .Field("moving", remote.moving())
+      .Field("recalled", remote.recalled())
+      .BeginArray("parts");
+  for (const proto::RemotePart& part : remote.parts()) {
+    json.BeginObject()
+        .Field("node", part.node())
+        .Field("bytes", part.bytes())
+        .Field("lease_left_s", static_cast<double>(part.lease_left_ns()) / 1e9)
+        .EndObject();
+  }
+  json.EndArray().EndObject();
+}
+
+}  // namespace
+
 std::string ExplainedJson(const proto::TensorExplained& explained) {
   const proto::TensorInfo& tensor = explained.tensor();
   char value[32];
@@ -565,9 +608,9 @@ std::string ExplainedJson(const proto::TensorExplained& explained) {
       .Field("prefetched", explained.prefetched())
       .Field("gets", explained.gets())
       .Field("predictions_right", explained.predictions_right())
-      .Field("predictions_wrong", explained.predictions_wrong())
-      .EndObject();
-  return json.Take();
+      .Field("predictions_wrong", explained.predictions_wrong());
+  if (explained.has_remote()) AddRemote(json, explained.remote());
+  return json.EndObject().Take();
 }
 
 std::string RecordedText(const std::string& file, const proto::Recorded& recorded) {

@@ -9,6 +9,7 @@
 #include "client/ctl/by_user.h"
 #include "client/ctl/render.h"
 #include "client/ctl/render_devices.h"
+#include "client/ctl/render_nodes.h"
 #include "core/printable.h"
 #include "core/size_text.h"
 #include "core/text_table.h"
@@ -42,10 +43,11 @@ class Rates {
     now_ = &now.seen.stats;
   }
 
-  std::optional<double> Of(uint64_t (proto::Stats::*counter)() const) const {
+  // `counter` is of the figures of one look.
+  std::optional<double> Of(const std::function<uint64_t(const proto::Stats&)>& counter) const {
     if (before_ == nullptr) return std::nullopt;
-    const uint64_t begin = (before_->*counter)();
-    const uint64_t end = (now_->*counter)();
+    const uint64_t begin = counter(*before_);
+    const uint64_t end = counter(*now_);
     return static_cast<double>(end - std::min(begin, end)) / seconds_;
   }
 
@@ -61,6 +63,18 @@ std::string PerSecond(const std::optional<double>& rate) {
 
 std::string BytesPerSecond(const std::optional<double>& rate) {
   return rate ? Format("%.2f GB/s", *rate / 1e9) : "-";
+}
+
+// This node's tensors, from and to the memory of others.
+uint64_t ReadOfNodes(const proto::Stats& stats) {
+  uint64_t bytes = 0;
+  for (const proto::NodeUse& node : stats.cluster().nodes()) bytes += node.read();
+  return bytes;
+}
+uint64_t WrittenToNodes(const proto::Stats& stats) {
+  uint64_t bytes = 0;
+  for (const proto::NodeUse& node : stats.cluster().nodes()) bytes += node.written();
+  return bytes;
 }
 
 // "[####====      ]": of the capacity what tensors have, and what is held beside that.
@@ -98,6 +112,10 @@ std::string WorkText(const Rates& rates, const proto::Stats& stats, size_t colum
                          PerSecond(misses) + " away"});
   table.Row({"moved", BytesPerSecond(rates.Of(&proto::Stats::bytes_in)) + " in, " +
                           BytesPerSecond(rates.Of(&proto::Stats::bytes_out)) + " out"});
+  if (!stats.cluster().nodes().empty()) {
+    table.Row({"of nodes", BytesPerSecond(rates.Of(ReadOfNodes)) + " in, " +
+                               BytesPerSecond(rates.Of(WrittenToNodes)) + " out"});
+  }
   table.Row({"prefetched", PerSecond(rates.Of(&proto::Stats::prefetches)) + ", in vain " +
                                PerSecond(rates.Of(&proto::Stats::prefetches_unused))});
   const auto stalled = rates.Of(&proto::Stats::stall_ns);
@@ -143,6 +161,7 @@ std::string TopText(const proto::Welcome& welcome, const Look* before, const Loo
                      "; " + std::to_string(stats.tensors()) + " tensors of " +
                      std::to_string(stats.clients()) + " clients\n\n";
   text += TiersText(stats, screen.columns) + "\n";
+  if (stats.has_cluster()) text += ClusterLine(stats) + "\n";
   if (stats.devices_size() > 0) text += DeviceUsesTable(stats, screen.columns) + "\n";
   text += WorkText(Rates(before, now), stats, screen.columns) + "\n";
   text += UsersText(now.seen, name_of, screen.columns);

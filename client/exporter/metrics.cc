@@ -253,6 +253,28 @@ void AddEstimates(const std::vector<proto::JobRecord>& records, Families* to) {
   for (const auto& [source, sum] : sums) to->Add(sum.reserved_over_used, {{"source", source}});
 }
 
+// Of each other node.
+void AddNodes(const proto::ClusterUse& cluster, Families* to) {
+  to->Gauge("cluster_node_bytes", "Borrowed of each other node, and lent to it.");
+  for (const proto::NodeUse& node : cluster.nodes()) {
+    to->Add(node.borrowed(), {{"node", node.name()}, {"of", "borrowed"}});
+    to->Add(node.lent(), {{"node", node.name()}, {"of", "lent"}});
+  }
+  to->Gauge("cluster_lease_left_seconds", "Of each loan; 0 or less: it expired.");
+  const auto add_lease = [to](const proto::NodeUse& node, const char* of, int64_t left) {
+    to->Add(static_cast<double>(left) * kNanosecond, {{"node", node.name()}, {"of", of}});
+  };
+  for (const proto::NodeUse& node : cluster.nodes()) {
+    if (node.borrowed() > 0) add_lease(node, "borrowed", node.lease_left_ns());
+    if (node.lent() > 0) add_lease(node, "lent", node.lent_lease_left_ns());
+  }
+  to->Counter("cluster_moved_bytes_total", "To each other node, and from there.");
+  for (const proto::NodeUse& node : cluster.nodes()) {
+    to->Add(node.written() + node.read_here(), {{"node", node.name()}, {"direction", "out"}});
+    to->Add(node.read() + node.written_here(), {{"node", node.name()}, {"direction", "in"}});
+  }
+}
+
 // Of this node and the others.
 void AddCluster(const Seen& seen, Families* to) {
   if (!seen.now.stats.has_cluster()) return;
@@ -264,16 +286,21 @@ void AddCluster(const Seen& seen, Families* to) {
       .Add(cluster.lendable(), {{"of", "lent_most"}});
   to->Gauge("cluster_bytes_per_second", "From and to other nodes, as measured last.")
       .Add(cluster.bytes_per_second());
-  to->Gauge("cluster_node_bytes", "Borrowed of each other node, and lent to it.");
-  for (const proto::NodeUse& node : cluster.nodes()) {
-    to->Add(node.borrowed(), {{"node", node.name()}, {"of", "borrowed"}});
-    to->Add(node.lent(), {{"node", node.name()}, {"of", "lent"}});
-  }
-  to->Counter("cluster_moved_bytes_total", "To each other node, and from there.");
-  for (const proto::NodeUse& node : cluster.nodes()) {
-    to->Add(node.written() + node.read_here(), {{"node", node.name()}, {"direction", "out"}});
-    to->Add(node.read() + node.written_here(), {{"node", node.name()}, {"direction", "in"}});
-  }
+  to->Gauge("cluster_nodes",
+            "Others that are known, and of them those that this one is connected to.")
+      .Add(cluster.nodes_known(), {{"state", "known"}})
+      .Add(cluster.nodes_connected(), {{"state", "connected"}});
+  to->Gauge("cluster_discovery_fails", "1 if it is not registered or etcd does not answer.");
+  if (!cluster.discovery().empty()) to->Add(cluster.discovery_fails() ? 1 : 0);
+  to->Counter("cluster_pieces_lost_total", "Of this node: what lay there alone is lost.")
+      .Add(cluster.pieces_lost());
+  to->Counter("cluster_recalls_total", "Pieces that were asked back of others.")
+      .Add(cluster.pieces_recalled());
+  to->Counter("cluster_recalls_late_total", "Of them those that were not given back in time.")
+      .Add(cluster.pieces_taken());
+  to->Counter("cluster_loans_lost_total", "Of this node; and of others that fell silent.")
+      .Add(cluster.loans_lost());
+  AddNodes(cluster, to);
 }
 
 }  // namespace

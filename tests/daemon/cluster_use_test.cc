@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <memory>
+#include <vector>
 
 namespace ravenstore::daemon {
 namespace {
@@ -19,6 +21,7 @@ Cluster::View Sample() {
   view.lent = MiB(64);
   view.discovery = "registered";
   view.bytes_per_second = 1.5e9;
+  view.taken = 3;
   view.peers = {{"b", "127.0.0.1:1"}, {"c", "127.0.0.1:2"}};
   view.lenders = {{.lender = "b",
                    .connected = true,
@@ -37,6 +40,9 @@ TEST(ClusterUseTest, EachNodeIsThereOnceWithBothDirections) {
   FillCluster(Sample(), kPiece, /*with_nodes=*/true, &use);
   EXPECT_EQ(use.held(), MiB(128).count());
   EXPECT_EQ(use.bytes_per_second(), 1500000000u);
+  EXPECT_EQ(use.nodes_known(), 2u);
+  EXPECT_EQ(use.nodes_connected(), 1u);
+  EXPECT_EQ(use.pieces_taken(), 3u);
   ASSERT_EQ(use.nodes_size(), 3);
   const proto::NodeUse& b = use.nodes(0);
   EXPECT_EQ(b.name(), "b");
@@ -59,6 +65,46 @@ TEST(ClusterUseTest, WhoIsNoAdministratorSeesNoOtherNode) {
   FillCluster(Sample(), kPiece, /*with_nodes=*/false, &use);
   EXPECT_EQ(use.node(), "a");
   EXPECT_EQ(use.nodes_size(), 0);
+}
+
+// Piece 0 lies on b, piece 1 on b and c, and piece 2 nowhere.
+Cluster::View WithPieces() {
+  using cluster::PieceId;
+  Cluster::View view = Sample();
+  view.lenders.push_back(view.lenders.front());
+  view.lenders.back().lender = "c";
+  view.pieces = std::make_shared<const std::vector<cluster::Home::PieceView>>(
+      std::vector<cluster::Home::PieceView>{
+          {.piece = PieceId{0}, .copies = {{"b", {}}}, .leaving = true},
+          {.piece = PieceId{1}, .copies = {{"b", {}}, {"c", {}}}, .in_repair = true}});
+  return view;
+}
+
+TEST(ClusterUseTest, WhatLiesOnOtherNodesIsSaidByNode) {
+  proto::RemoteReplica remote;
+  FillRemote(WithPieces(), kPiece, MiB(60), MiB(8), /*with_nodes=*/true, &remote);
+  EXPECT_EQ(remote.copies(), 1u) << "of what has the fewest";
+  EXPECT_TRUE(remote.recalled());
+  EXPECT_TRUE(remote.moving());
+  ASSERT_EQ(remote.parts_size(), 2);
+  EXPECT_EQ(remote.parts(0).node(), "b");
+  EXPECT_EQ(remote.parts(0).bytes(), MiB(8).count());
+  EXPECT_EQ(remote.parts(0).lease_left_ns(), 4'000'000'000);
+  EXPECT_EQ(remote.parts(1).node(), "c");
+  EXPECT_EQ(remote.parts(1).bytes(), MiB(4).count());
+}
+
+TEST(ClusterUseTest, WhatLiesInAPieceThatIsGoneHasNoCopy) {
+  proto::RemoteReplica remote;
+  FillRemote(WithPieces(), kPiece, MiB(120), MiB(9), /*with_nodes=*/false, &remote);
+  EXPECT_EQ(remote.copies(), 0u);
+  EXPECT_FALSE(remote.recalled());
+  ASSERT_EQ(remote.parts_size(), 2);
+  EXPECT_EQ(remote.parts(0).node(), "") << "for whom nodes have no names";
+  EXPECT_EQ(remote.parts(0).bytes(), MiB(8).count());
+  proto::RemoteReplica unknown;
+  FillRemote(Sample(), kPiece, MiB(0), MiB(1), /*with_nodes=*/true, &unknown);
+  EXPECT_EQ(unknown.copies(), 0u) << "nobody looked yet";
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "ipc/clock.h"
 #include "ipc/socket.h"
 #include "ipc/unique_fd.h"
+#include "tests/ipc/child.h"
 #include "tests/ipc/short_directory.h"
 
 extern char** environ;
@@ -113,6 +114,35 @@ class DaemonProcess {
   std::vector<std::string> words_;
   pid_t pid_ = -1;
 };
+
+// What came of a start that ended before the daemon served.
+struct FailedStart {
+  int status;  // or minus the signal
+  std::string words;
+};
+
+// Starts it with `flags`, and waits for its end: 30 s at most.
+inline FailedStart StartInVain(const std::vector<std::string>& flags) {
+  const ipc::ShortDirectory directory;
+  const std::string log = directory / "log";
+  ipc::Child child([&] {
+    std::vector<std::string> words = {DaemonProcess::Program(), "--backend", "host"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    std::vector<char*> arguments;
+    for (auto& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    const int file = ::open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+    ::dup2(file, STDERR_FILENO);
+    ::alarm(30);
+    ::execv(arguments[0], arguments.data());
+    return 127;
+  });
+  const int status = child.Wait();
+  std::ifstream file(log);
+  std::stringstream text;
+  text << file.rdbuf();
+  return {status, text.str()};
+}
 
 // Polls `condition` until it holds; false after `timeout`.
 template <typename Condition>

@@ -35,7 +35,7 @@ class DiscoveryTest : public testing::Test {
       std::lock_guard lock(mutex_);
       found_ = found;
     };
-    options.status = [this](std::string words) {
+    options.status = [this](std::string words, bool) {
       std::lock_guard lock(mutex_);
       status_ = std::move(words);
     };

@@ -21,7 +21,6 @@
 #include "proto/control.pb.h"
 #include "proto/layout.h"
 #include "tests/daemon/daemon_process.h"
-#include "tests/ipc/child.h"
 #include "tests/ipc/short_directory.h"
 
 namespace ravenstore::daemon {
@@ -158,38 +157,10 @@ TEST_F(ReloadTest, TheLogsLevelIsInForceAtOnce) {
   EXPECT_EQ(daemon.Log().find("attached"), std::string::npos) << daemon.Log();
 }
 
-struct Refused {
-  int status;
-  std::string words;
-};
-
-// What comes of starting it with `flags`.
-Refused Start(const std::vector<std::string>& flags) {
-  const ipc::ShortDirectory directory;
-  const std::string log = directory / "log";
-  ipc::Child child([&] {
-    std::vector<std::string> words = {DaemonProcess::Program(), "--backend", "host"};
-    words.insert(words.end(), flags.begin(), flags.end());
-    std::vector<char*> arguments;
-    for (auto& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    const int file = ::open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
-    ::dup2(file, STDERR_FILENO);
-    ::alarm(30);
-    ::execv(arguments[0], arguments.data());
-    return 127;
-  });
-  const int status = child.Wait();
-  std::ifstream file(log);
-  std::stringstream text;
-  text << file.rdbuf();
-  return {status, text.str()};
-}
-
 TEST_F(ReloadTest, AConfigurationThatIsNoRegularFileIsRefusedAtOnce) {
   ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
   for (const std::string& no_file : {path(), directory_ / ""}) {
-    const Refused refused = Start({"--socket", directory_ / "s", "--config", no_file});
+    const FailedStart refused = StartInVain({"--socket", directory_ / "s", "--config", no_file});
     EXPECT_EQ(refused.status, kExitConfig);
     EXPECT_NE(refused.words.find(no_file + ": is no regular file"), std::string::npos)
         << refused.words;
@@ -237,7 +208,7 @@ TEST(DaemonTest, SlabsThatFindNoDescriptorsAreNoWantOfMemory) {
 
 TEST(DaemonTest, ASecondDaemonAtThePathIsRefusedAndTheFirstsSocketStays) {
   DaemonProcess daemon;
-  const Refused refused = Start({"--socket", daemon.socket()});
+  const FailedStart refused = StartInVain({"--socket", daemon.socket()});
   EXPECT_EQ(refused.status, 69) << refused.words;  // EX_UNAVAILABLE
   AttachAndDetach(daemon);
 }

@@ -262,5 +262,34 @@ TEST(RenderTest, ErrorsAreJsonToo) {
             "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"nobody\"}}\n");
 }
 
+TEST(RenderTest, AnExplanationSaysOnWhichNodesATensorLies) {
+  proto::TensorExplained explained;
+  explained.mutable_tensor()->set_tier("remote 0");
+  EXPECT_THAT(ExplainedText(explained, 200), Not(HasSubstr("on nodes")));
+  EXPECT_THAT(ExplainedJson(explained), Not(HasSubstr("remote\":")));
+  proto::RemoteReplica& remote = *explained.mutable_remote();
+  remote.set_copies(1);
+  proto::RemotePart& b = *remote.add_parts();
+  b.set_node("b");
+  b.set_bytes(core::MiB(8).count());
+  b.set_lease_left_ns(1'400'000'000);
+  EXPECT_THAT(ExplainedText(explained, 200),
+              HasSubstr("on nodes  1 copy: 8.0 MiB on b (lease 1.4 s)\n"));
+  remote.set_copies(2);
+  remote.set_moving(true);
+  remote.add_parts()->set_bytes(core::MiB(8).count());
+  EXPECT_THAT(ExplainedText(explained, 200),
+              HasSubstr("2 copies: 8.0 MiB on b (lease 1.4 s), 8.0 MiB on another node (lease "
+                        "expired); on its way to another node\n"));
+  remote.set_copies(0);
+  remote.set_moving(false);
+  remote.set_recalled(true);
+  remote.clear_parts();
+  EXPECT_THAT(ExplainedText(explained, 200),
+              HasSubstr("on nodes  not all of it is there; wanted back\n"));
+  EXPECT_THAT(ExplainedJson(explained),
+              HasSubstr(R"("remote":{"copies":0,"moving":false,"recalled":true,"parts":[]})"));
+}
+
 }  // namespace
 }  // namespace ravenstore::client::ctl

@@ -56,6 +56,25 @@ class TopTextTest : public testing::Test {
   Look now_;
 };
 
+TEST_F(TopTextTest, OtherNodesHaveALineAndARate) {
+  EXPECT_THAT(Text(&before_), Not(HasSubstr("node")));
+  for (Look* const look : {&before_, &now_}) {
+    proto::ClusterUse& cluster = *look->seen.stats.mutable_cluster();
+    cluster.set_node("a");
+    cluster.set_held(core::MiB(128).count());
+    for (const uint64_t written : {1, 2}) {
+      proto::NodeUse& node = *cluster.add_nodes();
+      node.set_written(written * 1'000'000'000);
+      node.set_read(3'000'000'000);
+    }
+  }
+  now_.seen.stats.mutable_cluster()->mutable_nodes(1)->set_written(8'000'000'000);
+  const std::string text = Text(&before_);
+  EXPECT_THAT(text, HasSubstr("node a at "));
+  EXPECT_THAT(text, HasSubstr("128.0 MiB of "));
+  EXPECT_THAT(text, HasSubstr("0.00 GB/s in, 3.00 GB/s out"));
+}
+
 TEST_F(TopTextTest, RatesAreThoseBetweenTheLooks) {
   const std::string text = Text(&before_);
   EXPECT_THAT(text, HasSubstr("100/s on the device, 0/s on the way, 2/s away"));

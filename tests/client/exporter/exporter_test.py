@@ -63,6 +63,7 @@ class ExporterTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp")
         self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
         self.socket = folder.name + "/s"
         self.port = free_port()
 
@@ -71,8 +72,26 @@ class ExporterTest(unittest.TestCase):
         return running([EXPORTER, "--socket", self.socket, "--listen", listen, *flags])
 
     def daemon(self):
+        """A node of a cluster, whose only peer and whose etcd are not there."""
+        key = self.folder / "key"
+        key.write_text("7" * 64)
+        key.chmod(0o600)
+        config = self.folder / "ravenstored.toml"
+        config.write_text(
+            f"""[cluster]
+node = "a"
+listen = "127.0.0.1:0"
+machine = "one"
+key = "{key}"
+state = "{self.folder / "state"}"
+size = "64MiB"
+peers = ["b=127.0.0.1:{free_port()}"]
+etcd = ["http://127.0.0.1:{free_port()}"]
+"""
+        )
         sizes = ["--device-total", "64MiB", "--pool-size", "64MiB", "--slab", "2MiB"]
-        return running([DAEMON, "--backend", "host", *sizes, "--socket", self.socket])
+        command = [DAEMON, "--config", config, "--backend", "host", *sizes]
+        return running([*command, "--socket", self.socket])
 
     def served_by_a_daemon(self, *flags):
         """What is served once the daemon answers."""

@@ -125,9 +125,16 @@ TEST(MetricsTest, TheClusterIsServedWhereThereIsOne) {
   proto::ClusterUse& cluster = *seen.now.stats.mutable_cluster();
   cluster.set_held(64);
   cluster.set_lent(128);
+  cluster.set_nodes_known(3);
+  cluster.set_nodes_connected(2);
+  cluster.set_pieces_lost(4);
+  cluster.set_pieces_recalled(6);
+  cluster.set_pieces_taken(5);
+  cluster.set_loans_lost(1);
   proto::NodeUse& node = *cluster.add_nodes();
   node.set_name("b");
   node.set_borrowed(64);
+  node.set_lease_left_ns(1'500'000'000);
   node.set_written(5);
   node.set_read_here(7);
   const std::string text = Text(seen, NameOf);
@@ -135,9 +142,19 @@ TEST(MetricsTest, TheClusterIsServedWhereThereIsOne) {
        {"ravenstore_cluster_bytes{of=\"borrowed\"} 64\n",
         "ravenstore_cluster_bytes{of=\"lent\"} 128\n",
         "ravenstore_cluster_node_bytes{node=\"b\",of=\"borrowed\"} 64\n",
+        "ravenstore_cluster_lease_left_seconds{node=\"b\",of=\"borrowed\"} 1.5\n",
+        "ravenstore_cluster_nodes{state=\"known\"} 3\n",
+        "ravenstore_cluster_nodes{state=\"connected\"} 2\n",
+        "ravenstore_cluster_pieces_lost_total 4\n", "ravenstore_cluster_recalls_total 6\n",
+        "ravenstore_cluster_recalls_late_total 5\n", "ravenstore_cluster_loans_lost_total 1\n",
         "ravenstore_cluster_moved_bytes_total{node=\"b\",direction=\"out\"} 12\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
+  EXPECT_THAT(text, Not(HasSubstr("lease_left_seconds{node=\"b\",of=\"lent\"}")));
+  EXPECT_THAT(text, Not(HasSubstr("\nravenstore_cluster_discovery_fails "))) << "there is none";
+  cluster.set_discovery("not registered yet as a");
+  cluster.set_discovery_fails(true);
+  EXPECT_THAT(Text(seen, NameOf), HasSubstr("\nravenstore_cluster_discovery_fails 1\n"));
 }
 
 TEST(MetricsTest, BytesAreBytesTimesAreSecondsAndCountersSayTheirKind) {
