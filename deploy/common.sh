@@ -53,14 +53,16 @@ OLDER_TORCHES=(2.9.1 2.10.0)
 MODEL_WHEELS=(transformers==5.24.0 accelerate==1.15.0 torchvision==0.26.0 scipy==1.17.1)
 MODEL_WHEELS_SIZE="some 75 MB (390 MB unpacked)"
 
-# bazel COMMAND ARGS...: with the shared cache, no more jobs than cores and half of the memory.
+# bazel COMMAND ARGS...: with the shared cache, no more jobs than cores and half of the memory. BAZEL_SECONDS: it is
+# interrupted then, and the exit code is 124.
 run_bazel() {
-  local command=$1
+  local command=$1 limited=()
   shift
+  if [[ -n ${BAZEL_SECONDS:-} ]]; then limited=(timeout --foreground --signal=INT --kill-after=60 "$BAZEL_SECONDS"); fi
   local versions
   versions=$({ dpkg-query -W -f '${Package} ${Version}\n' "${BUILD_PACKAGES[@]}" libtorch-dev || true; } 2>/dev/null |
     sha256sum | cut -c1-12)
-  (cd "$ROOT" && bazel "$command" --disk_cache="$CACHE/bazel-$versions" \
+  (cd "$ROOT" && "${limited[@]}" bazel "$command" --disk_cache="$CACHE/bazel-$versions" \
     --jobs="$JOBS" --local_ram_resources=HOST_RAM*.6 --show_progress_rate_limit="$(progress_seconds)" \
     --color=auto --noshow_loading_progress "$@" </dev/null)
 }

@@ -2,7 +2,7 @@
 """Counts test cases for deploy/test.
 
 test_report.py bazel STAGE EVENTS RC RESULTS
-    reads Bazel's build events and the test.xml files they name
+    reads Bazel's build events and the test.xml files they name; RC 124: it was interrupted
 test_report.py check STAGE passed|failed|skipped NAME REASON RESULTS
     notes one check
 test_report.py total RESULTS
@@ -83,6 +83,7 @@ class Events:
         self.results = collections.defaultdict(list)  # label: [(status, test.xml)]
         self.tests = set()
         self.not_built = set()
+        self.aborted = set()  # by Bazel, before they were built or run
         self.incompatible = set()
         self.broken = ""
         try:
@@ -108,6 +109,8 @@ class Events:
             label = what["targetCompleted"]["label"]
             if event.get("aborted", {}).get("reason") == "SKIPPED":
                 self.incompatible.add(label)
+            elif "aborted" in event:
+                self.aborted.add(label)
             elif not event.get("completed", {}).get("success"):
                 self.not_built.add(label)
 
@@ -120,21 +123,34 @@ def why_incompatible(label):
     return "this machine lacks what the target needs (CUDA or libtorch)"
 
 
+# Bazel was interrupted, as the time for it was over.
+TIME_OVER = 124
+# What its events then say of tests that were under way.
+UNDER_WAY = ("NO_STATUS", "INCOMPLETE")
+
+
 def report_bazel(stage_name, path, code, results_path):
     stage = Stage(stage_name)
     events = Events(path)
+    time_over = code == TIME_OVER
     for label, attempts in sorted(events.results.items()):
         status, xml_path = attempts[-1]
-        add_cases(stage, label, status, xml_path)
+        if time_over and status in UNDER_WAY:
+            stage.add("skipped", label, "the time for it was over")
+        else:
+            add_cases(stage, label, status, xml_path)
     for label in sorted(events.incompatible):
         stage.add("skipped", label, why_incompatible(label))
-    for label in sorted((events.not_built | events.tests) - events.results.keys()):
-        if label not in events.incompatible:
+    missing = events.not_built | events.aborted | events.tests
+    for label in sorted(missing - events.results.keys() - events.incompatible):
+        if time_over and label not in events.not_built:
+            stage.add("skipped", label, "the time for it was over")
+        else:
             stage.add("failed", f"{label} (not built or not run)")
     if events.broken:
         stage.add("failed", f"build events that cannot be read ({events.broken})")
     # Exit code 4: nothing to test. Any other with no failure seen is a failure of Bazel's own.
-    if code not in (0, 4) and not stage.failed:
+    if code not in (0, 4, TIME_OVER) and not stage.failed:
         stage.add("failed", f"bazel itself (exit code {code})")
     stage.append_to(results_path)
     return 1 if stage.failed else 0

@@ -765,6 +765,16 @@ class ReportTest(InFolder):
         events += [self.result("//a:t", "PASSED", CASES.replace('<failure message="x"/>', ""))]
         self.assertEqual(self.report(events, 1), (1, "2 passed, 1 failed, 1 skipped"))
 
+    def test_what_an_interrupted_bazel_did_not_reach_is_skipped(self):
+        good = CASES.replace('<failure message="x"/>', "")
+        events = [self.configured(f"//a:{name}") for name in "tuv"]
+        events += [self.result("//a:t", "PASSED", good), self.result("//a:u", "INCOMPLETE", "")]
+        self.assertEqual(self.report(events, 124), (0, "2 passed, 0 failed, 3 skipped"))
+        events[3] = self.result("//a:t", "FAILED", CASES)
+        self.assertEqual(self.report(events, 124), (1, "1 passed, 1 failed, 3 skipped"))
+        events = [{"id": {"targetCompleted": {"label": "//a:v"}}, "completed": {}}]
+        self.assertEqual(self.report(events, 124), (1, "0 passed, 1 failed, 0 skipped"))
+
     def test_an_incompatible_target_is_skipped(self):
         skipped = {"id": {"targetCompleted": {"label": "//a:u"}}, "aborted": {"reason": "SKIPPED"}}
         events = [self.configured("//a:u"), skipped]
