@@ -380,22 +380,11 @@ void Lender::HandOver(Duration within) {
 void Lender::End() {
   ending_ = true;
   limit_ = 0;
-  for (const auto& [key, loan] : loans_) {
-    std::vector<HeldSlot> gone;
-    for (const uint32_t slot : loan.slots) {
-      gone.push_back({.slot = {.slot = slot, .generation = slots_[slot].generation}, .left = {}});
-    }
-    if (gone.empty()) continue;
-    if (loan.connected) {
-      const auto call =
-          transport_->Call(loan.connection, {.header = Encode(RecallRequest{gone}),
-                                             .deadline = transport_->Now() + kTellWithin,
-                                             .done = [this](const auto&) { --telling_; }});
-      telling_ += call.ok() ? 1 : 0;
-    }
-    TakeAll(key);
-    listener_->OnSlotsTaken(key.home, static_cast<uint32_t>(gone.size()));
+  for (Slot& slot : slots_) {
+    const bool lent = slot.state == SlotState::kReserved || slot.state == SlotState::kValid;
+    if (lent) slot.recalled_until = transport_->Now();
   }
+  TakeOverdue();
 }
 
 // Of the home that has most, what was lent last and, rather, what has no bytes.
@@ -443,13 +432,27 @@ void Lender::TellRecalled(const LoanKey& key, const std::vector<HeldSlot>& slots
 // ---- Time
 
 void Lender::TakeOverdue() {
-  std::map<std::string, uint32_t> taken;
+  std::map<LoanKey, std::vector<HeldSlot>> taken;
   for (uint32_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].recalled_until > transport_->Now()) continue;
-    ++taken[slots_[i].loan.home];
-    Take(i);
+    const Slot& slot = slots_[i];
+    if (slot.recalled_until > transport_->Now()) continue;
+    taken[slot.loan].push_back({.slot = {.slot = i, .generation = slot.generation}, .left = {}});
   }
-  for (const auto& [home, slots] : taken) listener_->OnSlotsTaken(home, slots);
+  for (const auto& [key, slots] : taken) {
+    TellTaken(loans_.at(key), slots);
+    for (const HeldSlot& held : slots) Take(held.slot.slot);
+    listener_->OnSlotsTaken(key.home, static_cast<uint32_t>(slots.size()));
+  }
+}
+
+// Else it would learn so by what it reads there next, or by its next renewal.
+void Lender::TellTaken(const Loan& loan, const std::vector<HeldSlot>& slots) {
+  if (!loan.connected) return;
+  const auto call =
+      transport_->Call(loan.connection, {.header = Encode(RecallRequest{slots}),
+                                         .deadline = transport_->Now() + kTellWithin,
+                                         .done = [this](const auto&) { --telling_; }});
+  telling_ += call.ok() ? 1 : 0;
 }
 
 void Lender::AdvanceLoan(const LoanKey& key) {

@@ -96,6 +96,7 @@ class Lender {
   // kTellWithin.
   void End();
   static constexpr core::Duration kTellWithin = std::chrono::milliseconds(300);
+  // Whether homes may not have heard yet that slots of theirs were taken.
   bool IsTelling() const { return telling_ > 0; }
 
   // A request of a home: transport::Service's contract.
@@ -193,6 +194,7 @@ class Lender {
   void Reclaim(uint32_t slot);
   uint32_t TakeAll(const LoanKey& key);
   void TakeOverdue();
+  void TellTaken(const Loan& loan, const std::vector<HeldSlot>& slots);
   void AdvanceLoan(const LoanKey& key);
 
   const Options options_;
@@ -201,7 +203,7 @@ class Lender {
   transport::Transport* transport_ = nullptr;
   uint64_t generation_;
   bool ending_ = false;
-  uint32_t telling_ = 0;  // homes, that it ends
+  uint32_t telling_ = 0;  // homes, of slots that were taken
   uint32_t limit_ = 0;
   uint32_t free_ = 0;  // of slots_
   std::vector<Slot> slots_;

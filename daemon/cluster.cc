@@ -242,7 +242,7 @@ void Cluster::Run() {
     node_->Advance();
     const core::Tick now = ipc::Now();
     if (now >= look_at_) Look(now);
-    if (handing_over_ && node_->lent() == Bytes{}) handed_over_ = true;
+    if (handing_over_ && !took_ && node_->lent() == Bytes{}) handed_over_ = true;
   }
   node_->EndLending();
   const core::Tick told_by = ipc::Now() + cluster::Lender::kTellWithin;
@@ -359,7 +359,10 @@ void Cluster::Count(const cluster::Event& event) {
   switch (event.kind) {
     case Kind::kPieceLost: ++view_.lost; break;
     case Kind::kRecalled: view_.recalled += event.count; break;
-    case Kind::kTaken: view_.taken += event.count; break;
+    case Kind::kTaken:
+      view_.taken += event.count;
+      took_ |= handing_over_;
+      break;
     case Kind::kLost:
     case Kind::kHomeExpired: ++view_.loans_lost; break;
     default: break;

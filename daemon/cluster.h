@@ -83,7 +83,7 @@ class Cluster final : private cluster::Node::Listener {
   // This node ends: lends no more, and asks back what it lent within `within`. Then Stop, once
   // handed_over() or that time has passed.
   void HandOver(core::Duration within);
-  // Since HandOver: other nodes have nothing of this one any more.
+  // Since HandOver: other nodes have nothing of this one any more, and lost nothing by it.
   bool handed_over() const { return handed_over_; }
 
   // Tells those that still have memory of this node that it is gone, which takes a moment at most,
@@ -134,6 +134,7 @@ class Cluster final : private cluster::Node::Listener {
   core::Tick look_at_{};
   bool memory_unknown_ = false;  // and that was said
   bool handing_over_ = false;
+  bool took_ = false;  // since then, what was not emptied in time
 
   mutable std::mutex mutex_;
   // All guarded by mutex_.

@@ -410,8 +410,7 @@ bool Server::Drain() {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   } while (std::chrono::steady_clock::now() < deadline);
   if (!handed_over()) {
-    spdlog::warn("{} lent to other nodes were not emptied in time: what lies there alone is lost",
-                 core::SizeText(cluster_->view().lent));
+    spdlog::warn("other nodes did not empty in time what was lent to them: it is lost");
   }
   if (left && left->clients == 0 && left->quiescent) return false;
   if (left) {

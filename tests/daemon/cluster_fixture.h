@@ -32,12 +32,7 @@ class ClusterFixture : public testing::Test {
 
   ClusterFixture() { Write("key", std::string(64, '7')); }
 
-  // Free now, and most likely as the daemon begins.
-  static std::string FreeAddress() {
-    std::string address;
-    const ipc::UniqueFd socket = transport::LoopbackListener(&address);
-    return address;
-  }
+  static std::string FreeAddress() { return transport::FreeAddress(); }
   static std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
   // `cluster.peers` of "NAME=ADDRESS", or another list.
   static std::string List(const std::vector<std::string>& texts) {

@@ -4,13 +4,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
-#include <fstream>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,10 +16,7 @@
 #include "client/ctl/session.h"
 #include "core/types.h"
 #include "ipc/clock.h"
-#include "tests/daemon/daemon_process.h"
-#include "tests/daemon/held.h"
-#include "tests/ipc/short_directory.h"
-#include "tests/transport/proxy.h"
+#include "tests/daemon/cluster_fixture.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -31,118 +24,41 @@ namespace {
 using core::MiB;
 using std::chrono::seconds;
 using testing::HasSubstr;
-using transport::FreeAddress;
 
-constexpr uint64_t kBytes = MiB(8).count();
-constexpr core::Duration kLease = seconds(2);
-
-class ClusterTest : public testing::Test {
+class ClusterTest : public ClusterFixture {
  protected:
-  ClusterTest() { Write("key", std::string(64, '7')); }
-
-  // A node that lends 256 MiB; `more` are lines of its [cluster].
-  std::unique_ptr<DaemonProcess> Lender(const std::string& name, const std::string& address,
-                                        const std::string& more = "") {
-    return Start(name, address, "lend = \"256MiB\"\nreserve = 0\n" + more);
+  // It may have 256 MiB of its peers.
+  std::unique_ptr<DaemonProcess> Home(const std::vector<std::string>& peers, Keys more = {}) {
+    more.insert({{"size", Quoted("256MiB")}, {"peers", List(peers)}});
+    return Start("a", FreeAddress(), more);
   }
-  std::unique_ptr<DaemonProcess> Start(const std::string& name, const std::string& address,
-                                       const std::string& cluster) {
-    const std::string folder = directory_ / ("state-" + name);
-    ::mkdir(folder.c_str(), 0700);
-    Write(name, R"([devices]
-slab = "2MiB"
-[host_pool]
-size = "64MiB"
-step = "2MiB"
-ahead = "2MiB"
-[history]
-path = ""
-[harvest]
-rise_s = 0
-[host_backend]
-total = "64MiB"
-[cluster]
-node = ")" + name + "\"\nlisten = \"" +
-                    address + "\"\nkey = \"" + (directory_ / "key") + "\"\nstate = \"" + folder +
-                    "\"\nmachine = \"machine-" + name + "\"\nlease_s = 2\n" + cluster);
-    return std::make_unique<DaemonProcess>(std::vector<std::string>{"--config", directory_ / name});
-  }
-  void Write(const std::string& name, const std::string& text) {
-    const std::string path = directory_ / name;
-    std::ofstream(path) << text;
-    ::chmod(path.c_str(), 0600);
-  }
-
-  static proto::Stats StatsOf(const DaemonProcess& daemon) {
-    auto session = client::ctl::Session::Open(daemon.socket(), seconds(10));
-    if (!session.ok()) return {};
-    auto stats = session->Stats();
-    return stats.ok() ? *stats : proto::Stats();
-  }
-  // What others offer to `daemon` and what it has of them.
-  static core::Bytes Reachable(const DaemonProcess& daemon) {
-    uint64_t bytes = 0;
-    const proto::Stats stats = StatsOf(daemon);
-    for (const proto::NodeUse& node : stats.cluster().nodes())
-      bytes += node.offered() + node.borrowed();
-    return core::Bytes(bytes);
-  }
-  static bool Within(core::Duration patience, const std::function<bool()>& holds) {
-    const core::Tick deadline = ipc::Now() + patience;
-    while (!holds()) {
-      if (ipc::Now() > deadline) return false;
-      sched_yield();
-    }
-    return true;
-  }
-
-  std::vector<Held> Make(Store& store, int count) {
-    return MakeHeld(store, count, kBytes, &seeds_);
-  }
-  // Reads all, those first that are on the device, and frees each, so that there is room for the
-  // next.
-  static std::vector<Outcome> Consume(Store& store, std::vector<Held> held) {
-    std::vector<Outcome> outcomes;
-    for (; !held.empty(); held.pop_back()) {
-      outcomes.push_back(Read(store, held.back()));
-      store.free(std::move(held.back().tensor), nullptr);
-    }
-    return outcomes;
-  }
-  static Outcome Read(Store& store, Held& held) { return ReadHeld(store, held, kBytes); }
-  static Store Connect(const DaemonProcess& daemon) {
-    return Store::connect({.socket = daemon.socket(), .timeout = seconds(20)});
-  }
-
-  const ipc::ShortDirectory directory_;
-  uint64_t seeds_ = 0;
 };
 
 TEST_F(ClusterTest, WhatFindsNoRoomHereLiesOnAnotherNodeAndComesBackWhole) {
   const std::string there = FreeAddress();
   const auto lender = Lender("b", there);
-  const auto home = Start("a", FreeAddress(), "size = \"256MiB\"\npeers = [\"b=" + there + "\"]\n");
-  ASSERT_TRUE(Within(seconds(20), [&] { return Reachable(*home) == MiB(256); }));
+  const auto home = Home({"b=" + there});
+  ASSERT_TRUE(Eventually([&] { return Reachable(*home) == MiB(256); }));
   Store store = Connect(*home);
   std::vector<Held> held = Make(store, 28);  // 224 MiB, of which 128 fit here
   for (int round = 0; round < 2; ++round) {
     for (Held& one : held) EXPECT_EQ(Read(store, one), Outcome::kRight) << one.seed;
   }
   // What is shown is as old as a second.
-  EXPECT_TRUE(Within(seconds(5), [&] {
+  EXPECT_TRUE(Eventually([&] {
     const proto::Stats stats = StatsOf(*home);
     return stats.cluster().held() >= MiB(64).count() &&
            stats.cluster().nodes(0).written() >= MiB(64).count() &&
            stats.cluster().nodes(0).read() >= MiB(64).count();
   }));
-  ASSERT_TRUE(Within(seconds(5), [&] { return StatsOf(*lender).cluster().lent() > 0; }));
+  ASSERT_TRUE(Eventually([&] { return StatsOf(*lender).cluster().lent() > 0; }));
 }
 
 TEST_F(ClusterTest, WhatLayOnANodeThatIsKilledIsLostAndTheRestIsNot) {
   const std::string there = FreeAddress();
   const auto lender = Lender("b", there);
-  const auto home = Start("a", FreeAddress(), "size = \"256MiB\"\npeers = [\"b=" + there + "\"]\n");
-  ASSERT_TRUE(Within(seconds(20), [&] { return Reachable(*home) == MiB(256); }));
+  const auto home = Home({"b=" + there});
+  ASSERT_TRUE(Eventually([&] { return Reachable(*home) == MiB(256); }));
   Store store = Connect(*home);
   std::vector<Held> held = Make(store, 28);
   lender->Kill(SIGKILL);
@@ -164,10 +80,8 @@ TEST_F(ClusterTest, WithTwoCopiesNothingIsLostWithOneNode) {
   const std::string elsewhere = FreeAddress();
   const auto lender = Lender("b", there);
   const auto other = Lender("c", elsewhere);
-  const auto home = Start(
-      "a", FreeAddress(),
-      "size = \"256MiB\"\ncopies = 2\npeers = [\"b=" + there + "\", \"c=" + elsewhere + "\"]\n");
-  ASSERT_TRUE(Within(seconds(20), [&] { return Reachable(*home) == MiB(512); }));
+  const auto home = Home({"b=" + there, "c=" + elsewhere}, {{"copies", "2"}});
+  ASSERT_TRUE(Eventually([&] { return Reachable(*home) == MiB(512); }));
   Store store = Connect(*home);
   std::vector<Held> held = Make(store, 24);
   lender->Kill(SIGKILL);
@@ -177,14 +91,97 @@ TEST_F(ClusterTest, WithTwoCopiesNothingIsLostWithOneNode) {
 TEST_F(ClusterTest, WithTwoCopiesAndOneOtherNodeNothingGoesThere) {
   const std::string there = FreeAddress();
   const auto lender = Lender("b", there);
-  const auto home =
-      Start("a", FreeAddress(), "size = \"256MiB\"\ncopies = 2\npeers = [\"b=" + there + "\"]\n");
-  ASSERT_TRUE(Within(seconds(20), [&] { return Reachable(*home) == MiB(256); }));
+  const auto home = Home({"b=" + there}, {{"copies", "2"}});
+  ASSERT_TRUE(Eventually([&] { return Reachable(*home) == MiB(256); }));
   Store store = Store::connect({.socket = home->socket(), .timeout = seconds(2)});
   std::vector<Held> held = Make(store, 14);
   EXPECT_THROW(Make(store, 4), OutOfMemory);
   for (Held& one : held) EXPECT_EQ(Read(store, one), Outcome::kRight) << one.seed;
   EXPECT_EQ(StatsOf(*home).cluster().held(), 0u);
+}
+
+TEST_F(ClusterTest, ALenderThatEndsHandsOverToAnotherNode) {
+  const std::string there = FreeAddress();
+  const std::string elsewhere = FreeAddress();
+  const auto lender = Lender("b", there);
+  const auto home = Home({"b=" + there, "c=" + elsewhere});
+  ASSERT_TRUE(Eventually([&] { return Reachable(*home) == MiB(256); }));
+  Store store = Connect(*home);
+  std::vector<Held> held = Make(store, 22);  // 176 MiB, of which 128 fit here
+  const auto other = Lender("c", elsewhere);
+  ASSERT_TRUE(Eventually([&] { return Reachable(*home) > MiB(256); }));
+  EXPECT_EQ(lender->Kill(SIGTERM), 0);
+  EXPECT_THAT(lender->Log(), HasSubstr("cluster.recalled peer=a"));
+  EXPECT_THAT(lender->Log(), HasSubstr("drained; nothing was lost"));
+  EXPECT_TRUE(Says(*home, "cluster.piece_moved peer=c")) << home->Log();
+  EXPECT_THAT(Consume(store, std::move(held)), testing::Each(Outcome::kRight));
+}
+
+TEST_F(ClusterTest, WhatALenderThatEndsCannotHandOverGoesHomeAsFarAsThereIsRoom) {
+  const std::string there = FreeAddress();
+  const auto lender = Lender("b", there);
+  const auto home = Home({"b=" + there});
+  ASSERT_TRUE(Eventually([&] { return Reachable(*home) == MiB(256); }));
+  Store store = Connect(*home);
+  std::vector<Held> held = Make(store, 22);
+  auto session = client::ctl::Session::Open(home->socket(), seconds(10));
+  ASSERT_TRUE(session.ok());
+  const auto free_here = [&](Held& one) {
+    if (session->Explain(one.tensor.id()).value().tensor().tier() == "remote 0") return false;
+    store.free(std::move(one.tensor), nullptr);
+    return true;
+  };
+  std::erase_if(held, free_here);
+  ASSERT_GE(held.size(), 5u);
+  EXPECT_EQ(lender->Kill(SIGTERM), 0);
+  const std::vector<Outcome> outcomes = Consume(store, std::move(held));
+  EXPECT_THAT(outcomes, testing::Each(Outcome::kRight)) << lender->Log() << home->Log();
+}
+
+TEST_F(ClusterTest, WhatALenderThatEndsTakesWithItIsLostAtOnceAndNotAfterItsLease) {
+  const std::string there = FreeAddress();
+  // Of a lease of ten minutes; a test's time limit is shorter.
+  const auto lender = Lender("b", there, {{"lease_s", "600"}});
+  const auto home = Home({"b=" + there});
+  ASSERT_TRUE(Eventually([&] { return Reachable(*home) == MiB(256); }));
+  Store store = Connect(*home);
+  std::vector<Held> held = Make(store, 28);  // of which 16 find room here
+  EXPECT_EQ(lender->Kill(SIGTERM), 0);
+  EXPECT_THAT(lender->Log(), HasSubstr("did not empty in time what was lent to them"));
+  const std::vector<Outcome> outcomes = Consume(store, std::move(held));
+  EXPECT_THAT(outcomes, testing::Each(testing::Ne(Outcome::kWrong)));
+  EXPECT_GE(std::ranges::count(outcomes, Outcome::kLost), 8);
+  EXPECT_GE(std::ranges::count(outcomes, Outcome::kRight), 8);
+  EXPECT_TRUE(Says(*home, "the lender b took it back")) << home->Log();
+  EXPECT_TRUE(Eventually([&] { return StatsOf(*home).cluster().pieces_lost() >= 1; }));
+}
+
+TEST_F(ClusterTest, AnExplanationNamesTheNodeWhereATensorLies) {
+  const std::string there = FreeAddress();
+  const auto lender = Lender("b", there);
+  const auto home = Home({"b=" + there});
+  ASSERT_TRUE(Eventually([&] { return Reachable(*home) == MiB(256); }));
+  Store store = Connect(*home);
+  const std::vector<Held> held = Make(store, 28);
+  auto session = client::ctl::Session::Open(home->socket(), seconds(10));
+  ASSERT_TRUE(session.ok());
+  // What is shown of nodes is as old as a second.
+  proto::TensorExplained explained;
+  EXPECT_TRUE(Eventually([&] {
+    for (const Held& one : held) {
+      const auto answer = session->Explain(one.tensor.id());
+      if (answer.ok() && answer->remote().copies() == 1) explained = *answer;
+    }
+    return explained.has_remote();
+  }));
+  EXPECT_EQ(explained.tensor().tier(), "remote 0");
+  uint64_t bytes = 0;
+  for (const proto::RemotePart& part : explained.remote().parts()) {
+    EXPECT_EQ(part.node(), "b");
+    EXPECT_GT(part.lease_left_ns(), 0);
+    bytes += part.bytes();
+  }
+  EXPECT_EQ(bytes, kTensor.count());
 }
 
 }  // namespace
