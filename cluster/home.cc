@@ -408,29 +408,35 @@ void Home::OnRecalled(Loan* loan, SlotRef slot, Tick deadline) {
 }
 
 void Home::OnSlotsLost(Loan* loan, const std::vector<SlotRef>& slots, const Error& why) {
-  std::vector<std::pair<PieceId, SlotRef>> lost;
+  std::vector<PieceId> fewer;
   std::vector<PieceId> failed;
   const auto is_lost = [&](const Copy& copy) {
     return copy.loan == loan && std::ranges::find(slots, copy.slot) != slots.end();
   };
+  // All are forgotten before anybody is told, who may go on with other pieces at once.
   for (auto& [id, growth] : growths_) {
     if (std::erase_if(growth.copies, is_lost) > 0) growth.result = why;
   }
-  for (const auto& [id, piece] : pieces_) {
-    if (piece.repair && is_lost(piece.repair->target)) failed.push_back(id);
-    for (const Copy& copy : piece.copies) {
-      if (is_lost(copy)) lost.emplace_back(id, copy.slot);
+  for (auto& [id, piece] : pieces_) {
+    if (piece.repair && is_lost(piece.repair->target)) {
+      piece.repair->target = {};
+      failed.push_back(id);
     }
-  }
-  for (const PieceId id : failed) {
-    if (const auto piece = pieces_.find(id); piece != pieces_.end() && piece->second.repair) {
-      piece->second.repair->target = {};
-      RepairFailed(id);
-    }
+    if (std::erase_if(piece.copies, is_lost) == 0) continue;
+    unsettled_.insert(id);
+    piece.repair_at = Now();
+    fewer.push_back(id);
   }
   offers_changed_ = true;
   listener_->OnLenderLost(loan->lender(), static_cast<uint32_t>(slots.size()), why);
-  for (const auto& [id, slot] : lost) Drop(id, slot, why);
+  for (const PieceId id : fewer) {
+    const auto piece = pieces_.find(id);
+    if (piece != pieces_.end() && piece->second.copies.empty()) Lose(id, why);
+  }
+  for (const PieceId id : failed) {
+    const auto piece = pieces_.find(id);
+    if (piece != pieces_.end() && piece->second.repair) RepairFailed(id);
+  }
 }
 
 void Home::Wake() {
