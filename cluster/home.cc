@@ -459,8 +459,8 @@ void Home::TellMost() {
   }
   // Pairs of slots on two machines.
   if (options_.copies == 2) more = std::min(more / 2, more - largest);
-  more += growths_.size();
-  for (const auto& [id, piece] : pieces_) more += piece.leaving ? 0 : 1;
+  // Those that leave are held until they are empty, and what empties them may need another.
+  more += growths_.size() + pieces_.size();
   const auto most = static_cast<uint32_t>(std::min<uint64_t>(more, options_.pieces_max));
   if (std::exchange(most_, most) != most) listener_->OnPiecesMost(most);
 }

@@ -68,7 +68,7 @@ class Home final : private Loans::Listener {
     virtual void OnPieceLost(PieceId piece, const core::Error& why) = 0;
     // It was copied to another lender, and goes on.
     virtual void OnPieceMoved(PieceId piece, std::string_view lender) = 0;
-    // So many pieces may be held in all now, as far as offers tell.
+    // So many pieces may be held in all now, as far as offers tell, those that leave among them.
     virtual void OnPiecesMost(uint32_t pieces) = 0;
     virtual void OnLenderJoined(std::string_view lender) = 0;
     virtual void OnLenderRefused(std::string_view lender, const core::Error& why) = 0;

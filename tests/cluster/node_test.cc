@@ -285,6 +285,26 @@ TEST_F(NodeTest, OfTwoCopiesOneIsEnoughAndIsCopiedOn) {
   ExpectBytes();
 }
 
+// Who has so many pieces may borrow as many more as the difference.
+TEST_F(NodeTest, APieceThatLeavesIsAmongThoseThatMayBeHeld) {
+  copies_ = 2;
+  Machine& machine = Start("home", 1, 0);
+  Start("a", 2, 2);
+  Start("b", 3, 2);
+  GrowAndWrite();
+  Stop("b");
+  Run(seconds(8));
+  ASSERT_EQ(machine.recalled, std::vector{kPiece});
+  EXPECT_EQ(machine.most, 1u);
+  Start("b", 3, 2);
+  Run(seconds(8));
+  EXPECT_EQ(machine.most, 2u);
+  EXPECT_TRUE(Grow(PieceId{1}).ok());
+  home().Shrink(kPiece);
+  Run(seconds(8));
+  EXPECT_EQ(machine.most, 2u) << "in its place another may come";
+}
+
 TEST_F(NodeTest, TwoCopiesAreNeverOnOneMachine) {
   copies_ = 2;
   Start("home", 1, 0);
