@@ -65,8 +65,8 @@ path = ""
 rise_s = 0
 [host_backend]
 total = "64MiB"
-[cluster]
 )";
+    text += "[shutdown]\ndrain_s = " + std::to_string(drain_s_) + "\n[cluster]\n";
     for (const auto& [key, value] : keys) text += key + " = " + value + "\n";
     static int count = 0;
     const std::string name = "node-" + std::to_string(++count) + ".toml";
@@ -128,6 +128,7 @@ total = "64MiB"
   }
 
   const ipc::ShortDirectory directory_;
+  int drain_s_ = 5;  // of nodes that start from now on
   uint64_t seeds_ = 0;
 };
 
