@@ -42,6 +42,7 @@ void Home::Attach(transport::Transport* transport) {
 void Home::Close() {
   const Error why{ErrorCode::kUnavailable, "this node leaves the cluster"};
   while (!pieces_.empty()) Remove(pieces_.begin()->first, why);
+  for (const Growth& growth : std::exchange(given_back_, {})) growth.done(why);
   for (auto& [id, growth] : std::exchange(growths_, {})) growth.done(why);
   loans_.Close();
   for (auto& [id, operation] : std::exchange(operations_, {})) operation.done(why);
@@ -276,6 +277,11 @@ void Home::Grow(PieceId piece, Tick deadline, DoneCallback done) {
   RAVEN_CHECK(is_new);
 }
 
+void Home::ReleaseCopies(Growth& growth) {
+  for (const Copy& copy : std::exchange(growth.copies, {})) copy.loan->Release(copy.slot);
+  offers_changed_ = true;
+}
+
 Home::Growth* Home::FindGrowth(PieceId id, uint64_t number) {
   const auto found = growths_.find(id);
   return found == growths_.end() || found->second.number != number ? nullptr : &found->second;
@@ -293,8 +299,7 @@ void Home::StepGrowth(PieceId id) {
   }
   if (growth.result) {
     auto ended = growths_.extract(id);
-    for (const Copy& copy : ended.mapped().copies) copy.loan->Release(copy.slot);
-    offers_changed_ = true;
+    ReleaseCopies(ended.mapped());
     return ended.mapped().done(*ended.mapped().result);
   }
   Loans::Excluded excluded;
@@ -322,8 +327,11 @@ void Home::StepGrowth(PieceId id) {
 
 void Home::Shrink(PieceId piece) {
   const Error why{ErrorCode::kUnavailable, "the piece was given back"};
-  if (const auto growth = growths_.find(piece); growth != growths_.end()) {
-    growth->second.result = why;
+  if (auto growth = growths_.extract(piece); !growth.empty()) {
+    // A lender may still be asked; what it then lends goes back.
+    ReleaseCopies(growth.mapped());
+    growth.mapped().result = why;
+    given_back_.push_back(std::move(growth.mapped()));  // Advance tells it
   } else {
     Remove(piece, why);
   }
@@ -472,6 +480,7 @@ void Home::Advance() {
   std::vector<uint64_t> operations;
   for (const auto& [id, operation] : operations_) operations.push_back(id);
   for (const uint64_t id : operations) StepOperation(id);
+  for (const Growth& growth : std::exchange(given_back_, {})) growth.done(*growth.result);
   std::vector<PieceId> growths;
   for (const auto& [id, growth] : growths_) growths.push_back(id);
   for (const PieceId id : growths) {
@@ -489,7 +498,7 @@ void Home::Advance() {
 
 Tick Home::Next() const {
   Tick next = loans_.Next();
-  if (offers_changed_) next = std::min(next, Now());
+  if (offers_changed_ || !given_back_.empty()) next = std::min(next, Now());
   for (const auto& [id, operation] : operations_) {
     if (operation.under_way > 0) continue;
     next = std::min({next, operation.deadline, operation.ends ? Now() : operation.attempt_at});

@@ -219,6 +219,7 @@ class Home final : private Loans::Listener {
   void StepOperation(uint64_t id);
   void StepGrowth(PieceId id);
   Growth* FindGrowth(PieceId id, uint64_t number);
+  void ReleaseCopies(Growth& growth);
   bool NeedsRepair(const Piece& piece) const;
   void StepRepair(PieceId id);
   void AcquireTarget(PieceId id);
@@ -248,6 +249,7 @@ class Home final : private Loans::Listener {
   std::map<PieceId, Piece> pieces_;
   std::set<PieceId> unsettled_;  // those of them that have, or may have, too few copies that stay
   std::map<PieceId, Growth> growths_;
+  std::vector<Growth> given_back_;  // that were growing and are not told yet
   std::map<uint64_t, Operation> operations_;
   bool offers_changed_ = false;
   uint32_t most_ = 0;  // as it was told

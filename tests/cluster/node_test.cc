@@ -305,6 +305,20 @@ TEST_F(NodeTest, APieceThatLeavesIsAmongThoseThatMayBeHeld) {
   EXPECT_EQ(machine.most, 2u) << "in its place another may come";
 }
 
+TEST_F(NodeTest, APieceGrowsAgainWhileItsFirstGrowthStillAsksALender) {
+  Start("home", 1, 0);
+  Start("a", 2, 2);
+  Run(seconds(1));
+  std::optional<Status> first;
+  home().Grow(kPiece, network_.Now() + seconds(3), [&](const Status& status) { first = status; });
+  machines_["home"].node->Advance();
+  ASSERT_FALSE(first) << "its lender is asked";
+  home().Shrink(kPiece);
+  EXPECT_TRUE(Grow().ok());
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->error().code, ErrorCode::kUnavailable);
+}
+
 TEST_F(NodeTest, TwoCopiesAreNeverOnOneMachine) {
   copies_ = 2;
   Start("home", 1, 0);
