@@ -219,12 +219,18 @@ void Membership::SetOwn(std::optional<KeyValue> own, int64_t revision) {
   if (record.ok()) own_record_ = std::move(*record);
 }
 
+// What the store has got to, by its own words: what was written here is told before the watch shows
+// it. A store that answers with less was restored.
+int64_t Membership::Known() const {
+  return std::max(seen_.revision, own_revision_);
+}
+
 void Membership::Register() {
   if (!HasView() || leaving_ || registering_.open) return;
   const Holder holder = FindHolder();
   if (holder == Holder::kOther) lease_ = kNoLease;  // it holds nothing, and ends by itself
   if (holder == Holder::kOther || holder == Holder::kSelf || now_ < register_.at) return;
-  registering_ = {.open = true, .at = now_, .known = seen_.revision};
+  registering_ = {.open = true, .at = now_, .known = Known()};
   if (lease_ == kNoLease) {
     return store_.Grant(options_.lease, Deadline(), Telling(&Membership::OnGranted));
   }
@@ -267,7 +273,7 @@ void Membership::OnWritten(const Result<WriteAnswer>& answer) {
 
 void Membership::KeepAlive() {
   if (lease_ == kNoLease || leaving_ || keeping_.open || now_ < keep_.at) return;
-  keeping_ = {.open = true, .at = now_, .known = seen_.revision, .lease = lease_};
+  keeping_ = {.open = true, .at = now_, .known = Known(), .lease = lease_};
   store_.KeepAlive(lease_, Deadline(), Telling(&Membership::OnKept));
 }
 

@@ -127,6 +127,7 @@ class Membership {
 
   // The registration.
   Holder FindHolder() const;
+  int64_t Known() const;
   void Register();
   void OnGranted(const core::Result<LeaseAnswer>& answer);
   void OnWritten(const core::Result<WriteAnswer>& answer);
