@@ -27,7 +27,7 @@ core::Result<std::span<std::byte>> PreparedMemory::Make(core::Bytes bytes) {
   // What failed ahead of need is tried again, and what has another size does not do.
   changed_.wait(lock, [this] { return wanted_ == core::Bytes{}; });
   if (ahead_ && (!ahead_->ok() || (*ahead_)->size() != bytes.count())) DropAhead();
-  if (!ahead_) {
+  while (!ahead_) {
     wanted_ = bytes;
     changed_.notify_all();
     changed_.wait(lock, [this] { return wanted_ == core::Bytes{}; });
@@ -42,6 +42,7 @@ void PreparedMemory::GiveBack(std::span<std::byte> memory) {
   std::lock_guard lock(mutex_);
   gone_.push_back(memory);
   DropAhead();
+  unwanted_ = wanted_ > core::Bytes{};
   changed_.notify_all();
 }
 
@@ -69,6 +70,7 @@ void PreparedMemory::Run() {
       lock.lock();
       ahead_ = std::move(made);
       wanted_ = core::Bytes{};
+      if (std::exchange(unwanted_, false)) DropAhead();
       changed_.notify_all();
     }
   }

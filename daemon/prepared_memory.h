@@ -51,7 +51,8 @@ class PreparedMemory final : public cluster::LentMemory {
   std::mutex mutex_;
   std::condition_variable changed_;
   // All guarded by mutex_.
-  core::Bytes wanted_;  // to be made, or being made; 0: nothing
+  core::Bytes wanted_;     // to be made, or being made; 0: nothing
+  bool unwanted_ = false;  // what is being made: memory came back meanwhile
   std::optional<Made> ahead_;
   std::vector<std::span<std::byte>> gone_;
   bool ending_ = false;
