@@ -37,12 +37,8 @@ using ipc::UniqueFd;
 // The connection's id otherwise.
 constexpr uint64_t kListenerEvent = 0;
 constexpr uint64_t kWakeEvent = UINT64_MAX;
-// Chunks each way of one connection before the others' turn; and the reads of a chunk, which give a
-// record each.
-constexpr int kTurn = 4;
-constexpr int kReads = 16;
-// Encrypted bytes that wait for the socket.
-constexpr core::Bytes kGathered = kChunk + core::KiB(16);
+// Records read, and chunks written, of one connection before the others' turn.
+constexpr int kTurn = 16;
 constexpr core::Duration kAcceptPause = std::chrono::milliseconds(100);
 constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 
@@ -160,7 +156,8 @@ class TlsSocket final : public TlsSocketTransport {
     std::unique_ptr<Multiplexer> calls;  // of an accepted one: once the handshake is over
     bool handshaken = false;
     Tick ready_until = core::kNever;
-    uint32_t events = 0;  // what epoll watches
+    uint32_t events = 0;     // what epoll watches
+    size_t gathered = 4096;  // bytes that may wait, encrypted, for the socket: OpenSSL's default
   };
 
   Status MakeContext();
@@ -181,6 +178,8 @@ class TlsSocket final : public TlsSocketTransport {
   // Both: whether something was moved; `events` gets what has to be awaited.
   bool Read(Connection& connection, uint32_t* events);
   bool Write(Connection& connection, uint32_t* events);
+  // Gives it room for `bytes` before the socket, as much as the most so far: most never carry bulk.
+  static void Gather(Connection& connection, size_t bytes);
   // Gives the socket what is encrypted.
   void Flush(Connection& connection, uint32_t* events);
   // False: not over yet.
@@ -298,8 +297,7 @@ bool Attach(SSL* tls, int socket) {
   BIO* const in = BIO_new_socket(socket, BIO_NOCLOSE);
   BIO* const out = BIO_new_socket(socket, BIO_NOCLOSE);
   BIO* const gathered = BIO_new(BIO_f_buffer());
-  if (in == nullptr || out == nullptr || gathered == nullptr ||
-      BIO_set_write_buffer_size(gathered, kGathered.count()) != 1) {
+  if (in == nullptr || out == nullptr || gathered == nullptr) {
     for (BIO* const each : {in, out, gathered}) BIO_free(each);
     return false;
   }
@@ -462,8 +460,10 @@ bool TlsSocket::Read(Connection& connection, uint32_t* events) {
 bool TlsSocket::Write(Connection& connection, uint32_t* events) {
   if (!connection.tls) return false;
   bool any = false;
+  auto output = connection.calls->Output();
+  Gather(connection, output.size());
   // To the end of what there is: a chunk at the most.
-  for (auto output = connection.calls->Output(); !output.empty();) {
+  while (!output.empty()) {
     ERR_clear_error();
     errno = 0;
     size_t count = 0;
@@ -478,6 +478,15 @@ bool TlsSocket::Write(Connection& connection, uint32_t* events) {
   }
   Flush(connection, events);
   return any;
+}
+
+void TlsSocket::Gather(Connection& connection, size_t bytes) {
+  BIO* const out = SSL_get_wbio(connection.tls.get());
+  // Another buffer begins empty.
+  if (bytes <= connection.gathered || BIO_wpending(out) != 0) return;
+  const size_t with_records = bytes + bytes / 64;  // 22 bytes for each of 16 KiB
+  if (BIO_set_write_buffer_size(out, static_cast<long>(with_records)) == 1)
+    connection.gathered = bytes;
 }
 
 void TlsSocket::Flush(Connection& connection, uint32_t* events) {
@@ -496,12 +505,13 @@ bool TlsSocket::Pump(Connection& connection) {
   uint32_t events = 0;
   bool any = false;
   if (connection.handshaken || Handshake(connection, &events)) {
+    // The hello goes out before what comes in may be a reason to end.
+    any = Write(connection, &events);
     int turn = 0;
     for (bool moved = true; moved && connection.tls && turn < kTurn; ++turn) {
       events = 0;
-      // The hello goes out before what comes in may be a reason to end.
-      moved = Write(connection, &events);
-      for (int i = 0; i < kReads && connection.tls && Read(connection, &events); ++i) moved = true;
+      moved = Read(connection, &events);
+      moved |= Write(connection, &events);
       any |= moved;
     }
     if (turn == kTurn) busy_.insert(connection.id);
