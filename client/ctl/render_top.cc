@@ -65,16 +65,13 @@ std::string BytesPerSecond(const std::optional<double>& rate) {
   return rate ? Format("%.2f GB/s", *rate / 1e9) : "-";
 }
 
-// This node's tensors, from and to the memory of others.
-uint64_t ReadOfNodes(const proto::Stats& stats) {
-  uint64_t bytes = 0;
-  for (const proto::NodeUse& node : stats.cluster().nodes()) bytes += node.read();
-  return bytes;
-}
-uint64_t WrittenToNodes(const proto::Stats& stats) {
-  uint64_t bytes = 0;
-  for (const proto::NodeUse& node : stats.cluster().nodes()) bytes += node.written();
-  return bytes;
+// Of all nodes.
+auto SumOf(uint64_t (proto::NodeUse::*of_one)() const) {
+  return [of_one](const proto::Stats& stats) {
+    uint64_t sum = 0;
+    for (const proto::NodeUse& node : stats.cluster().nodes()) sum += (node.*of_one)();
+    return sum;
+  };
 }
 
 // "[####====      ]": of the capacity what tensors have, and what is held beside that.
@@ -113,8 +110,8 @@ std::string WorkText(const Rates& rates, const proto::Stats& stats, size_t colum
   table.Row({"moved", BytesPerSecond(rates.Of(&proto::Stats::bytes_in)) + " in, " +
                           BytesPerSecond(rates.Of(&proto::Stats::bytes_out)) + " out"});
   if (!stats.cluster().nodes().empty()) {
-    table.Row({"of nodes", BytesPerSecond(rates.Of(ReadOfNodes)) + " in, " +
-                               BytesPerSecond(rates.Of(WrittenToNodes)) + " out"});
+    table.Row({"of nodes", BytesPerSecond(rates.Of(SumOf(&proto::NodeUse::read))) + " in, " +
+                               BytesPerSecond(rates.Of(SumOf(&proto::NodeUse::written))) + " out"});
   }
   table.Row({"prefetched", PerSecond(rates.Of(&proto::Stats::prefetches)) + ", in vain " +
                                PerSecond(rates.Of(&proto::Stats::prefetches_unused))});

@@ -37,13 +37,6 @@ std::string FindEtcd() {
   return "";
 }
 
-// Free now, and most likely as etcd begins.
-std::string FreeAddress() {
-  std::string address;
-  const ipc::UniqueFd socket = transport::LoopbackListener(&address);
-  return address;
-}
-
 size_t Append(char* bytes, size_t size, size_t count, void* text) {
   static_cast<std::string*>(text)->append(bytes, size * count);
   return size * count;
@@ -62,8 +55,8 @@ EtcdProcess::EtcdProcess(Tls tls) : tls_(std::move(tls)) {
   std::filesystem::remove_all(folder_);
   std::filesystem::create_directories(folder_);
   const std::string scheme = tls_.certificate.empty() ? "http://" : "https://";
-  endpoint_ = scheme + FreeAddress();
-  peer_ = "http://" + FreeAddress();
+  endpoint_ = scheme + transport::FreeAddress();
+  peer_ = "http://" + transport::FreeAddress();
   Start();
 }
 

@@ -21,6 +21,7 @@ namespace ravenstore::daemon {
 namespace {
 
 using testing::HasSubstr;
+using transport::FreeAddress;
 
 // Of sysexits.h: try again, and do not.
 constexpr int kExitUnavailable = 69;

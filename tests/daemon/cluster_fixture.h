@@ -32,7 +32,6 @@ class ClusterFixture : public testing::Test {
 
   ClusterFixture() { Write("key", std::string(64, '7')); }
 
-  static std::string FreeAddress() { return transport::FreeAddress(); }
   static std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
   // `cluster.peers` of "NAME=ADDRESS", or another list.
   static std::string List(const std::vector<std::string>& texts) {

@@ -24,6 +24,7 @@ namespace {
 using core::MiB;
 using std::chrono::seconds;
 using testing::HasSubstr;
+using transport::FreeAddress;
 
 class ClusterTest : public ClusterFixture {
  protected:

@@ -2,13 +2,10 @@
 // driver in CI; on a GPU with RAVENSTORE_TEST_ON_GPU=1. Device memory is reached through the driver
 // alone, as a program's kernels would.
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/stat.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,11 +16,11 @@
 #include "device/cuda_driver.h"
 #include "device/device.h"
 #include "ipc/clock.h"
+#include "tests/daemon/cluster_fixture.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/stats_of.h"
 #include "tests/ipc/child.h"
 #include "tests/ipc/short_directory.h"
-#include "tests/transport/proxy.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -117,16 +114,22 @@ class Gpu {
   CUstream stream_ = nullptr;
 };
 
+Driver& driver() {
+  static Driver driver;
+  return driver;
+}
+
+bool HasGpu() {
+  if (Driver::real() && !device::CudaDriver::Load(device::CudaDriver::DefaultLibrary()).ok())
+    return false;
+  driver();
+  return true;
+}
+
 class CudaStoreTest : public testing::Test {
  protected:
-  static Driver& driver() {
-    static Driver driver;
-    return driver;
-  }
   void SetUp() override {
-    if (Driver::real() && !device::CudaDriver::Load(device::CudaDriver::DefaultLibrary()).ok())
-      GTEST_SKIP() << "no GPU here";
-    driver();
+    if (!HasGpu()) GTEST_SKIP() << "no GPU here";
   }
 
   static Store Connect(const DaemonProcess& daemon, uint64_t device_budget) {
@@ -340,56 +343,24 @@ TEST_F(PartsTest, AnOwnerOfTheOtherPartHasItsMemory) {
 }
 
 // Two nodes, of which one lends its main memory and needs no GPU.
-class NodesTest : public CudaStoreTest {
+class NodesTest : public ClusterFixture {
  protected:
-  NodesTest() { Write("key", std::string(64, '7')); }
-
-  std::string Write(const std::string& name, const std::string& text) {
-    const std::string path = directory_ / name;
-    std::ofstream(path) << text;
-    ::chmod(path.c_str(), 0600);
-    return path;
+  void SetUp() override {
+    if (!HasGpu()) GTEST_SKIP() << "no GPU here";
   }
-  std::string Config(const std::string& name, const std::string& address, const std::string& more) {
-    const std::string state = directory_ / ("state-" + name);
-    ::mkdir(state.c_str(), 0700);
-    return Write(name, R"([history]
-path = ""
-[host_pool]
-size = "32MiB"
-step = "8MiB"
-ahead = "8MiB"
-[host_backend]
-total = "64MiB"
-[cluster]
-node = ")" + name + "\"\nmachine = \"machine-" +
-                           name + "\"\nlisten = \"" + address + "\"\nkey = \"" +
-                           (directory_ / "key") + "\"\nstate = \"" + state + "\"\n" + more);
-  }  // What is shown is as old as a second, what others offer older.
-  static void Await(const DaemonProcess& daemon,
-                    const std::function<bool(const proto::ClusterUse&)>& holds) {
-    const core::Tick deadline = ipc::Now() + seconds(30);
-    while (!holds(StatsOf(daemon).cluster())) {
-      RAVEN_CHECK(ipc::Now() < deadline);
-      sched_yield();
-    }
-  }
-
-  ipc::ShortDirectory directory_;
 };
 
 TEST_F(NodesTest, WhatFindsNoRoomHereLiesOnAnotherNodeAndComesBackToTheGpu) {
-  constexpr uint64_t kTensors = 48;
+  constexpr uint64_t kTensors = 64;  // 192 MiB, of which 96 fit here
   const std::string there = FreeAddress();
-  const DaemonProcess lender({"--config", Config("b", there, "lend = \"256MiB\"\nreserve = 0\n")});
+  const auto lender = Lender("b", there);
   const DaemonProcess home(
       {"--slab", "8MiB", "--config",
-       Config("a", FreeAddress(), "size = \"256MiB\"\npeers = [\"b=" + there + "\"]\n")},
+       Configure("a", FreeAddress(),
+                 {{"size", Quoted("256MiB")}, {"peers", List({"b=" + there})}})},
       "cuda");
-  Await(home, [](const proto::ClusterUse& use) {
-    return use.nodes_size() > 0 && use.nodes(0).offered() >= MiB(128);
-  });
-  Store store = Connect(home, MiB(32));
+  ASSERT_TRUE(Eventually([&] { return Reachable(home) >= core::MiB(128); }));
+  Store store = Store::connect({.socket = home.socket(), .device_budget = MiB(32)});
   Gpu gpu(driver(), 0);
   std::vector<Tensor> tensors;
   for (uint64_t i = 0; i < kTensors; ++i) {
@@ -403,7 +374,8 @@ TEST_F(NodesTest, WhatFindsNoRoomHereLiesOnAnotherNodeAndComesBackToTheGpu) {
       store.put(tensors[i], gpu.stream());
     }
   }
-  Await(home, [](const proto::ClusterUse& use) { return use.held() >= MiB(64); });
+  // What is shown is as old as a second.
+  EXPECT_TRUE(Eventually([&] { return StatsOf(home).cluster().held() >= MiB(64); }));
 }
 
 // On a stream that nobody names, as PyTorch's non_blocking copies are.

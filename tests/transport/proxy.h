@@ -36,7 +36,7 @@ inline ipc::UniqueFd LoopbackListener(std::string* address) {
   return socket;
 }
 
-// Free now, and most likely when a daemon begins.
+// Free now, and most likely as a process begins that is to listen there.
 inline std::string FreeAddress() {
   std::string address;
   const ipc::UniqueFd socket = LoopbackListener(&address);
