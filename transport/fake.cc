@@ -96,8 +96,10 @@ class FakeTransport final : public MultiplexedTransport {
     end.node = this;
     end.id = ConnectionId{++last_connection_};
     end.calls = std::make_unique<Multiplexer>(
-        end.id, Multiplexer::Names{.self = name_, .peer = std::move(peer)}, service_, patience_,
-        network_.now_, version_);
+        end.id,
+        Multiplexer::Options{
+            .self = name_, .peer = std::move(peer), .patience = patience_, .version = version_},
+        service_, network_.now_);
     connections_.emplace(end.id, std::pair(wire, first));
     network_.PumpSoon(wire, first);
     return end.id;

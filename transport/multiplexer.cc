@@ -22,6 +22,7 @@ static_assert(std::endian::native == std::endian::little, "frames are little-end
 
 constexpr std::string_view kMagic = "ravenlnk";
 constexpr size_t kOffsetBytes = sizeof(uint64_t);  // before a chunk's bytes
+constexpr size_t kSwallowed = 16 << 10;            // at once, of a chunk that nobody wants
 constexpr size_t kPayloadMax = kOffsetBytes + kChunk.count();
 // Frames that wait to be written: no peer that reads is ever so far behind.
 constexpr size_t kQueueMax = 2 * kCallsMax * kHeaderMax.count();
@@ -56,57 +57,82 @@ struct Multiplexer::FrameHeader {
   Kind kind{};
   uint8_t zero[3] = {};
   uint64_t number = 0;       // of the call
-  uint64_t payload_sum = 0;  // XXH3 of the payload
+  uint64_t payload_sum = 0;  // XXH3 of the payload; 0 without sums
   uint64_t header_sum = 0;   // XXH3 of what stands before it
 
   uint64_t Sum() const { return XXH3_64bits(this, offsetof(FrameHeader, header_sum)); }
 };
 
-Multiplexer::Multiplexer(ConnectionId connection, Names names, Service* service, Patience patience,
-                         Tick now, uint32_t version)
+Multiplexer::Multiplexer(ConnectionId connection, Options options, Service* service, Tick now)
     : connection_(connection),
-      names_(std::move(names)),
+      options_(std::move(options)),
+      peer_(options_.peer),
       service_(service),
-      patience_(patience),
-      version_(version),
-      frame_(sizeof(FrameHeader)),
+      frame_(sizeof(FrameHeader) + kOffsetBytes),
       heard_(now),
       pinged_(now) {
   static_assert(sizeof(FrameHeader) == 32);
   std::string hello(kMagic);
-  Put(&hello, version_);
-  hello += names_.self;
+  Put(&hello, options_.version);
+  hello += options_.self;
   Append(Kind::kHello, 0, hello);
   output_.swap(queue_);
 }
 
 // ---- Input
 
+Multiplexer::FrameHeader Multiplexer::Header() const {
+  FrameHeader header;
+  std::memcpy(&header, frame_.data(), sizeof(header));
+  return header;
+}
+
+bool Multiplexer::ComesWithoutCopy(const FrameHeader& header) const {
+  return !options_.sums &&
+         (header.kind == Kind::kRequestChunk || header.kind == Kind::kResponseChunk);
+}
+
 std::span<std::byte> Multiplexer::Room() {
   if (failed_ || queue_.size() > kQueueMax) return {};
+  if (!chunk_in_.rest.empty()) return chunk_in_.rest;
   size_t end = sizeof(FrameHeader);
+  size_t begin = frame_bytes_;
   if (frame_bytes_ >= end) {
-    FrameHeader header;
-    std::memcpy(&header, frame_.data(), sizeof(header));
+    const FrameHeader header = Header();
     end += header.length;
+    if (ComesWithoutCopy(header)) {
+      const size_t head = sizeof(header) + std::min<size_t>(header.length, kOffsetBytes);
+      if (frame_bytes_ >= head) begin = head;  // each part of it over the last one
+      end = frame_bytes_ < head ? head : head + std::min(end - frame_bytes_, kSwallowed);
+    }
     // As long as the longest so far: most connections never carry bulk.
     if (frame_.size() < end) frame_.resize(end);
   }
-  return std::span(frame_).subspan(frame_bytes_, end - frame_bytes_);
+  return std::span(frame_).subspan(begin, end - begin);
 }
 
 Status Multiplexer::Received(size_t count, Tick now) {
   heard_ = pinged_ = now;
   frame_bytes_ += count;
   if (frame_bytes_ < sizeof(FrameHeader)) return Ok();
-  FrameHeader header;
-  std::memcpy(&header, frame_.data(), sizeof(header));
+  const FrameHeader header = Header();
   if (frame_bytes_ == sizeof(header)) RAVEN_RETURN_IF_ERROR(Check(header));
-  if (frame_bytes_ < sizeof(header) + header.length) return Ok();
+  const size_t end = sizeof(header) + header.length;
+  if (ComesWithoutCopy(header)) {
+    if (!chunk_in_.rest.empty()) {
+      chunk_in_.rest = chunk_in_.rest.subspan(count);
+    } else if (frame_bytes_ == std::min(end, sizeof(header) + kOffsetBytes)) {
+      RAVEN_RETURN_IF_ERROR(BeginChunk(header));
+    }
+    if (frame_bytes_ == end) EndChunk(header);
+    return Ok();
+  }
+  if (frame_bytes_ < end) return Ok();
   return OnFrame(std::span(frame_).first(std::exchange(frame_bytes_, 0)), now);
 }
 
 Result<size_t> Multiplexer::TakeInput(std::span<const std::byte> bytes, Tick now) {
+  RAVEN_CHECK(options_.sums);
   const auto room = Room();
   if (room.empty()) return size_t{0};
   if (frame_bytes_ == 0 && bytes.size() >= sizeof(FrameHeader)) {
@@ -134,9 +160,8 @@ Status Multiplexer::Check(const FrameHeader& header) {
 Status Multiplexer::OnFrame(std::span<const std::byte> frame, Tick now) {
   FrameHeader header;
   std::memcpy(&header, frame.data(), sizeof(header));
-  const auto bytes = frame.subspan(sizeof(header));
-  const std::string_view payload = Text(bytes);
-  if (header.payload_sum != XXH3_64bits(payload.data(), payload.size())) {
+  const std::string_view payload = Text(frame.subspan(sizeof(header)));
+  if (header.payload_sum != (options_.sums ? XXH3_64bits(payload.data(), payload.size()) : 0)) {
     return Malformed("a damaged payload");
   }
   if (ready_ == (header.kind == Kind::kHello)) return Malformed("a hello out of place, or none");
@@ -145,9 +170,9 @@ Status Multiplexer::OnFrame(std::span<const std::byte> frame, Tick now) {
     case Kind::kPing: Append(Kind::kPong, 0, {}); return Ok();
     case Kind::kPong: return Ok();
     case Kind::kRequest: return OnRequest(header.number, payload, now);
-    case Kind::kRequestChunk: return OnRequestChunk(header.number, bytes);
+    case Kind::kRequestChunk: return OnChunk({.ours = false, .number = header.number}, payload);
     case Kind::kResponse: return OnResponse(header.number, payload);
-    case Kind::kResponseChunk: return OnResponseChunk(header.number, bytes);
+    case Kind::kResponseChunk: return OnChunk({.ours = true, .number = header.number}, payload);
     case Kind::kRefusal: return OnRefusal(header.number, payload);
     case Kind::kCancel:
       if (served_.contains(header.number)) {
@@ -163,20 +188,20 @@ Status Multiplexer::OnHello(std::string_view payload) {
   if (!payload.starts_with(kMagic)) return Malformed("a strange hello");
   payload.remove_prefix(kMagic.size());
   if (!Take(&payload, &version)) return Malformed("a short hello");
-  if (version != version_) {
+  if (version != options_.version) {
     return Error{ErrorCode::kVersionMismatch, "the peer speaks version " + std::to_string(version) +
                                                   " of the transport protocol, this node version " +
-                                                  std::to_string(version_)};
+                                                  std::to_string(options_.version)};
   }
   if (!IsNodeName(payload)) return Malformed("a node without a name");
   const std::string name(payload);
-  if (!names_.peer.empty() && names_.peer != name) {
+  if (!peer_.empty() && peer_ != name) {
     return Error{ErrorCode::kPermission,
-                 "the peer is the node " + name + ", not " + names_.peer + " as it should be"};
+                 "the peer is the node " + name + ", not " + peer_ + " as it should be"};
   }
-  names_.peer = name;
+  peer_ = name;
   ready_ = true;
-  service_->OnConnected(connection_, names_.peer);
+  service_->OnConnected(connection_, peer_);
   return Ok();
 }
 
@@ -195,7 +220,7 @@ Status Multiplexer::OnRequest(uint64_t number, std::string_view payload, Tick no
   const Tick deadline = left < kForever ? now + left : core::kNever;
   const CallId id{connection_, number};
   auto sink = service_->OnRequest({.id = id,
-                                   .node = names_.peer,
+                                   .node = peer_,
                                    .header = payload,
                                    .bulk = core::Bytes(bulk),
                                    .room = core::Bytes(room),
@@ -211,26 +236,6 @@ Status Multiplexer::OnRequest(uint64_t number, std::string_view payload, Tick no
   }
   served_.emplace(number, Serving{.sink = *std::move(sink), .room = room, .deadline = deadline});
   if (bulk == 0) service_->OnReceived(id);
-  return Ok();
-}
-
-Status Multiplexer::OnRequestChunk(uint64_t number, std::span<const std::byte> payload) {
-  if (number > last_served_) return Malformed("bulk of no request");
-  const auto found = served_.find(number);
-  if (found == served_.end()) return Ok();  // refused or ended while it was on its way
-  Serving& call = found->second;
-  std::string_view rest = Text(payload);
-  uint64_t offset = 0;
-  if (!Take(&rest, &offset) || offset != call.received || rest.empty() ||
-      rest.size() > call.sink.bytes.size() - call.received) {
-    return Malformed("bulk out of order");
-  }
-  if (call.sink.check) {
-    if (auto status = call.sink.check(); !status.ok()) return Refuse(number, status.error());
-  }
-  std::memcpy(call.sink.bytes.data() + offset, rest.data(), rest.size());
-  call.received += rest.size();
-  if (call.received == call.sink.bytes.size()) service_->OnReceived({connection_, number});
   return Ok();
 }
 
@@ -253,21 +258,87 @@ Status Multiplexer::OnResponse(uint64_t number, std::string_view payload) {
   return Ok();
 }
 
-Status Multiplexer::OnResponseChunk(uint64_t number, std::span<const std::byte> payload) {
-  RAVEN_ASSIGN_OR_RETURN(Outgoing * call, Named(number));
-  if (call == nullptr) return Ok();
-  std::string_view rest = Text(payload);
-  uint64_t offset = 0;
-  if (!call->response || !Take(&rest, &offset) || offset != call->received || rest.empty() ||
-      rest.size() > call->response->bulk.count() - call->received) {
+Result<std::span<std::byte>> Multiplexer::PlaceForRequest(uint64_t number, uint64_t offset,
+                                                          size_t length) {
+  if (number > last_served_) return Malformed("bulk of no request");
+  const auto found = served_.find(number);
+  if (found == served_.end()) return std::span<std::byte>();  // refused while it was on its way
+  const Serving& call = found->second;
+  if (offset != call.received || length > call.sink.bytes.size() - call.received) {
     return Malformed("bulk out of order");
   }
-  std::memcpy(call->receive.data() + offset, rest.data(), rest.size());
-  call->received += rest.size();
-  if (call->received == call->response->bulk.count()) {
-    Complete(number, *std::move(call->response));
+  const auto place = call.sink.bytes.subspan(offset, length);
+  if (call.sink.check) {
+    if (auto status = call.sink.check(); !status.ok()) {
+      RAVEN_RETURN_IF_ERROR(Refuse(number, status.error()));
+      return std::span<std::byte>();
+    }
   }
+  return place;
+}
+
+Result<std::span<std::byte>> Multiplexer::PlaceForResponse(uint64_t number, uint64_t offset,
+                                                           size_t length) {
+  RAVEN_ASSIGN_OR_RETURN(const Outgoing* call, Named(number));
+  if (call == nullptr) return std::span<std::byte>();
+  if (!call->response || offset != call->received ||
+      length > call->response->bulk.count() - call->received) {
+    return Malformed("bulk out of order");
+  }
+  return call->receive.subspan(offset, length);
+}
+
+Result<std::span<std::byte>> Multiplexer::PlaceFor(Made call, uint64_t offset, size_t length) {
+  if (length == 0) return Malformed("bulk out of order");
+  return call.ours ? PlaceForResponse(call.number, offset, length)
+                   : PlaceForRequest(call.number, offset, length);
+}
+
+void Multiplexer::ChunkCame(Made call, size_t length) {
+  if (call.ours) {
+    Outgoing& ours = calls_.at(call.number);
+    ours.received += length;
+    if (ours.received == ours.response->bulk.count()) {
+      Complete(call.number, *std::move(ours.response));
+    }
+    return;
+  }
+  Serving& served = served_.at(call.number);
+  served.received += length;
+  if (served.received == served.sink.bytes.size()) {
+    service_->OnReceived({connection_, call.number});
+  }
+}
+
+Status Multiplexer::OnChunk(Made call, std::string_view payload) {
+  uint64_t offset = 0;
+  if (!Take(&payload, &offset)) return Malformed("bulk out of order");
+  RAVEN_ASSIGN_OR_RETURN(const auto place, PlaceFor(call, offset, payload.size()));
+  if (place.empty()) return Ok();
+  std::memcpy(place.data(), payload.data(), payload.size());
+  ChunkCame(call, payload.size());
   return Ok();
+}
+
+Status Multiplexer::BeginChunk(const FrameHeader& header) {
+  if (!ready_) return Malformed("a hello out of place, or none");
+  if (header.payload_sum != 0 || header.length <= kOffsetBytes) {
+    return Malformed("bulk out of order");
+  }
+  uint64_t offset = 0;
+  std::memcpy(&offset, frame_.data() + sizeof(header), sizeof(offset));
+  const Made call{.ours = header.kind == Kind::kResponseChunk, .number = header.number};
+  RAVEN_ASSIGN_OR_RETURN(const auto place, PlaceFor(call, offset, header.length - kOffsetBytes));
+  chunk_in_ = {.call = call, .rest = place};
+  chunk_wanted_ = !place.empty();
+  return Ok();
+}
+
+void Multiplexer::EndChunk(const FrameHeader& header) {
+  frame_bytes_ = 0;
+  if (std::exchange(chunk_wanted_, false)) {
+    ChunkCame(chunk_in_.call, header.length - kOffsetBytes);
+  }
 }
 
 Status Multiplexer::OnRefusal(uint64_t number, std::string_view payload) {
@@ -285,20 +356,37 @@ Status Multiplexer::OnRefusal(uint64_t number, std::string_view payload) {
 
 std::span<const std::byte> Multiplexer::Output() {
   if (failed_) return {};
-  if (written_ == output_.size() && ready_) {
+  if (OutputBytes() == 0 && ready_) {
     output_.clear();
     written_ = 0;
     while (queue_.empty() && !senders_.empty()) AppendNextChunk();
     output_.swap(queue_);
   }
+  if (written_ == output_.size()) return chunk_out_.rest;
   return std::as_bytes(std::span(output_)).subspan(written_);
 }
 
 void Multiplexer::Written(size_t count) {
-  written_ += count;
+  const size_t framed = std::min(count, output_.size() - written_);
+  written_ += framed;
+  if (count == framed) return;
+  chunk_out_.rest = chunk_out_.rest.subspan(count - framed);
+  if (chunk_out_.rest.empty() && !chunk_out_.call.ours) AnswerSent(chunk_out_.call.number);
+}
+
+void Multiplexer::LetGo(Made call) {
+  if (chunk_in_.call == call && !chunk_in_.rest.empty()) {
+    chunk_in_.rest = {};
+    chunk_wanted_ = false;
+  }
+  if (chunk_out_.call == call && !chunk_out_.rest.empty()) {
+    // The peer was promised so many bytes.
+    output_ += Text(std::exchange(chunk_out_.rest, {}));
+  }
 }
 
 void Multiplexer::TakeOutput(size_t most, std::string* bytes) {
+  RAVEN_CHECK(options_.sums);
   const auto output = Output();
   if (written_ == 0 && output.size() == output_.size() && output.size() <= most) {
     bytes->clear();
@@ -309,21 +397,24 @@ void Multiplexer::TakeOutput(size_t most, std::string* bytes) {
   Written(bytes->size());
 }
 
-void Multiplexer::Append(Kind kind, uint64_t number, std::string_view head, std::string_view body) {
+void Multiplexer::Append(Kind kind, uint64_t number, std::string_view head, std::string_view body,
+                         bool copied) {
   FrameHeader header{
       .length = static_cast<uint32_t>(head.size() + body.size()), .kind = kind, .number = number};
   const size_t begin = queue_.size();
-  queue_.reserve(begin + sizeof(header) + header.length);
+  queue_.reserve(begin + sizeof(header) + head.size() + (copied ? body.size() : 0));
   Put(&queue_, header);
   queue_ += head;
-  queue_ += body;
-  header.payload_sum = XXH3_64bits(queue_.data() + begin + sizeof(header), header.length);
+  if (copied) queue_ += body;
+  if (options_.sums) {
+    header.payload_sum = XXH3_64bits(queue_.data() + begin + sizeof(header), header.length);
+  }
   header.header_sum = header.Sum();
   std::memcpy(queue_.data() + begin, &header, sizeof(header));
 }
 
 void Multiplexer::AppendNextChunk() {
-  const Sender sender = senders_.front();
+  const Made sender = senders_.front();
   senders_.pop_front();
   const bool more =
       sender.ours ? AppendRequestChunk(sender.number) : AppendResponseChunk(sender.number);
@@ -334,7 +425,7 @@ bool Multiplexer::AppendRequestChunk(uint64_t number) {
   const auto found = calls_.find(number);
   if (found == calls_.end()) return false;
   Outgoing& call = found->second;
-  call.sent += AppendChunk(Kind::kRequestChunk, number, call.send, call.sent);
+  call.sent += AppendChunk({.ours = true, .number = number}, call.send, call.sent);
   return call.sent < call.send.size();
 }
 
@@ -348,18 +439,25 @@ bool Multiplexer::AppendResponseChunk(uint64_t number) {
       return false;
     }
   }
-  call.sent += AppendChunk(Kind::kResponseChunk, number, call.answer->send, call.sent);
+  call.sent += AppendChunk({.ours = false, .number = number}, call.answer->send, call.sent);
   if (call.sent < call.answer->send.size()) return true;
-  End(number, Ok());
+  if (chunk_out_.rest.empty()) AnswerSent(number);
   return false;
 }
 
-size_t Multiplexer::AppendChunk(Kind kind, uint64_t number, std::span<const std::byte> bulk,
-                                size_t offset) {
+void Multiplexer::AnswerSent(uint64_t number) {
+  const auto found = served_.find(number);
+  if (found == served_.end() || found->second.sent < found->second.answer->send.size()) return;
+  End(number, Ok());
+}
+
+size_t Multiplexer::AppendChunk(Made call, std::span<const std::byte> bulk, size_t offset) {
   const auto bytes = bulk.subspan(offset, std::min(kChunk.count(), bulk.size() - offset));
   std::string head;
   Put(&head, uint64_t{offset});
-  Append(kind, number, head, Text(bytes));
+  Append(call.ours ? Kind::kRequestChunk : Kind::kResponseChunk, call.number, head, Text(bytes),
+         options_.sums);
+  if (!options_.sums) chunk_out_ = {.call = call, .rest = bytes};
   return bytes.size();
 }
 
@@ -436,11 +534,13 @@ void Multiplexer::SendRefusal(uint64_t number, const Error& why) {
 
 void Multiplexer::Complete(uint64_t number, Result<Response> result) {
   auto call = calls_.extract(number);
+  LetGo({.ours = true, .number = number});
   call.mapped().done(std::move(result));
 }
 
 void Multiplexer::End(uint64_t number, const Status& status) {
   served_.erase(number);
+  LetGo({.ours = false, .number = number});
   service_->OnEnded({connection_, number}, status);
 }
 
@@ -448,16 +548,16 @@ void Multiplexer::End(uint64_t number, const Status& status) {
 
 Status Multiplexer::Expire(Tick now) {
   if (failed_) return Ok();
-  if (now - heard_ >= patience_.silence) {
+  if (now - heard_ >= options_.patience.silence) {
     const auto silence = std::chrono::ceil<std::chrono::milliseconds>(now - heard_).count();
-    return Error{ErrorCode::kUnavailable, "nothing was heard from the node " + names_.peer +
-                                              " for " + std::to_string(silence) + " ms"};
+    return Error{ErrorCode::kUnavailable, "nothing was heard from the node " + peer_ + " for " +
+                                              std::to_string(silence) + " ms"};
   }
-  if (ready_ && now - pinged_ >= patience_.ping) {
+  if (ready_ && now - pinged_ >= options_.patience.ping) {
     pinged_ = now;
     Append(Kind::kPing, 0, {});
   }
-  std::vector<Sender> late;
+  std::vector<Made> late;
   for (const auto& [number, call] : calls_) {
     if (call.deadline <= now) late.push_back({.ours = true, .number = number});
   }
@@ -478,8 +578,8 @@ Status Multiplexer::Expire(Tick now) {
 
 Tick Multiplexer::NextTimer() const {
   if (failed_) return core::kNever;
-  Tick next = heard_ + patience_.silence;
-  if (ready_) next = std::min(next, pinged_ + patience_.ping);
+  Tick next = heard_ + options_.patience.silence;
+  if (ready_) next = std::min(next, pinged_ + options_.patience.ping);
   for (const auto& [number, call] : calls_) next = std::min(next, call.deadline);
   for (const auto& [number, call] : served_) next = std::min(next, call.deadline);
   return next;
@@ -488,6 +588,8 @@ Tick Multiplexer::NextTimer() const {
 void Multiplexer::Fail(const Error& why) {
   failed_ = true;
   senders_.clear();
+  chunk_in_ = {};
+  chunk_out_ = {};
   const Error lost{ErrorCode::kUnavailable, why.message};
   for (auto& [number, call] : std::exchange(calls_, {})) call.done(lost);
   for (const auto& [number, call] : std::exchange(served_, {})) {

@@ -1,10 +1,14 @@
 // One end of one connection: its calls, made one stream of bytes each way. No I/O and no clock:
 // a transport moves the bytes and tells the time. Contracts of calls are transport.h's.
 //
-// The stream is frames: a header of 32 bytes with its own checksum, and a payload with another
-// (XXH3). The first frame each way is a hello with version and node name; its form never changes. A
-// chunk's payload is verified whole before any of it is written to a sink, and copied before it is
-// sent, so that a buffer is touched only inside Received, TakeInput, Output and TakeOutput.
+// The stream is frames: a header of 32 bytes with its own checksum (XXH3), and a payload. The first
+// frame each way is a hello with version and node name; its form never changes.
+//
+// With sums payloads have a checksum as well: a chunk is verified whole before any of it is written
+// to a sink, and copied before it is sent, so that a call's buffers are touched only inside
+// Received, TakeInput, Output and TakeOutput. Without, for a transport that lets only bytes through
+// that the peer sent, chunks are not copied: Room may lie in a call's buffer, and Output be one.
+// Neither may then be touched once Received or Written, or what ends the call, has been called.
 //
 // Threads: one. Callbacks of the service may call everything here but Received, TakeInput, Output,
 // Written, TakeOutput and Expire.
@@ -27,7 +31,7 @@
 
 namespace ravenstore::transport {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 // When a connection counts as lost.
 struct Patience {
@@ -37,14 +41,16 @@ struct Patience {
 
 class Multiplexer {
  public:
-  struct Names {
+  struct Options {
     std::string self;
     std::string peer;  // whose hello is accepted; empty: any node's
+    bool sums = true;  // of payloads; the same at both ends
+    Patience patience = {};
+    uint32_t version = kProtocolVersion;
   };
 
   // `service` outlives this.
-  Multiplexer(ConnectionId connection, Names names, Service* service, Patience patience,
-              core::Tick now, uint32_t version = kProtocolVersion);
+  Multiplexer(ConnectionId connection, Options options, Service* service, core::Tick now);
   Multiplexer(const Multiplexer&) = delete;
   Multiplexer& operator=(const Multiplexer&) = delete;
 
@@ -55,14 +61,17 @@ class Multiplexer {
   core::Status Received(size_t count, core::Tick now);
   // Both at once, from bytes that came elsewhere: takes a frame from their front, without a copy
   // when it is there as a whole, or what there is of it. Returns how many bytes it took: 0 where
-  // Room is empty. Errors: Received's. REQUIRES: not empty; they stay until it returns.
+  // Room is empty. Errors: Received's. REQUIRES: sums; not empty; they stay until it returns.
   core::Result<size_t> TakeInput(std::span<const std::byte> bytes, core::Tick now);
 
-  // The next bytes to be written; empty when there are none. The same until Written.
+  // The next bytes to be written; empty when there are none. The same bytes until Written, though
+  // not in the same place once anything else was called.
   std::span<const std::byte> Output();
   void Written(size_t count);
+  // How many bytes there are before Output has to look for more.
+  size_t OutputBytes() const { return output_.size() - written_ + chunk_out_.rest.size(); }
   // Both at once: fills `bytes` with the next `most` at the most, or with none. What it held is
-  // used again.
+  // used again. REQUIRES: sums.
   void TakeOutput(size_t most, std::string* bytes);
 
   core::Result<CallId> Call(Request request, core::Tick now);
@@ -80,7 +89,7 @@ class Multiplexer {
 
   // The peer's hello has come.
   bool ready() const { return ready_; }
-  const std::string& peer() const { return names_.peer; }
+  const std::string& peer() const { return peer_; }
 
  private:
   enum class Kind : uint8_t {
@@ -114,20 +123,43 @@ class Multiplexer {
     std::optional<Answer> answer = {};
     size_t sent = 0;
   };
-  // Which end's call has bulk to send.
-  struct Sender {
-    bool ours;
-    uint64_t number;
+  // A call by the end that made it.
+  struct Made {
+    bool ours = false;
+    uint64_t number = 0;
+    bool operator==(const Made&) const = default;
+  };
+  // A chunk that comes or goes without a copy.
+  template <typename Byte>
+  struct Chunk {
+    Made call;
+    std::span<Byte> rest = {};  // of the call's buffer
   };
 
   static core::Status Check(const FrameHeader& header);
+  // What a frame's first bytes are.
+  FrameHeader Header() const;
+  bool ComesWithoutCopy(const FrameHeader& header) const;
   core::Status OnFrame(std::span<const std::byte> frame, core::Tick now);
   core::Status OnHello(std::string_view payload);
   core::Status OnRequest(uint64_t number, std::string_view payload, core::Tick now);
-  core::Status OnRequestChunk(uint64_t number, std::span<const std::byte> payload);
   core::Status OnResponse(uint64_t number, std::string_view payload);
-  core::Status OnResponseChunk(uint64_t number, std::span<const std::byte> payload);
+  core::Status OnChunk(Made call, std::string_view payload);
   core::Status OnRefusal(uint64_t number, std::string_view payload);
+
+  // Where a chunk of `length` bytes goes that begins at `offset` of the call's bulk; nowhere if
+  // the call has ended, or ends here.
+  core::Result<std::span<std::byte>> PlaceFor(Made call, uint64_t offset, size_t length);
+  core::Result<std::span<std::byte>> PlaceForRequest(uint64_t number, uint64_t offset,
+                                                     size_t length);
+  core::Result<std::span<std::byte>> PlaceForResponse(uint64_t number, uint64_t offset,
+                                                      size_t length);
+  // All of it has come.
+  void ChunkCame(Made call, size_t length);
+  core::Status BeginChunk(const FrameHeader& header);
+  void EndChunk(const FrameHeader& header);
+  // The call's buffers are not this end's any more.
+  void LetGo(Made call);
 
   // A call of ours that a frame names: null when it has ended; an error when it never was.
   core::Result<Outgoing*> Named(uint64_t number);
@@ -135,24 +167,30 @@ class Multiplexer {
   void End(uint64_t number, const core::Status& status);
   void SendRefusal(uint64_t number, const core::Error& why);
 
-  void Append(Kind kind, uint64_t number, std::string_view head, std::string_view body = {});
+  // `body` is the payload's end. If it is not copied it follows from where it lies.
+  void Append(Kind kind, uint64_t number, std::string_view head, std::string_view body = {},
+              bool copied = true);
   void AppendNextChunk();
   // Both: whether a chunk was appended.
   bool AppendRequestChunk(uint64_t number);
   bool AppendResponseChunk(uint64_t number);
-  size_t AppendChunk(Kind kind, uint64_t number, std::span<const std::byte> bulk, size_t offset);
+  size_t AppendChunk(Made call, std::span<const std::byte> bulk, size_t offset);
+  // All of an answer's bulk has been copied or written.
+  void AnswerSent(uint64_t number);
 
   const ConnectionId connection_;
-  Names names_;
+  const Options options_;
+  std::string peer_;
   Service* const service_;
-  const Patience patience_;
-  const uint32_t version_;
   bool ready_ = false;
   bool failed_ = false;
 
-  // Input: one frame, header and payload.
+  // Input: one frame, header and payload. Of a chunk that comes without a copy what its call does
+  // not want (any more).
   std::vector<std::byte> frame_;
   size_t frame_bytes_ = 0;
+  Chunk<std::byte> chunk_in_;
+  bool chunk_wanted_ = false;
   core::Tick heard_;   // the peer's last byte
   core::Tick pinged_;  // our last ping, or heard_ if that is later
 
@@ -160,7 +198,8 @@ class Multiplexer {
   std::string queue_;
   std::string output_;
   size_t written_ = 0;
-  std::deque<Sender> senders_;  // in turns; those that have ended are passed over
+  Chunk<const std::byte> chunk_out_;  // follows output_
+  std::deque<Made> senders_;  // whose bulk goes in turns; those that have ended are passed over
 
   uint64_t last_call_ = 0;    // of ours
   uint64_t last_served_ = 0;  // of the peer's

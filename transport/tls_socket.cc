@@ -329,9 +329,14 @@ Result<TlsSocket::Connection*> TlsSocket::Add(UniqueFd socket, bool accepted) {
 }
 
 void TlsSocket::MakeCalls(Connection& connection) {
-  connection.calls = std::make_unique<Multiplexer>(
-      connection.id, Multiplexer::Names{.self = options_.node, .peer = connection.peer}, service_,
-      options_.patience, Now(), options_.version);
+  connection.calls =
+      std::make_unique<Multiplexer>(connection.id,
+                                    Multiplexer::Options{.self = options_.node,
+                                                         .peer = connection.peer,
+                                                         .sums = false,  // each record's tag is one
+                                                         .patience = options_.patience,
+                                                         .version = options_.version},
+                                    service_, Now());
 }
 
 Result<ConnectionId> TlsSocket::Connect(std::string_view node, std::string_view address,
@@ -458,26 +463,24 @@ bool TlsSocket::Read(Connection& connection, uint32_t* events) {
 }
 
 bool TlsSocket::Write(Connection& connection, uint32_t* events) {
-  if (!connection.tls) return false;
-  bool any = false;
-  auto output = connection.calls->Output();
-  Gather(connection, output.size());
-  // To the end of what there is: a chunk at the most.
-  while (!output.empty()) {
+  size_t written = 0;
+  while (connection.tls && written < kChunk.count()) {
+    const auto output = connection.calls->Output();
+    if (output.empty()) break;
+    Gather(connection, connection.calls->OutputBytes());
     ERR_clear_error();
     errno = 0;
     size_t count = 0;
     const int result = SSL_write_ex(connection.tls.get(), output.data(), output.size(), &count);
     if (result != 1) {
       Await(connection, result, events);
-      return any;
+      return written > 0;
     }
-    connection.calls->Written(count);
-    output = output.subspan(count);
-    any = true;
+    written += count;
+    connection.calls->Written(count);  // the service may close the connection
   }
-  Flush(connection, events);
-  return any;
+  if (connection.tls) Flush(connection, events);
+  return written > 0;
 }
 
 void TlsSocket::Gather(Connection& connection, size_t bytes) {

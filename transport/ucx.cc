@@ -361,9 +361,13 @@ Result<Ucx::Connection*> Ucx::Add(ucp_ep_params_t params, std::string peer) {
     return Error{ErrorCode::kSystem, "UCX makes no connection: " + Words(status)};
   }
   connection->id = ConnectionId{++last_connection_};
-  connection->calls = std::make_unique<Multiplexer>(
-      connection->id, Multiplexer::Names{.self = options_.node, .peer = std::move(peer)}, service_,
-      options_.patience, Now(), options_.version);
+  connection->calls =
+      std::make_unique<Multiplexer>(connection->id,
+                                    Multiplexer::Options{.self = options_.node,
+                                                         .peer = std::move(peer),
+                                                         .patience = options_.patience,
+                                                         .version = options_.version},
+                                    service_, Now());
   Connection* const added = connection.get();
   by_endpoint_[added->endpoint] = added;
   connections_.emplace(added->id, std::move(connection));

@@ -208,7 +208,7 @@ TEST_F(FakeTest, AnotherVersionIsRefusedInWords) {
   const auto& why = services_[0].lost.at(connection);
   EXPECT_EQ(why.code, ErrorCode::kVersionMismatch);
   EXPECT_EQ(why.message,
-            "the peer speaks version 2 of the transport protocol, this node version 1");
+            "the peer speaks version 3 of the transport protocol, this node version 2");
 }
 
 TEST_F(FakeTest, APausedNodeReadsWhatCameAndHearsOfLossesWhenItRunsAgain) {

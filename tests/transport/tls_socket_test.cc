@@ -93,7 +93,7 @@ TEST_F(TlsSocketTest, AnotherVersionIsRefused) {
   const ConnectionId connection = Join({.node = "client", .key = kKey});
   ASSERT_TRUE(Eventually([&] { return client_service_.lost.contains(connection); }));
   EXPECT_EQ(client_service_.lost.at(connection).message,
-            "the peer speaks version 7 of the transport protocol, this node version 1");
+            "the peer speaks version 7 of the transport protocol, this node version 2");
   EXPECT_TRUE(client_service_.connected.empty());
 }
 
