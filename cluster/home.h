@@ -64,6 +64,8 @@ class Home final : private Loans::Listener {
     // may be, for it has one copy where two are wanted). Writes to it are refused from now on. What
     // is there at the deadline is lost, and OnPieceLost says so.
     virtual void OnPieceRecalled(PieceId piece, core::Tick deadline) = 0;
+    // It stays after all, with as many copies as are wanted, and may be written to.
+    virtual void OnPieceKept(PieceId piece) = 0;
     // Its bytes are gone. It is not held any more, and may be grown again.
     virtual void OnPieceLost(PieceId piece, const core::Error& why) = 0;
     // It was copied to another lender, and goes on.

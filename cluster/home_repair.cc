@@ -10,13 +10,15 @@ using core::Status;
 
 constexpr uint32_t kRepairsMax = 3;  // of one piece, that fail before it leaves
 constexpr core::Duration kRepairAfter = std::chrono::milliseconds(50);
+// Of a piece that leaves: others may lend again before it is empty, or there may be nowhere to go.
+constexpr core::Duration kKeepAfter = std::chrono::seconds(1);
 
 }  // namespace
 
 bool Home::NeedsRepair(const Piece& piece) const {
   const auto stay =
       std::ranges::count_if(piece.copies, [](const Copy& copy) { return !copy.IsRecalled(); });
-  return !piece.leaving && static_cast<uint32_t>(stay) < options_.copies;
+  return static_cast<uint32_t>(stay) < options_.copies;
 }
 
 Home::Repair* Home::FindRepair(PieceId id, uint64_t number) {
@@ -159,15 +161,18 @@ void Home::RepairDone(PieceId id) {
   // Readers of those go on with the others.
   for (const Copy& copy : released) copy.loan->Release(copy.slot);
   Wake();
+  const bool kept = piece.leaving && !NeedsRepair(piece);
+  if (kept) piece.leaving = false;
   listener_->OnPieceMoved(id, target.loan->lender());
+  if (kept) listener_->OnPieceKept(id);
 }
 
 void Home::RepairFailed(PieceId id) {
   Piece& piece = pieces_.at(id);
   const Copy target = std::exchange(piece.repair, std::nullopt)->target;
   --repairs_;
-  piece.repair_at = Now() + kRepairAfter;
   const bool leaves = ++piece.repairs_failed >= kRepairsMax;
+  piece.repair_at = Now() + (leaves ? kKeepAfter : kRepairAfter);
   if (target.loan != nullptr) target.loan->Release(target.slot);
   Wake();
   if (leaves) Leave(id);

@@ -39,6 +39,7 @@ std::string_view Name(Event::Kind kind) {
     case Event::Kind::kRefused: return "cluster.refused";
     case Event::Kind::kLost: return "cluster.lost";
     case Event::Kind::kPieceRecalled: return "cluster.piece_recalled";
+    case Event::Kind::kPieceKept: return "cluster.piece_kept";
     case Event::Kind::kPieceMoved: return "cluster.piece_moved";
     case Event::Kind::kPieceLost: return "cluster.piece_lost";
     case Event::Kind::kHomeJoined: return "cluster.home_joined";
@@ -134,6 +135,11 @@ void Node::OnEnded(transport::CallId call, const Status&) {
 void Node::OnPieceRecalled(PieceId piece, core::Tick deadline) {
   Tell({.kind = Event::Kind::kPieceRecalled, .piece = core::ToInt(piece)});
   listener_->OnPieceRecalled(piece, deadline);
+}
+
+void Node::OnPieceKept(PieceId piece) {
+  Tell({.kind = Event::Kind::kPieceKept, .piece = core::ToInt(piece)});
+  listener_->OnPieceKept(piece);
 }
 
 void Node::OnPieceLost(PieceId piece, const Error& why) {

@@ -32,6 +32,7 @@ struct Event {
     kRefused,        // `peer` does not let this node borrow, or could not be reached as it should
     kLost,           // the loan of `peer` with `count` slots is gone
     kPieceRecalled,  // nobody else lends: the piece `piece` is to be emptied
+    kPieceKept,      // others lend again: the piece `piece` stays
     kPieceMoved,     // the piece `piece` is at `peer` now
     kPieceLost,      // the piece `piece` is gone
     kHomeJoined,     // `peer` may borrow of this node now
@@ -67,6 +68,7 @@ class Node final : public transport::Service, private Home::Listener, private Le
    public:
     virtual ~Listener() = default;
     virtual void OnPieceRecalled(PieceId piece, core::Tick deadline) = 0;
+    virtual void OnPieceKept(PieceId piece) = 0;
     virtual void OnPieceLost(PieceId piece, const core::Error& why) = 0;
     virtual void OnPiecesMost(uint32_t pieces) = 0;
     virtual void OnEvent(const Event& event) = 0;
@@ -119,6 +121,7 @@ class Node final : public transport::Service, private Home::Listener, private Le
  private:
   void Tell(Event event) { listener_->OnEvent(event); }
   void OnPieceRecalled(PieceId piece, core::Tick deadline) override;
+  void OnPieceKept(PieceId piece) override;
   void OnPieceLost(PieceId piece, const core::Error& why) override;
   void OnPieceMoved(PieceId piece, std::string_view lender) override;
   void OnPiecesMost(uint32_t pieces) override { listener_->OnPiecesMost(pieces); }

@@ -144,8 +144,14 @@ struct ChunkRecalled {
   PoolId pool;
   Bytes offset;
 };
-// The same, and what is in the chunk is gone: what lies there alone is lost. Moves that are under
-// way end as they do, and what one still brings there is lost with the rest; then ShrinkPool
+// The chunk that was recalled stays after all: tensors may come to lie there again. Ignored unless
+// it was recalled and is there still, as it is if it was lost since.
+struct ChunkKept {
+  PoolId pool;
+  Bytes offset;
+};
+// As ChunkRecalled, and what is in the chunk is gone: what lies there alone is lost. Moves that are
+// under way end as they do, and what one still brings there is lost with the rest; then ShrinkPool
 // follows, as above. Cost: O(tensors in it).
 struct ChunkLost {
   PoolId pool;
@@ -255,12 +261,13 @@ struct Moved {
 // Time passed: deadlines, prefetch, pre-cleaning.
 struct TimePassed {};
 
-using Event = std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed,
-                           ClientGone, SlabAdded, SlabFailed, SlabRemoved, PoolGrown,
-                           PoolGrowFailed, PoolShrunk, PoolShrinkFailed, PoolLimit, ChunkRecalled,
-                           ChunkLost, PoolRate, PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted,
-                           CreateRequested, FetchRequested, Freed, PutSeen, StreamComplete, GetSeen,
-                           StepMarked, Dropped, MoveProgressed, Moved, TimePassed>;
+using Event =
+    std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientGone,
+                 SlabAdded, SlabFailed, SlabRemoved, PoolGrown, PoolGrowFailed, PoolShrunk,
+                 PoolShrinkFailed, PoolLimit, ChunkRecalled, ChunkKept, ChunkLost, PoolRate,
+                 PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted, CreateRequested, FetchRequested,
+                 Freed, PutSeen, StreamComplete, GetSeen, StepMarked, Dropped, MoveProgressed,
+                 Moved, TimePassed>;
 
 // ---- Actions ----
 

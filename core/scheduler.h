@@ -312,6 +312,7 @@ class Scheduler : public PlannerBooks {
   // Pools that come and go by chunks (scheduler_chunks.cc).
   void On(const PoolLimit& event);
   void On(const ChunkRecalled& event);
+  void On(const ChunkKept& event);
   void On(const ChunkLost& event);
   void TakeChunk(PoolId pool, Bytes offset, AwayPools::Taken how);
   // Closes chunks that were taken, as far as they are there.

@@ -28,6 +28,16 @@ void Scheduler::On(const ChunkRecalled& event) {
   TakeChunk(event.pool, event.offset, AwayPools::Taken::kRecalled);
 }
 
+void Scheduler::On(const ChunkKept& event) {
+  AwayPools::Member& pool = away_[event.pool];
+  RAVEN_CHECK(pool.comes_and_goes());
+  const auto taken = pool.taken.find(event.offset);
+  if (taken == pool.taken.end() || taken->second != AwayPools::Taken::kRecalled) return;
+  pool.taken.erase(taken);
+  BalanceChunks(event.pool);
+  TouchWaiting();
+}
+
 void Scheduler::On(const ChunkLost& event) {
   TakeChunk(event.pool, event.offset, AwayPools::Taken::kLost);
   DropLost(away_[event.pool]);

@@ -56,7 +56,8 @@ uint64_t Random() {
 
 bool IsOfAPiece(cluster::Event::Kind kind) {
   using Kind = cluster::Event::Kind;
-  return kind == Kind::kPieceRecalled || kind == Kind::kPieceMoved || kind == Kind::kPieceLost;
+  return kind == Kind::kPieceRecalled || kind == Kind::kPieceKept || kind == Kind::kPieceMoved ||
+         kind == Kind::kPieceLost;
 }
 
 // "cluster.joined peer=b": a name that stays, and what goes with it.
@@ -334,6 +335,10 @@ void Cluster::LookAtRate(core::Tick now) {
 
 void Cluster::OnPieceRecalled(cluster::PieceId piece, core::Tick) {
   sinks_.recalled(OffsetOf(piece));
+}
+
+void Cluster::OnPieceKept(cluster::PieceId piece) {
+  sinks_.kept(OffsetOf(piece));
 }
 
 void Cluster::OnPieceLost(cluster::PieceId piece, const core::Error&) {

@@ -39,6 +39,7 @@ class Cluster final : private cluster::Node::Listener {
   // What is told of the remote pool, by offset in it; on the node's thread, and must not block.
   struct Sinks {
     std::function<void(core::Bytes offset)> recalled;
+    std::function<void(core::Bytes offset)> kept;
     std::function<void(core::Bytes offset)> lost;
     std::function<void(core::Bytes most)> limit;
     std::function<void(double bytes_per_second)> rate;
@@ -112,6 +113,7 @@ class Cluster final : private cluster::Node::Listener {
   void Count(const cluster::Event& event);
 
   void OnPieceRecalled(cluster::PieceId piece, core::Tick deadline) override;
+  void OnPieceKept(cluster::PieceId piece) override;
   void OnPieceLost(cluster::PieceId piece, const core::Error& why) override;
   void OnPiecesMost(uint32_t pieces) override;
   void OnEvent(const cluster::Event& event) override;

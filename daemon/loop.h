@@ -118,6 +118,9 @@ class Loop {
   void PostChunkRecalled(core::PoolId pool, core::Bytes offset) {
     PostEvent(core::ChunkRecalled{pool, offset});
   }
+  void PostChunkKept(core::PoolId pool, core::Bytes offset) {
+    PostEvent(core::ChunkKept{pool, offset});
+  }
   void PostChunkLost(core::PoolId pool, core::Bytes offset) {
     PostEvent(core::ChunkLost{pool, offset});
   }

@@ -280,6 +280,7 @@ void Server::StartCluster() {
   if (remote_pool_) {
     const core::PoolId pool = *remote_pool_;
     sinks = {.recalled = [this, pool](Bytes offset) { loop_->PostChunkRecalled(pool, offset); },
+             .kept = [this, pool](Bytes offset) { loop_->PostChunkKept(pool, offset); },
              .lost = [this, pool](Bytes offset) { loop_->PostChunkLost(pool, offset); },
              .limit = [this, pool](Bytes most) { loop_->PostPoolLimit(pool, most); },
              .rate = [this, pool](double rate) { loop_->PostPoolRate(pool, rate); }};

@@ -136,6 +136,10 @@ void ClusterClient::OnPieceRecalled(PieceId piece) {
   pieces_[core::ToInt(piece)].state = State::kLeaving;
 }
 
+void ClusterClient::OnPieceKept(PieceId piece) {
+  pieces_[core::ToInt(piece)].state = State::kHeld;
+}
+
 void ClusterClient::OnPieceLost(PieceId piece) {
   ++counts_->pieces_lost;
   pieces_[core::ToInt(piece)].state = State::kNone;

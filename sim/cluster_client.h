@@ -36,6 +36,7 @@ class ClusterClient final : public ClusterUser {
   // One operation, if one can begin.
   void Act();
   void OnPieceRecalled(cluster::PieceId piece) override;
+  void OnPieceKept(cluster::PieceId piece) override;
   void OnPieceLost(cluster::PieceId piece) override;
   void OnPiecesMost(uint32_t) override {}
   // Counts what should have ended before `now`.

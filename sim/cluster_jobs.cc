@@ -231,6 +231,10 @@ void ClusterJobs::OnPieceRecalled(PieceId piece) {
       core::ChunkRecalled{kRemotePool, options_.sizes.piece * options_.scale * core::ToInt(piece)});
 }
 
+void ClusterJobs::OnPieceKept(PieceId piece) {
+  Tell(core::ChunkKept{kRemotePool, options_.sizes.piece * options_.scale * core::ToInt(piece)});
+}
+
 void ClusterJobs::OnPieceLost(PieceId piece) {
   Tell(core::ChunkLost{kRemotePool, options_.sizes.piece * options_.scale * core::ToInt(piece)});
 }

@@ -69,6 +69,7 @@ class ClusterJobs final : public ClusterUser {
 
   // ClusterUser.
   void OnPieceRecalled(cluster::PieceId piece) override;
+  void OnPieceKept(cluster::PieceId piece) override;
   void OnPieceLost(cluster::PieceId piece) override;
   void OnPiecesMost(uint32_t pieces) override;
 

@@ -230,6 +230,10 @@ void ClusterMember::OnPieceRecalled(cluster::PieceId piece, Tick) {
   if (user_ != nullptr) user_->OnPieceRecalled(piece);
 }
 
+void ClusterMember::OnPieceKept(cluster::PieceId piece) {
+  if (user_ != nullptr) user_->OnPieceKept(piece);
+}
+
 void ClusterMember::OnPieceLost(cluster::PieceId piece, const Error&) {
   if (user_ != nullptr) user_->OnPieceLost(piece);
 }

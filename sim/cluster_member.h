@@ -38,6 +38,7 @@ class ClusterUser {
  public:
   virtual ~ClusterUser() = default;
   virtual void OnPieceRecalled(cluster::PieceId piece) = 0;
+  virtual void OnPieceKept(cluster::PieceId piece) = 0;
   virtual void OnPieceLost(cluster::PieceId piece) = 0;
   virtual void OnPiecesMost(uint32_t pieces) = 0;
 };
@@ -123,6 +124,7 @@ class ClusterMember final : public transport::Service,
   void OnEnded(transport::CallId call, const core::Status& status) override;
   // cluster::Node::Listener.
   void OnPieceRecalled(cluster::PieceId piece, core::Tick) override;
+  void OnPieceKept(cluster::PieceId piece) override;
   void OnPieceLost(cluster::PieceId piece, const core::Error&) override;
   void OnPiecesMost(uint32_t pieces) override;
   void OnEvent(const cluster::Event& event) override;

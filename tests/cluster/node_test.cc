@@ -52,12 +52,14 @@ class CountedMemory final : public LentMemory {
 // A node, its memory, and what it was told.
 struct Machine final : Node::Listener {
   void OnPieceRecalled(PieceId piece, Tick) override { recalled.push_back(piece); }
+  void OnPieceKept(PieceId piece) override { kept.push_back(piece); }
   void OnPieceLost(PieceId piece, const core::Error&) override { lost.push_back(piece); }
   void OnPiecesMost(uint32_t pieces) override { most = pieces; }
   void OnEvent(const Event& event) override { events.emplace_back(Name(event.kind)); }
   bool Told(const std::string& event) const { return std::ranges::count(events, event) > 0; }
 
   std::vector<PieceId> recalled;
+  std::vector<PieceId> kept;
   std::vector<PieceId> lost;
   uint32_t most = 0;
   std::vector<std::string> events;
@@ -283,6 +285,41 @@ TEST_F(NodeTest, OfTwoCopiesOneIsEnoughAndIsCopiedOn) {
   Run(seconds(8));
   EXPECT_TRUE(machine.lost.empty());
   ExpectBytes();
+}
+
+TEST_F(NodeTest, APieceThatLeavesForWantOfALenderStaysOnceOneIsFound) {
+  copies_ = 2;
+  Machine& machine = Start("home", 1, 0);
+  Start("a", 2, 1);
+  Start("b", 3, 1);
+  GrowAndWrite();
+  Stop("b");
+  Run(seconds(8));
+  ASSERT_EQ(machine.recalled, std::vector{kPiece});
+  EXPECT_EQ(Write(bytes_).error().code, ErrorCode::kUnavailable);
+  Start("b", 3, 1);
+  Run(seconds(8));
+  EXPECT_EQ(machine.kept, std::vector{kPiece});
+  EXPECT_TRUE(machine.Told("cluster.piece_kept"));
+  ASSERT_TRUE(Write(bytes_).ok());
+  Stop("a");
+  ExpectBytes();
+}
+
+TEST_F(NodeTest, APieceThatIsRecalledStaysWhereAnotherLendsBeforeItsDeadline) {
+  Machine& machine = Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  lender.node->HandOver(seconds(20));
+  Run(seconds(2));
+  ASSERT_EQ(machine.recalled, std::vector{kPiece});
+  Start("other", 3, 1);
+  Run(seconds(12));
+  EXPECT_EQ(machine.kept, std::vector{kPiece});
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+  ASSERT_TRUE(Write(bytes_).ok());
+  ExpectBytes();
+  EXPECT_TRUE(machine.lost.empty());
 }
 
 // Who has so many pieces may borrow as many more as the difference.

@@ -235,8 +235,11 @@ void FuzzProgram::TakeChunk(const Operands& with) {
   const Pool& kind = topology_.pools()[ToInt(pool)];
   const Bytes offset = kind.chunk * Count(with[1]).count();
   if (kind.kind != PoolKind::kRemote || offset + kind.chunk > kind.capacity) return;
-  if (with[2] == 0) return world_->RecallChunk(pool, offset);
-  world_->LoseChunk(pool, offset);
+  switch (with[2]) {
+    case 0: return world_->RecallChunk(pool, offset);
+    case 1: return world_->LoseChunk(pool, offset);
+    default: return world_->KeepChunk(pool, offset);
+  }
 }
 
 void FuzzProgram::DoForClient(Op op, ClientId client, const Operands& with) {

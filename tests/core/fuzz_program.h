@@ -35,7 +35,7 @@ enum class Op : uint8_t {
   kLimits,        // client, device budget, host budget
   kDeviceLimit,   // device, bytes
   kPoolLimit,     // its number among those that come and go, bytes
-  kChunkGoes,     // the same, the chunk's number, whether it is lost
+  kChunkGoes,     // the same, the chunk's number, whether it is recalled, lost or kept
   kPoolRate,      // its number among those of kPool, bytes per second
   kPoolFails,     // its number among those of kPool
   kTrim,          // client

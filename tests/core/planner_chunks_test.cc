@@ -50,6 +50,10 @@ class PlannerChunksTest : public testing::Test {
     s_.world().RecallChunk(kRemote, offset);
     s_.FinishSlabs();
   }
+  void Keep(Bytes offset) {
+    s_.world().KeepChunk(kRemote, offset);
+    s_.FinishSlabs();
+  }
   void LosePiece(Bytes offset) {
     s_.world().LoseChunk(kRemote, offset);
     s_.FinishSlabs();
@@ -172,6 +176,29 @@ TEST_F(PlannerChunksTest, NothingMoreComesToLieInARecalledPieceWhateverTheLimit)
   LosePiece(Bytes{0});
   s_.Free("F").Get("E").AllCopiesDone().Use("E");
   EXPECT_EQ(s_.StateOf("E"), State::kInUse) << "it lies in another piece";
+  s_.Get("C");
+  EXPECT_EQ(s_.StateOf("C"), State::kLost);
+}
+
+TEST_F(PlannerChunksTest, ARecalledPieceThatIsKeptTakesTensorsAgain) {
+  FillPiece();
+  Recall(Bytes{0});
+  s_.Free("D").Get("C").AllCopiesDone();
+  EXPECT_NE(s_.StateOf("C"), State::kInUse) << "device and host are full, and the piece is closed";
+  Keep(Bytes{0});
+  s_.AllCopiesDone().Use("C");
+  EXPECT_EQ(s_.StateOf("C"), State::kInUse);
+  EXPECT_EQ(Held(), kPiece);
+}
+
+TEST_F(PlannerChunksTest, NobodyKeepsWhatWasLostOrNotRecalled) {
+  FillPiece();
+  Keep(Bytes{0});
+  EXPECT_EQ(PoolOf("C"), kRemote);
+  Recall(Bytes{0});
+  LosePiece(Bytes{0});
+  Keep(Bytes{0});
+  EXPECT_EQ(Held(), Bytes{0});
   s_.Get("C");
   EXPECT_EQ(s_.StateOf("C"), State::kLost);
 }

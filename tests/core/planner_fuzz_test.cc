@@ -54,7 +54,7 @@ class ProgramGenerator {
     if (dice < 3) return OfRandomClient(Op::kKill);
     if (dice < 6) return ChangeLimits();
     if (dice < 12) return OfRandomClient(Op::kStep);
-    if (lent_ && dice < 24) return Instruction{Op::kChunkGoes, {0, Below(3), Below(3) == 0}};
+    if (lent_ && dice < 24) return Instruction{Op::kChunkGoes, {0, Below(3), Below(3)}};
     if (dice < 300) return MachineStep();
     if (lazy_ ? dice < 330 : dice < 560) return DaemonStep();
     if (dice < 600) return Instruction{Op::kPass, {1 + Below(dice % 3 == 0 ? 20000 : 200)}};
@@ -213,7 +213,7 @@ class ProgramGenerator {
       return Instruction{Op::kPoolLimit, {Below(chunked_), ToOperand(kUnit * Below(300))}};
     }
     if (chunked_ > 0 && Chance(40))
-      return Instruction{Op::kChunkGoes, {Below(chunked_), Below(8), Below(2)}};
+      return Instruction{Op::kChunkGoes, {Below(chunked_), Below(8), Below(3)}};
     if (pools_ > 0 && Chance(5)) {
       return Instruction{Op::kPoolRate, {Below(pools_), Chance(50) ? 0 : 10'000 + Below(100'000)}};
     }

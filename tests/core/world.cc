@@ -63,6 +63,11 @@ void World::RecallChunk(PoolId pool, Bytes offset) {
   Execute();
 }
 
+void World::KeepChunk(PoolId pool, Bytes offset) {
+  ApplyEvent(ChunkKept{pool, offset});
+  Execute();
+}
+
 void World::SetPoolRate(PoolId pool, double bytes_per_second) {
   ApplyEvent(PoolRate{pool, bytes_per_second});
   Execute();

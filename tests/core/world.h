@@ -74,6 +74,8 @@ class World {
   void SetPool(PoolId pool, Bytes most);
   // Whoever lends the chunk there wants it back.
   void RecallChunk(PoolId pool, Bytes offset);
+  // And lets it be after all.
+  void KeepChunk(PoolId pool, Bytes offset);
   // What is in the chunk is gone: from now on no copy out of it ends well.
   void LoseChunk(PoolId pool, Bytes offset);
   void SetPoolRate(PoolId pool, double bytes_per_second);

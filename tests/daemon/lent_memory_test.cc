@@ -58,6 +58,7 @@ class LentMemoryTest : public testing::Test {
   Loop& loop() { return server_->server().loop(); }
   void Lend(core::Bytes most) { loop().PostPoolLimit(pool_, most); }
   void Recall(core::Bytes piece) { loop().PostChunkRecalled(pool_, piece); }
+  void Keep(core::Bytes piece) { loop().PostChunkKept(pool_, piece); }
   void Lose(core::Bytes piece) {
     lenders_->Lose(piece);
     loop().PostChunkLost(pool_, piece);
@@ -162,6 +163,21 @@ TEST_F(LentMemoryTest, WhatHasNoRoomStaysInARecalledPieceUntilItIsLost) {
   const int lost = CountLost(store, held);
   EXPECT_GT(lost, 0);
   EXPECT_LT(lost, 27);
+}
+
+TEST_F(LentMemoryTest, RecalledPiecesThatAreKeptAreOfUseAgain) {
+  {
+    Store store = Connect();
+    std::vector<Held> held = Make(store, 30);
+    Lend(core::Bytes{});
+    for (const core::Bytes piece : lenders_->pieces()) Recall(piece);
+    const core::Bytes lent = Used();
+    EXPECT_GT(lent, core::Bytes{});
+    for (const core::Bytes piece : lenders_->pieces()) Keep(piece);
+    Lend(core::MiB(32));
+    for (int round = 0; round < 2; ++round) ExpectAllRight(store, held);
+  }
+  ExpectNothingIsLeft();
 }
 
 TEST_F(LentMemoryTest, OfALostPieceTheTensorsAreLostAndNoOthers) {
