@@ -206,6 +206,7 @@ void Home::OnRead(uint64_t id, SlotRef slot, const Status& status) {
   const PieceId piece = operation->piece;
   const Error corrupt{ErrorCode::kCorrupt,
                       "the lender's bytes are not those that were written there"};
+  TellCorrupt(piece, slot);
   if (pieces_.at(piece).copies.size() == 1) return Finish(id, corrupt);
   operation->attempt_at = Now();
   Drop(piece, slot, corrupt);
@@ -376,6 +377,13 @@ void Home::Drop(PieceId id, SlotRef slot, const Error& why) {
   if (const auto still = pieces_.find(id); still != pieces_.end() && still->second.copies.empty()) {
     Lose(id, why);
   }
+}
+
+void Home::TellCorrupt(PieceId id, SlotRef slot) {
+  Piece& piece = pieces_.at(id);
+  const auto copy = std::ranges::find(piece.copies, slot, &Copy::slot);
+  if (copy == piece.copies.end() || std::exchange(piece.corrupt, true)) return;
+  listener_->OnPieceCorrupt(id, copy->loan->lender());
 }
 
 void Home::Leave(PieceId id) {

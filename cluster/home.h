@@ -68,6 +68,8 @@ class Home final : private Loans::Listener {
     virtual void OnPieceKept(PieceId piece) = 0;
     // Its bytes are gone. It is not held any more, and may be grown again.
     virtual void OnPieceLost(PieceId piece, const core::Error& why) = 0;
+    // Bytes of it that `lender` gave are not those that were written there. Told once of a piece.
+    virtual void OnPieceCorrupt(PieceId piece, std::string_view lender) = 0;
     // It was copied to another lender, and goes on.
     virtual void OnPieceMoved(PieceId piece, std::string_view lender) = 0;
     // So many pieces may be held in all now, as far as offers tell, those that leave among them.
@@ -182,6 +184,7 @@ class Home final : private Loans::Listener {
     std::vector<Sum> sums;
     std::set<uint64_t> operations = {};
     bool leaving = false;
+    bool corrupt = false;  // and that was told
     core::Tick repair_at{};
     uint32_t repairs_failed = 0;
     std::optional<Repair> repair = {};
@@ -215,6 +218,7 @@ class Home final : private Loans::Listener {
 
   bool Matches(std::span<const std::byte> bytes, std::span<const Sum> sums) const;
   void Drop(PieceId id, SlotRef slot, const core::Error& why);
+  void TellCorrupt(PieceId id, SlotRef slot);
   void Lose(PieceId id, const core::Error& why);
   void Leave(PieceId id);
 

@@ -40,6 +40,7 @@ std::string_view Name(Event::Kind kind) {
     case Event::Kind::kLost: return "cluster.lost";
     case Event::Kind::kPieceRecalled: return "cluster.piece_recalled";
     case Event::Kind::kPieceKept: return "cluster.piece_kept";
+    case Event::Kind::kPieceCorrupt: return "cluster.piece_corrupt";
     case Event::Kind::kPieceMoved: return "cluster.piece_moved";
     case Event::Kind::kPieceLost: return "cluster.piece_lost";
     case Event::Kind::kHomeJoined: return "cluster.home_joined";
@@ -145,6 +146,12 @@ void Node::OnPieceKept(PieceId piece) {
 void Node::OnPieceLost(PieceId piece, const Error& why) {
   Tell({.kind = Event::Kind::kPieceLost, .piece = core::ToInt(piece), .why = why.message});
   listener_->OnPieceLost(piece, why);
+}
+
+void Node::OnPieceCorrupt(PieceId piece, std::string_view lender) {
+  Tell({.kind = Event::Kind::kPieceCorrupt,
+        .peer = std::string(lender),
+        .piece = core::ToInt(piece)});
 }
 
 void Node::OnPieceMoved(PieceId piece, std::string_view lender) {

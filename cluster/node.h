@@ -33,6 +33,7 @@ struct Event {
     kLost,           // the loan of `peer` with `count` slots is gone
     kPieceRecalled,  // nobody else lends: the piece `piece` is to be emptied
     kPieceKept,      // others lend again: the piece `piece` stays
+    kPieceCorrupt,   // `peer` gave other bytes of the piece `piece` than were written there
     kPieceMoved,     // the piece `piece` is at `peer` now
     kPieceLost,      // the piece `piece` is gone
     kHomeJoined,     // `peer` may borrow of this node now
@@ -123,6 +124,7 @@ class Node final : public transport::Service, private Home::Listener, private Le
   void OnPieceRecalled(PieceId piece, core::Tick deadline) override;
   void OnPieceKept(PieceId piece) override;
   void OnPieceLost(PieceId piece, const core::Error& why) override;
+  void OnPieceCorrupt(PieceId piece, std::string_view lender) override;
   void OnPieceMoved(PieceId piece, std::string_view lender) override;
   void OnPiecesMost(uint32_t pieces) override { listener_->OnPiecesMost(pieces); }
   void OnLenderJoined(std::string_view lender) override;

@@ -56,8 +56,8 @@ uint64_t Random() {
 
 bool IsOfAPiece(cluster::Event::Kind kind) {
   using Kind = cluster::Event::Kind;
-  return kind == Kind::kPieceRecalled || kind == Kind::kPieceKept || kind == Kind::kPieceMoved ||
-         kind == Kind::kPieceLost;
+  return kind == Kind::kPieceRecalled || kind == Kind::kPieceKept || kind == Kind::kPieceCorrupt ||
+         kind == Kind::kPieceMoved || kind == Kind::kPieceLost;
 }
 
 // "cluster.joined peer=b": a name that stays, and what goes with it.
@@ -352,8 +352,8 @@ void Cluster::OnPiecesMost(uint32_t pieces) {
 void Cluster::OnEvent(const cluster::Event& event) {
   using Kind = cluster::Event::Kind;
   const bool bad = event.kind == Kind::kLost || event.kind == Kind::kRefused ||
-                   event.kind == Kind::kPieceLost || event.kind == Kind::kHomeRefused ||
-                   event.kind == Kind::kTaken;
+                   event.kind == Kind::kPieceLost || event.kind == Kind::kPieceCorrupt ||
+                   event.kind == Kind::kHomeRefused || event.kind == Kind::kTaken;
   spdlog::log(bad ? spdlog::level::warn : spdlog::level::info, "{}", TextOf(event));
   Count(event);
 }

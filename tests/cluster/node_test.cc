@@ -35,6 +35,7 @@ class CountedMemory final : public LentMemory {
     auto memory = memory_.Make(bytes);
     if (memory.ok()) {
       EXPECT_TRUE(std::ranges::all_of(*memory, [](std::byte byte) { return byte == std::byte{}; }));
+      last = *memory;
     }
     return memory;
   }
@@ -44,6 +45,7 @@ class CountedMemory final : public LentMemory {
   }
   int made = 0;
   int given_back = 0;
+  std::span<std::byte> last;
 
  private:
   AnonymousMemory memory_;
@@ -203,6 +205,38 @@ TEST_F(NodeTest, WhatWasNotAcknowledgedIsNotRead) {
   EXPECT_EQ(Read(&beyond, KiB(1)).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(Read(&beyond, KiB(512)).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(Write(Buffer(1 << 20)).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(NodeTest, WrongBytesOfTheOnlyLenderFailTheRead) {
+  Machine& machine = Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  lender.memory.last[bytes_.size() / 2] ^= std::byte{1};
+  Buffer read(bytes_.size());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Read(&read).error().code, ErrorCode::kCorrupt);
+  }
+  EXPECT_EQ(std::ranges::count(machine.events, "cluster.piece_corrupt"), 1);
+  EXPECT_TRUE(machine.lost.empty());
+  ASSERT_TRUE(Write(bytes_).ok());
+  ExpectBytes();
+}
+
+TEST_F(NodeTest, WrongBytesOfOneOfTwoLendersAreReadOfTheOther) {
+  copies_ = 2;
+  Machine& machine = Start("home", 1, 0);
+  Machine& first = Start("a", 2, 1);
+  Machine& second = Start("b", 3, 1);
+  GrowAndWrite();
+  for (Machine* const lender : {&first, &second}) {
+    lender->memory.last[7] ^= std::byte{1};
+    ExpectBytes();
+    // Two copies again, of which one was made of the other.
+    Run(seconds(8));
+    ExpectBytes();
+  }
+  EXPECT_TRUE(machine.Told("cluster.piece_corrupt"));
+  EXPECT_TRUE(machine.lost.empty());
 }
 
 TEST_F(NodeTest, WhatIsGivenBackIsFreeAtTheLenderSoon) {
