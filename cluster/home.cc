@@ -338,29 +338,39 @@ void Home::Shrink(PieceId piece) {
   }
 }
 
-void Home::Remove(PieceId id, const Error& why) {
-  auto removed = pieces_.extract(id);
-  if (removed.empty()) return;
+std::map<PieceId, Home::Piece>::node_type Home::Take(PieceId id, const Error& why) {
+  auto taken = pieces_.extract(id);
+  if (taken.empty()) return taken;
   unsettled_.erase(id);
-  Piece& piece = removed.mapped();
   offers_changed_ = true;
-  for (const uint64_t operation : piece.operations) operations_.at(operation).ends = why;
-  if (piece.repair) {
+  for (const uint64_t operation : taken.mapped().operations) operations_.at(operation).ends = why;
+  return taken;
+}
+
+void Home::End(Piece* piece, const Error& why) {
+  if (piece->repair) {
     --repairs_;
-    const Copy target = std::exchange(piece.repair, std::nullopt)->target;
+    const Copy target = std::exchange(piece->repair, std::nullopt)->target;
     if (target.loan != nullptr) target.loan->Release(target.slot);
   }
   // Ends the calls, and so the operations that wait for them.
-  for (const Copy& copy : piece.copies) copy.loan->Release(copy.slot);
-  for (const uint64_t operation : piece.operations) {
+  for (const Copy& copy : piece->copies) copy.loan->Release(copy.slot);
+  for (const uint64_t operation : piece->operations) {
     const auto found = operations_.find(operation);
     if (found != operations_.end() && found->second.under_way == 0) Finish(operation, why);
   }
 }
 
+void Home::Remove(PieceId id, const Error& why) {
+  if (auto taken = Take(id, why); !taken.empty()) End(&taken.mapped(), why);
+}
+
 void Home::Lose(PieceId id, const Error& why) {
-  Remove(id, {ErrorCode::kLost, why.message});
+  const Error lost{ErrorCode::kLost, why.message};
+  auto taken = Take(id, lost);
+  // First: who is told how an operation ended may grow the piece again from there.
   listener_->OnPieceLost(id, why);
+  End(&taken.mapped(), lost);
 }
 
 void Home::Drop(PieceId id, SlotRef slot, const Error& why) {

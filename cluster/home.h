@@ -66,7 +66,8 @@ class Home final : private Loans::Listener {
     virtual void OnPieceRecalled(PieceId piece, core::Tick deadline) = 0;
     // It stays after all, with as many copies as are wanted, and may be written to.
     virtual void OnPieceKept(PieceId piece) = 0;
-    // Its bytes are gone. It is not held any more, and may be grown again.
+    // Its bytes are gone. It is not held any more, and may be grown again. Told before what is
+    // under way in it ends.
     virtual void OnPieceLost(PieceId piece, const core::Error& why) = 0;
     // Bytes of it that `lender` gave are not those that were written there. Told once of a piece.
     virtual void OnPieceCorrupt(PieceId piece, std::string_view lender) = 0;
@@ -212,8 +213,12 @@ class Home final : private Loans::Listener {
   void Retry(Operation* operation);
   void Commit(const Operation& operation);
   void Finish(uint64_t id, const core::Status& status);
-  // The piece is held no more: gives back what it has, and ends what is under way in it.
-  void Remove(PieceId id, const core::Error& why);
+  // The piece is held no more, and what is under way in it will end with `why`. None: it was not
+  // held.
+  std::map<PieceId, Piece>::node_type Take(PieceId id, const core::Error& why);
+  // Of one that was taken: gives back what it has, and ends what is under way in it.
+  void End(Piece* piece, const core::Error& why);
+  void Remove(PieceId id, const core::Error& why);  // both
   void Wake();
 
   bool Matches(std::span<const std::byte> bytes, std::span<const Sum> sums) const;

@@ -174,13 +174,6 @@ void ClusterClient::WriteDone(const Operation& operation, const Status& status) 
   }
 }
 
-// Whether the operation's piece is still what it was when that began: what is lost ends what is
-// under way before it is told of.
-bool ClusterClient::IsHeld(const Piece& piece, const Operation& operation) {
-  return piece.grown == operation.grown &&
-         (piece.state == State::kHeld || piece.state == State::kLeaving);
-}
-
 void ClusterClient::ReadDone(const Operation& operation, const Status& status) {
   Piece& piece = pieces_[operation.piece];
   if (piece.grown == operation.grown) {
@@ -192,8 +185,7 @@ void ClusterClient::ReadDone(const Operation& operation, const Status& status) {
     const ErrorCode code = status.error().code;
     const bool may_be = code == ErrorCode::kLost || code == ErrorCode::kTimedOut ||
                         code == ErrorCode::kUnavailable ||
-                        (code == ErrorCode::kCorrupt && options_.rots) ||
-                        (code == ErrorCode::kNotFound && !IsHeld(piece, operation));
+                        (code == ErrorCode::kCorrupt && options_.rots);
     if (!may_be) violation_(&ClusterCounts::wrong_bytes, Describe(status.error()));
     return;
   }

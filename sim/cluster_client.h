@@ -86,7 +86,6 @@ class ClusterClient final : public ClusterUser {
   void GrowDone(const Operation& operation, const core::Status& status);
   void WriteDone(const Operation& operation, const core::Status& status);
   void ReadDone(const Operation& operation, const core::Status& status);
-  static bool IsHeld(const Piece& piece, const Operation& operation);
   void Last(const Operation& operation, const core::Status& status);
 
   const Options options_;

@@ -291,6 +291,25 @@ TEST_F(NodeTest, ALostLenderIsSaidWithinTheLeaseAndASecond) {
   EXPECT_TRUE(machine.Told("cluster.lost"));
 }
 
+// Else whoever grows it again from there is told that the new one is lost.
+TEST_F(NodeTest, ThatAPieceIsLostIsSaidBeforeWhatIsUnderWayInItEnds) {
+  Machine& machine = Start("home", 1, 0);
+  Start("lender", 2, 2);
+  GrowAndWrite();
+  network_.Cut("home", "lender");
+  Buffer read(bytes_.size());
+  std::optional<Status> ended;
+  home().Read({}, read, network_.Now() + seconds(20), [&](const Status& status) {
+    ended = status;
+    EXPECT_EQ(machine.lost, std::vector{kPiece});
+    home().Grow(kPiece, network_.Now() + seconds(1), [](const Status&) {});
+  });
+  Run(seconds(15));
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ended->error().code, ErrorCode::kLost);
+  EXPECT_EQ(machine.lost, std::vector{kPiece});
+}
+
 TEST_F(NodeTest, ABrokenConnectionIsMadeAgainAndNothingIsLost) {
   Machine& machine = Start("home", 1, 0);
   Start("lender", 2, 1);
