@@ -158,8 +158,19 @@ Result<transport::Answer> Lender::Answer(CallId call, const ChallengeRequest&) {
     const uint64_t word = options_.random();
     std::memcpy(answer.challenge.data() + i, &word, sizeof(word));
   }
-  openings_[call.connection].challenge = answer.challenge;
+  Opening& opening = openings_[call.connection];
+  opening.challenge = answer.challenge;
+  opening.number = ++challenges_;
   return transport::Answer{.header = Encode(answer)};
+}
+
+// A start of a home, and a connection of it, answers challenges that were given before those of the
+// next alone. What it sent may come after the next has opened.
+bool Lender::IsLate(const std::string& home, const PublicKey& key, const Opening& opening) const {
+  return std::ranges::any_of(loans_, [&](const auto& other) {
+    return other.first.home == home && other.second.key == key &&
+           other.second.opened_by > opening.number;
+  });
 }
 
 Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request) {
@@ -180,6 +191,9 @@ Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request
       request);
   if (!options_.identity.verify(request.key, message, request.signature)) {
     return refuse(ErrorCode::kPermission, "got no valid proof of the key of " + home);
+  }
+  if (IsLate(home, request.key, opening)) {
+    return Error{ErrorCode::kWrongState, "the home has opened another connection since"};
   }
   const LoanKey key{.home = home, .incarnation = request.home};
   if (const auto found = loans_.find(key);
@@ -207,6 +221,7 @@ Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request
   }
   loan->second.connection = call.connection;
   loan->second.connected = true;
+  loan->second.opened_by = opening.number;
   // Borrows are counted anew: those by earlier connections have ended, for these are served no
   // more.
   loan->second.settled = 0;

@@ -140,7 +140,8 @@ class Lender {
     PublicKey key{};
     transport::ConnectionId connection{};
     bool connected = false;
-    core::Tick expires{};  // on the lease's clock
+    uint64_t opened_by = 0;  // the number of the challenge
+    core::Tick expires{};    // on the lease's clock
     bool told_expired = false;
     uint64_t settled = 0;  // borrows up to this number have ended at the home
     std::set<uint32_t> slots = {};
@@ -155,6 +156,7 @@ class Lender {
   // A connection of a home.
   struct Opening {
     std::optional<Challenge> challenge = {};  // which the next Open answers
+    uint64_t number = 0;                      // of that challenge, among all
     std::optional<LoanKey> loan = {};         // once it is open
   };
 
@@ -164,6 +166,8 @@ class Lender {
   };
   // The loan that the connection opened, if none newer did.
   core::Result<Open> OpenBy(transport::ConnectionId connection);
+  // Whether that home has opened by a later challenge.
+  bool IsLate(const std::string& home, const PublicKey& key, const Opening& opening) const;
   bool IsExpired(const Loan& loan) const { return options_.lease_clock() >= loan.expires; }
   static bool IsMeant(const Slot& slot, SlotRef ref);
   // The slot, if a transfer on it may begin or go on.
@@ -209,6 +213,7 @@ class Lender {
   std::vector<Slot> slots_;
   std::map<LoanKey, Loan> loans_;
   std::map<transport::ConnectionId, Opening> openings_;
+  uint64_t challenges_ = 0;  // that were given
   std::map<transport::CallId, Serving> calls_;
 };
 

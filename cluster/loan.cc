@@ -22,6 +22,12 @@ Error LeaseEnded(const std::string& lender) {
   return {ErrorCode::kUnavailable, "the lease of the lender " + lender + " ended"};
 }
 
+// Whether another try on the same connection may end otherwise.
+bool MayPass(const Error& why) {
+  return why.code == ErrorCode::kTimedOut || why.code == ErrorCode::kUnavailable ||
+         why.code == ErrorCode::kLimit;
+}
+
 }  // namespace
 
 Loan::Loan(const Options& options, std::string lender, Peer peer, transport::Transport* transport,
@@ -146,10 +152,7 @@ void Loan::OnRenewAnswer(Tick sent, const std::set<SlotRef>& named,
   renewing_ = false;
   renew_at_ = Now() + options_.backoff_least;
   if (!answer.ok()) {
-    const ErrorCode code = answer.error().code;
-    const bool may_pass = code == ErrorCode::kTimedOut || code == ErrorCode::kUnavailable ||
-                          code == ErrorCode::kLimit;
-    if (!may_pass) Disconnect(answer.error());
+    if (!MayPass(answer.error())) Disconnect(answer.error());
     return;
   }
   const auto renewed = DecodeRenew(*answer);
@@ -200,7 +203,10 @@ void Loan::Lose(std::vector<SlotRef> slots, const Error& why) {
 void Loan::AskForOffer() {
   if (!open_) return;
   Ask(OfferRequest{}, Now() + options_.call_timeout, [this](const Result<std::string>& answer) {
-    if (!answer.ok()) return;
+    if (!answer.ok()) {
+      if (!MayPass(answer.error())) Disconnect(answer.error());
+      return;
+    }
     const auto offer = DecodeOffer(*answer);
     if (!offer.ok()) return Disconnect(offer.error());
     offered_ = std::min(offer->slots, kSlotsMax);

@@ -30,7 +30,8 @@ struct ChallengeAnswer {
   Challenge challenge{};
 };
 
-// Makes the connection the home's newest, whose calls alone are served.
+// Makes the connection the home's newest, whose calls alone are served; unless the home has opened
+// one by a later challenge.
 struct OpenRequest {
   Incarnation home;
   MachineId machine;

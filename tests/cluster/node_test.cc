@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/protocol.h"
 #include "transport/fake.h"
 
 namespace ravenstore::cluster {
@@ -67,6 +68,32 @@ struct Machine final : Node::Listener {
   std::vector<std::string> events;
   CountedMemory memory;
   std::unique_ptr<Node> node;
+  std::unique_ptr<transport::Transport> transport;
+};
+
+// A home, or a lender, that says what the test has it say.
+struct Speaker final : transport::Service {
+  using Answer =
+      std::function<core::Result<std::string>(transport::ConnectionId, const AnyRequest&)>;
+
+  void OnConnected(transport::ConnectionId, std::string_view) override {}
+  void OnLost(transport::ConnectionId, const core::Error&) override {}
+  core::Result<transport::Sink> OnRequest(const transport::IncomingCall& call) override {
+    requests.emplace(call.id, DecodeRequest(call.header).value());
+    return transport::Sink{};
+  }
+  void OnReceived(transport::CallId call) override {
+    const auto said = answer(call.connection, requests.at(call));
+    if (said.ok()) {
+      EXPECT_TRUE(transport->Reply(call, {.header = *said}).ok());
+    } else {
+      EXPECT_TRUE(transport->Refuse(call, said.error()).ok());
+    }
+  }
+  void OnEnded(transport::CallId call, const Status&) override { requests.erase(call); }
+
+  Answer answer;
+  std::map<transport::CallId, AnyRequest> requests;
   std::unique_ptr<transport::Transport> transport;
 };
 
@@ -428,6 +455,59 @@ TEST_F(NodeTest, ANewIncarnationWithTheSameKeyFreesItsPredecessorsSlots) {
   Run(seconds(1));
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
   EXPECT_TRUE(Grow().ok());
+}
+
+// As its bytes come late, over a link that was cut, say.
+TEST_F(NodeTest, WhatAnEarlierStartSentDoesNotEndItsSuccessorsLoan) {
+  Machine& lender = Start("lender", 2, 1);
+  Speaker home;
+  home.transport = network_.Add("home", &home);
+  const auto ask = [&](transport::ConnectionId connection, const AnyRequest& request) {
+    std::optional<core::Result<transport::Response>> answer;
+    const auto done = [&answer](core::Result<transport::Response> told) { answer = told; };
+    EXPECT_TRUE(home.transport->Call(connection, {.header = Encode(request), .done = done}).ok());
+    Run(milliseconds(100));
+    return answer.value();
+  };
+  const auto connect = [&] {
+    const auto made = home.transport->Connect("lender", "lender", network_.Now() + seconds(1));
+    EXPECT_TRUE(ask(*made, ChallengeRequest{}).ok());
+    return *made;
+  };
+  const auto predecessors = connect();
+  const auto earlier = connect();
+  const auto newest = connect();
+  const auto open = [&](transport::ConnectionId connection, uint64_t start) {
+    return ask(connection, OpenRequest{.home = {0, start}, .machine = {}});
+  };
+  ASSERT_TRUE(open(newest, 2).ok());
+  ASSERT_TRUE(ask(newest, BorrowRequest{.number = 1, .count = 1}).ok());
+  for (const auto& late : {open(predecessors, 1), open(earlier, 2)}) {
+    ASSERT_FALSE(late.ok());
+    EXPECT_EQ(late.error().code, ErrorCode::kWrongState);
+    EXPECT_TRUE(ask(newest, OfferRequest{}).ok());
+    EXPECT_EQ(lender.node->lent(), kSizes.piece);
+  }
+}
+
+TEST_F(NodeTest, ALenderThatHasForgottenTheConnectionIsConnectedToAnew) {
+  Machine& machine = Start("home", 1, 0);
+  Speaker lender;
+  std::set<transport::ConnectionId> connections;
+  lender.answer = [&](transport::ConnectionId connection,
+                      const AnyRequest& request) -> core::Result<std::string> {
+    connections.insert(connection);
+    if (std::holds_alternative<ChallengeRequest>(request)) return Encode(ChallengeAnswer{});
+    if (std::holds_alternative<OpenRequest>(request)) return Encode(OpenAnswer{});
+    if (connections.size() > 1) return Encode(OfferAnswer{.slots = 3});
+    return core::Error{ErrorCode::kWrongState, "no loan is open on this connection"};
+  };
+  lender.transport = network_.Add("lender", &lender);
+  machine.node->SetPeers({{"lender", {.address = "lender"}}});
+  Run(seconds(1));
+  EXPECT_EQ(connections.size(), 2u);
+  EXPECT_EQ(machine.most, 3u);
+  Stop("home");
 }
 
 TEST_F(NodeTest, WithAnotherKeyTheLeaseMustExpire) {
