@@ -100,7 +100,7 @@ Instant Membership::NextTick() const {
 
 Instant Membership::NextCheck() const {
   if (view_ != View::kWatching) return core::kNever;
-  const Instant check = confirmed_ + options_.recheck;
+  const Instant check = std::min(confirmed_ + options_.recheck, reread_at_);
   // A node that seems gone waits for a proof, which a keep-alive mostly brings.
   const Instant due = table_.Next();
   if (due == core::kNever) return check;
@@ -145,6 +145,7 @@ void Membership::OnRead(const Result<RangeRead>& read) {
   lost_ = false;
   seen_ = read->at;
   confirmed_ = now_;
+  reread_at_ = now_ + options_.reread / 2 + Random(options_.reread / 2);
   own_revision_ = -1;
   SetOwn(std::move(own), seen_.revision);
   view_ = View::kBeginning;
@@ -266,6 +267,8 @@ void Membership::OnWritten(const Result<WriteAnswer>& answer) {
            revision);
   } else {
     Again(&register_);
+    // As of then it was as expected: this is another store's.
+    if (revision <= registering_.known) return Distrust(true);
     SetOwn(answer->found, revision);
   }
   Compare(answer->at, registering_.known);

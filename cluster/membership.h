@@ -10,13 +10,15 @@
 //
 // What the watch may have missed shows in the stamps of other answers. After any doubt (the watch
 // ended, another store, a revision that went back, no proof for a while that nothing was missed) it
-// reads all again and watches on from there.
+// reads all again and watches on from there. So it does now and then without any doubt: a store
+// that was restored behind a silent watch, and grew again to just what that had told, shows
+// nowhere.
 //
 // Threads: one, that of the store, on which Tick and the store's Poll run.
 // Owns: nothing. Store and listener outlive it.
 // Cost: idle, one small request every third of the lease, and while other things are written to the
-// store a read every `recheck`. One operation of each kind is under way at most; failures are tried
-// again after 0.2 to 5 s, at times that differ between nodes.
+// store a read every `recheck`; a read every `reread` at the latest. One operation of each kind is
+// under way at most; failures are tried again after 0.2 to 5 s, at times that differ between nodes.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +44,7 @@ struct MembershipOptions {
   NodeTableOptions table = {};
   core::Duration lease = std::chrono::seconds(10);
   core::Duration recheck = std::chrono::seconds(30);
+  core::Duration reread = std::chrono::minutes(5);
   core::Duration patience = std::chrono::seconds(5);  // with one operation
   uint64_t seed = 0;                                  // differs between nodes
 };
@@ -159,7 +162,8 @@ class Membership {
   WatchId watch_{};
   Stamp seen_;              // of the view
   core::Tick confirmed_{};  // when the view was last known to be whole
-  bool lost_ = false;       // since the last read
+  core::Tick reread_at_{};
+  bool lost_ = false;  // since the last read
   Retry read_;
 
   std::optional<KeyValue> own_;  // what the store holds under this node's name

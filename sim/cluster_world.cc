@@ -155,6 +155,7 @@ ClusterMember::Options World::Options() {
   lender.recall_least = kLease / 4;
   options.membership.lease = kLease * 2;
   options.membership.recheck = kLease * 3;
+  options.membership.reread = kLease * 8;
   options.membership.patience = kLease / 2;
   options.membership.table.grace = kLease * 3 / 2;
   options.membership.table.spacing = kLease / 10;
