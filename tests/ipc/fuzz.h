@@ -55,6 +55,11 @@ inline uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text ? std::strtoull(text, nullptr, 0) : otherwise;
 }
 
+// RAVENSTORE_FUZZ_SEED, or else another each time, of 32 bits. Whoever takes it prints it.
+inline uint64_t FreshSeed() {
+  return FromEnvironment("RAVENSTORE_FUZZ_SEED", std::random_device()());
+}
+
 // Runs `check` on every file of `corpus` (a folder, relative to the workspace), then on `runs`
 // inputs from `generate`, and stops at the first that fails a test, printing it for the corpus.
 // RAVENSTORE_FUZZ_SEED and RAVENSTORE_FUZZ_RUNS override the seed and the number;
