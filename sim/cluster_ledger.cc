@@ -8,6 +8,16 @@ namespace ravenstore::sim {
 using transport::CallId;
 using transport::ConnectionId;
 
+namespace {
+
+// REQUIRES: a transfer.
+cluster::SlotRef SlotOf(const cluster::AnyRequest& request) {
+  const auto* const write = std::get_if<cluster::WriteRequest>(&request);
+  return write != nullptr ? write->slot : std::get<cluster::ReadRequest>(request).slot;
+}
+
+}  // namespace
+
 ClusterCounts& ClusterCounts::operator+=(const ClusterCounts& other) {
   wrong_bytes += other.wrong_bytes;
   late_calls += other.late_calls;
@@ -53,12 +63,12 @@ bool LenderLedger::Rot(uint64_t random) {
 
 transport::Sink LenderLedger::OnAccepted(const transport::IncomingCall& call,
                                          const cluster::AnyRequest& request, transport::Sink sink) {
-  calls_.emplace(call.id,
-                 Call{.node = std::string(call.node), .request = request, .uses = sink.bytes});
+  const Call accepted{.node = std::string(call.node), .request = request, .uses = sink.bytes};
+  calls_.emplace(call.id, accepted);
   if (sink.bytes.empty()) return sink;
-  Uses(call.id.connection, sink.bytes);
+  Uses(call.id.connection, accepted);
   return {.bytes = sink.bytes,
-          .check = Checks(call.id.connection, sink.bytes, std::move(sink.check))};
+          .check = Checks(call.id.connection, accepted, std::move(sink.check))};
 }
 
 transport::Answer LenderLedger::OnAnswered(CallId id, transport::Answer answer) {
@@ -74,8 +84,8 @@ transport::Answer LenderLedger::OnAnswered(CallId id, transport::Answer answer) 
   }
   if (answer.send.empty()) return answer;
   call.uses = answer.send;
-  Uses(id.connection, answer.send);
-  answer.check = Checks(id.connection, answer.send, std::move(answer.check));
+  Uses(id.connection, call);
+  answer.check = Checks(id.connection, call, std::move(answer.check));
   return answer;
 }
 
@@ -92,7 +102,7 @@ core::Duration LenderLedger::LeaseLeft(const HomeKey& home) const {
   return IsExpired(home) ? core::Duration{} : expires_.at(home) - lease_clock_();
 }
 
-void LenderLedger::Uses(ConnectionId connection, std::span<const std::byte> memory) {
+void LenderLedger::Uses(ConnectionId connection, const Call& call) {
   const HomeKey& home = opened_.at(connection);
   if (newest_.at(home) != connection) {
     violation_(&ClusterCounts::served_late, "a connection was served that was replaced");
@@ -100,19 +110,21 @@ void LenderLedger::Uses(ConnectionId connection, std::span<const std::byte> memo
   if (IsExpired(home)) {
     violation_(&ClusterCounts::served_late, "a loan was served that had expired");
   }
-  const auto region = std::prev(regions_.upper_bound(memory.data()));
-  if (!region->second.home) region->second.home = home;
-  if (*region->second.home != home) {
+  Region& region = std::prev(regions_.upper_bound(call.uses.data()))->second;
+  const std::pair user(home, SlotOf(call.request));
+  if (!region.user) region.user = user;
+  if (region.user->first != home) {
     violation_(&ClusterCounts::lent_twice, "two homes used the same memory, uncleared");
+  } else if (*region.user != user) {
+    violation_(&ClusterCounts::lent_twice, "a slot was used that had been lent anew");
   }
 }
 
-transport::ChunkCheck LenderLedger::Checks(ConnectionId connection,
-                                           std::span<const std::byte> memory,
+transport::ChunkCheck LenderLedger::Checks(ConnectionId connection, const Call& call,
                                            transport::ChunkCheck check) {
-  return [this, connection, memory, check = std::move(check)]() -> core::Status {
+  return [this, connection, call, check = std::move(check)]() -> core::Status {
     RAVEN_RETURN_IF_ERROR(check());
-    Uses(connection, memory);
+    Uses(connection, call);
     return core::Ok();
   };
 }

@@ -77,7 +77,8 @@ class LenderLedger final : public cluster::LentMemory {
  private:
   struct Region {
     std::unique_ptr<std::vector<std::byte>> bytes;
-    std::optional<HomeKey> home = {};  // the first that used it
+    // The first that used it: whose, and under which lending.
+    std::optional<std::pair<HomeKey, cluster::SlotRef>> user = {};
   };
   struct Call {
     std::string node;
@@ -85,10 +86,10 @@ class LenderLedger final : public cluster::LentMemory {
     std::span<const std::byte> uses = {};
   };
 
-  // The memory is used for a transfer on that connection, now.
-  void Uses(transport::ConnectionId connection, std::span<const std::byte> memory);
-  transport::ChunkCheck Checks(transport::ConnectionId connection,
-                               std::span<const std::byte> memory, transport::ChunkCheck check);
+  // The call, a transfer, uses its memory now.
+  void Uses(transport::ConnectionId connection, const Call& call);
+  transport::ChunkCheck Checks(transport::ConnectionId connection, const Call& call,
+                               transport::ChunkCheck check);
 
   const std::function<core::Tick()> lease_clock_;
   const core::Duration lease_;
