@@ -37,7 +37,7 @@ core::Result<std::span<std::byte>> LenderLedger::Make(core::Bytes bytes) {
   }
   auto memory = std::make_unique<std::vector<std::byte>>(bytes.count());
   const std::span<std::byte> made(*memory);
-  regions_.emplace(made.data(), Region{.bytes = std::move(memory)});
+  regions_.emplace(made.data(), Region{.number = ++made_, .bytes = std::move(memory)});
   return made;
 }
 
@@ -55,7 +55,8 @@ void LenderLedger::GiveBack(std::span<std::byte> memory) {
 
 bool LenderLedger::Rot(uint64_t random) {
   if (regions_.empty()) return false;
-  auto region = std::next(regions_.begin(), static_cast<std::ptrdiff_t>(random % regions_.size()));
+  const auto region = std::ranges::min_element(
+      regions_, {}, [random](const auto& one) { return one.second.number ^ random; });
   auto& bytes = *region->second.bytes;
   bytes[random / 64 % bytes.size()] ^= std::byte{0x10};
   return true;

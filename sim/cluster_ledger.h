@@ -76,6 +76,7 @@ class LenderLedger final : public cluster::LentMemory {
 
  private:
   struct Region {
+    uint64_t number = 0;  // of all that were made: its address differs between runs of a seed
     std::unique_ptr<std::vector<std::byte>> bytes;
     // The first that used it: whose, and under which lending.
     std::optional<std::pair<HomeKey, cluster::SlotRef>> user = {};
@@ -95,6 +96,7 @@ class LenderLedger final : public cluster::LentMemory {
   const core::Duration lease_;
   const Violation violation_;
   size_t limit_ = 0;
+  uint64_t made_ = 0;
   std::map<const std::byte*, Region> regions_;
   std::map<transport::CallId, Call> calls_;
   std::map<transport::ConnectionId, HomeKey> opened_;
