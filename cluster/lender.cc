@@ -173,6 +173,17 @@ bool Lender::IsLate(const std::string& home, const PublicKey& key, const Opening
   });
 }
 
+// Their checks would refuse their next chunk, but the rest of one may still come, after what the
+// home writes there by its newest connection.
+void Lender::EndOlderTransfers(const Loan& loan) {
+  if (Has(Planted::kOldConnectionServed)) return;
+  for (const uint32_t slot : loan.slots) {
+    for (const CallId call : std::set(slots_[slot].transfers)) {
+      if (call.connection != loan.connection) (void)transport_->Refuse(call, NoLoan());
+    }
+  }
+}
+
 Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request) {
   const std::string home = calls_.at(call).node;
   Opening& opening = openings_[call.connection];
@@ -221,6 +232,7 @@ Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request
   }
   loan->second.connection = call.connection;
   loan->second.connected = true;
+  EndOlderTransfers(loan->second);
   loan->second.opened_by = opening.number;
   // Borrows are counted anew: those by earlier connections have ended, for these are served no
   // more.

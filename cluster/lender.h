@@ -168,6 +168,7 @@ class Lender {
   core::Result<Open> OpenBy(transport::ConnectionId connection);
   // Whether that home has opened by a later challenge.
   bool IsLate(const std::string& home, const PublicKey& key, const Opening& opening) const;
+  void EndOlderTransfers(const Loan& loan);
   bool IsExpired(const Loan& loan) const { return options_.lease_clock() >= loan.expires; }
   static bool IsMeant(const Slot& slot, SlotRef ref);
   // The slot, if a transfer on it may begin or go on.

@@ -24,7 +24,7 @@ namespace ravenstore::sim {
 
 // A network and a store with one clock.
 struct ClusterPlace {
-  explicit ClusterPlace(uint64_t seed) : network(seed), store(seed) {}
+  explicit ClusterPlace(uint64_t seed, bool sums = true) : network(seed, sums), store(seed) {}
   core::Tick Now() const { return network.Now(); }
   // Runs what happens next in either, if that is not after `until`; else it is `until`.
   void RunNext(core::Tick until);

@@ -26,10 +26,14 @@ constexpr size_t kBareFrame = 32;
 }  // namespace
 
 struct FakeNetwork::End {
+  struct Segment {
+    std::string bytes;
+    bool harmed = false;
+  };
   FakeTransport* node = nullptr;  // null before it is established and after it is lost
   ConnectionId id{};
   std::unique_ptr<Multiplexer> calls = {};
-  std::deque<std::string> arrived = {};
+  std::deque<Segment> arrived = {};
   size_t in_flight = 0;       // that this end sent
   Tick last_sent{};           // when the last of that arrives
   Tick timer = core::kNever;  // the earliest event that will look at NextTimer
@@ -95,11 +99,13 @@ class FakeTransport final : public MultiplexedTransport {
     FakeNetwork::End& end = wire->at(first);
     end.node = this;
     end.id = ConnectionId{++last_connection_};
-    end.calls = std::make_unique<Multiplexer>(
-        end.id,
-        Multiplexer::Options{
-            .self = name_, .peer = std::move(peer), .patience = patience_, .version = version_},
-        service_, network_.now_);
+    end.calls = std::make_unique<Multiplexer>(end.id,
+                                              Multiplexer::Options{.self = name_,
+                                                                   .peer = std::move(peer),
+                                                                   .sums = network_.sums_,
+                                                                   .patience = patience_,
+                                                                   .version = version_},
+                                              service_, network_.now_);
     connections_.emplace(end.id, std::pair(wire, first));
     network_.PumpSoon(wire, first);
     return end.id;
@@ -233,9 +239,9 @@ void FakeNetwork::DamageNext(const std::string& from, const std::string& to, Dam
   damages_[{from, to}] = damage;
 }
 
-void FakeNetwork::Harm(const std::string& from, const std::string& to, std::string* bytes) {
+bool FakeNetwork::Harm(const std::string& from, const std::string& to, std::string* bytes) {
   const auto found = damages_.find({from, to});
-  if (found == damages_.end() || bytes->size() < kBulkSegment) return;
+  if (found == damages_.end() || bytes->size() < kBulkSegment) return false;
   const size_t where = random_() % (bytes->size() - 1);
   if (found->second == Damage::kFlippedBit) {
     (*bytes)[where] = static_cast<char>((*bytes)[where] ^ (1 << random_() % 8));
@@ -243,6 +249,7 @@ void FakeNetwork::Harm(const std::string& from, const std::string& to, std::stri
     bytes->erase(where, 1 + random_() % (bytes->size() - where));
   }
   damages_.erase(found);
+  return true;
 }
 
 // ---- Connections
@@ -325,11 +332,11 @@ bool FakeNetwork::Write(const std::shared_ptr<Wire>& wire, bool first) {
     const std::string& to = first ? other : one;
     const size_t sent = bytes.size();
     bare_frames_ += sent == kBareFrame ? 1 : 0;
-    Harm(from, to, &bytes);
+    const bool harmed = Harm(from, to, &bytes);
     end.last_sent = std::max(end.last_sent, PassPorts(from, to, sent));
     Send(wire->between(), sent, &end.last_sent,
-         [this, wire, first, sent, bytes = std::move(bytes)]() mutable {
-           wire->at(!first).arrived.push_back(std::move(bytes));
+         [this, wire, first, sent, harmed, bytes = std::move(bytes)]() mutable {
+           wire->at(!first).arrived.push_back({std::move(bytes), harmed});
            wire->at(first).in_flight -= sent;
            Pump(wire, !first);
            PumpSoon(wire, first);
@@ -343,7 +350,11 @@ bool FakeNetwork::Read(const std::shared_ptr<Wire>& wire, bool first) {
   End& end = wire->at(first);
   bool moved = false;
   while (end.node != nullptr && !end.arrived.empty()) {
-    std::string& bytes = end.arrived.front();
+    if (end.arrived.front().harmed && !sums_) {
+      Lose(wire, first, {ErrorCode::kCorrupt, "damaged bytes came from the peer"}, true);
+      return true;
+    }
+    std::string& bytes = end.arrived.front().bytes;
     size_t taken = 0;
     while (end.node != nullptr && taken < bytes.size()) {
       const auto room = end.calls->Room();

@@ -38,7 +38,9 @@ class FakeTransport;
 
 class FakeNetwork {
  public:
-  explicit FakeNetwork(uint64_t seed) : random_(seed) {}
+  // Without `sums` connections are as over TLS: bytes that were damaged end theirs as they come,
+  // and chunks are not copied.
+  explicit FakeNetwork(uint64_t seed, bool sums = true) : random_(seed), sums_(sums) {}
   ~FakeNetwork();
 
   // A node that listens; its address is its name. REQUIRES: no living transport has that name.
@@ -102,12 +104,14 @@ class FakeNetwork {
   bool Read(const std::shared_ptr<Wire>& wire, bool first);
   void PumpSoon(const std::shared_ptr<Wire>& wire, bool first);
   void Lose(const std::shared_ptr<Wire>& wire, bool first, const core::Error& why, bool tell);
-  void Harm(const std::string& from, const std::string& to, std::string* bytes);
+  // Whether it did.
+  bool Harm(const std::string& from, const std::string& to, std::string* bytes);
 
   core::Tick now_{};
   uint64_t events_ = 0;
   uint64_t bare_frames_ = 0;
   std::mt19937_64 random_;
+  const bool sums_;
   std::map<std::pair<core::Tick, uint64_t>, std::function<void()>> agenda_;
   std::map<std::string, FakeTransport*> nodes_;
   std::map<Nodes, FakeLink> links_;

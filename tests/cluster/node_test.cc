@@ -201,8 +201,8 @@ class NodeTest : public testing::Test {
   }
 
   std::mt19937_64 random_{20261126};
-  transport::FakeNetwork network_{1};
-  Duration clock_{};  // of leases, ahead of the transport's
+  transport::FakeNetwork network_{1, /*sums=*/false};  // as over TLS
+  Duration clock_{};                                   // of leases, ahead of the transport's
   uint32_t copies_ = 1;
   uint32_t each_ = kSlotsMax;  // of a lender's slots, for each home
   std::string stranger_;
@@ -457,37 +457,81 @@ TEST_F(NodeTest, ANewIncarnationWithTheSameKeyFreesItsPredecessorsSlots) {
   EXPECT_TRUE(Grow().ok());
 }
 
-// As its bytes come late, over a link that was cut, say.
-TEST_F(NodeTest, WhatAnEarlierStartSentDoesNotEndItsSuccessorsLoan) {
-  Machine& lender = Start("lender", 2, 1);
-  Speaker home;
-  home.transport = network_.Add("home", &home);
-  const auto ask = [&](transport::ConnectionId connection, const AnyRequest& request) {
-    std::optional<core::Result<transport::Response>> answer;
-    const auto done = [&answer](core::Result<transport::Response> told) { answer = told; };
-    EXPECT_TRUE(home.transport->Call(connection, {.header = Encode(request), .done = done}).ok());
+class NodeOfASpeakerTest : public NodeTest {
+ protected:
+  using Answer = core::Result<transport::Response>;
+
+  NodeOfASpeakerTest() {
+    Start("lender", 2, 1);
+    speaker_.transport = network_.Add("home", &speaker_);
+  }
+  void Begin(transport::ConnectionId connection, const AnyRequest& request,
+             std::optional<Answer>* answer, std::span<const std::byte> send = {},
+             std::span<std::byte> receive = {}) {
+    transport::Request call{.header = Encode(request), .send = send, .receive = receive};
+    call.done = [answer](Answer told) { *answer = std::move(told); };
+    ASSERT_TRUE(speaker_.transport->Call(connection, std::move(call)).ok());
+  }
+  Answer Ask(transport::ConnectionId connection, const AnyRequest& request,
+             std::span<const std::byte> send = {}, std::span<std::byte> receive = {}) {
+    std::optional<Answer> answer;
+    Begin(connection, request, &answer, send, receive);
     Run(milliseconds(100));
     return answer.value();
-  };
-  const auto connect = [&] {
-    const auto made = home.transport->Connect("lender", "lender", network_.Now() + seconds(1));
-    EXPECT_TRUE(ask(*made, ChallengeRequest{}).ok());
+  }
+  transport::ConnectionId Connect() {
+    const auto made = speaker_.transport->Connect("lender", "lender", network_.Now() + seconds(1));
+    EXPECT_TRUE(Ask(*made, ChallengeRequest{}).ok());
     return *made;
-  };
-  const auto predecessors = connect();
-  const auto earlier = connect();
-  const auto newest = connect();
-  const auto open = [&](transport::ConnectionId connection, uint64_t start) {
-    return ask(connection, OpenRequest{.home = {0, start}, .machine = {}});
-  };
-  ASSERT_TRUE(open(newest, 2).ok());
-  ASSERT_TRUE(ask(newest, BorrowRequest{.number = 1, .count = 1}).ok());
-  for (const auto& late : {open(predecessors, 1), open(earlier, 2)}) {
+  }
+  Answer Open(transport::ConnectionId connection, uint64_t start) {
+    return Ask(connection, OpenRequest{.home = {0, start}, .machine = {}});
+  }
+
+  Speaker speaker_;
+};
+
+// As its bytes come late, over a link that was cut, say.
+TEST_F(NodeOfASpeakerTest, WhatAnEarlierStartSentDoesNotEndItsSuccessorsLoan) {
+  const auto predecessors = Connect();
+  const auto earlier = Connect();
+  const auto newest = Connect();
+  ASSERT_TRUE(Open(newest, 2).ok());
+  ASSERT_TRUE(Ask(newest, BorrowRequest{.number = 1, .count = 1}).ok());
+  for (const auto& late : {Open(predecessors, 1), Open(earlier, 2)}) {
     ASSERT_FALSE(late.ok());
     EXPECT_EQ(late.error().code, ErrorCode::kWrongState);
-    EXPECT_TRUE(ask(newest, OfferRequest{}).ok());
-    EXPECT_EQ(lender.node->lent(), kSizes.piece);
+    EXPECT_TRUE(Ask(newest, OfferRequest{}).ok());
+    EXPECT_EQ(machines_["lender"].node->lent(), kSizes.piece);
   }
+}
+
+// The rest of a chunk has no check of its own.
+TEST_F(NodeOfASpeakerTest, WhatAnEarlierConnectionStillBringsIsNotWritten) {
+  const auto earlier = Connect();
+  ASSERT_TRUE(Open(earlier, 1).ok());
+  const auto borrowed =
+      DecodeBorrow(Ask(earlier, BorrowRequest{.number = 1, .count = 1})->header).value();
+  ASSERT_EQ(borrowed.slots.size(), 1u);
+  const WriteRequest write{.slot = borrowed.slots.front(), .offset = 0};
+  const Buffer old = Bytes(KiB(64).count(), 2);
+  const Buffer newer = Bytes(KiB(64).count(), 3);
+  // A frame's header comes at once, its bytes two seconds later.
+  network_.SetLink("home", "lender", {.bytes_per_second = 32e3});
+  std::optional<Answer> late;
+  Begin(earlier, write, &late, old);
+  Run(milliseconds(100));
+  network_.SetLink("home", "lender", {});
+  const auto newest = Connect();
+  ASSERT_TRUE(Open(newest, 1).ok());
+  ASSERT_TRUE(Ask(newest, write, newer).ok());
+  Run(seconds(3));
+  ASSERT_TRUE(late);
+  EXPECT_FALSE(late->ok());
+  Buffer read(newer.size());
+  const ReadRequest all{.slot = borrowed.slots.front(), .length = read.size()};
+  ASSERT_TRUE(Ask(newest, all, {}, read).ok());
+  EXPECT_EQ(read, newer);
 }
 
 TEST_F(NodeTest, ALenderThatHasForgottenTheConnectionIsConnectedToAnew) {

@@ -17,8 +17,9 @@ constexpr Patience kPatience{.ping = kTestSilence / 4, .silence = kTestSilence};
 
 class FakePair final : public TestPair {
  public:
-  FakePair()
-      : near_(network_.Add("near", &near_service, kPatience)),
+  explicit FakePair(bool sums)
+      : network_(1, sums),
+        near_(network_.Add("near", &near_service, kPatience)),
         far_(network_.Add("far", &far_service, kPatience)) {
     near_service.transport = near_.get();
     far_service.transport = far_.get();
@@ -34,7 +35,7 @@ class FakePair final : public TestPair {
   core::Tick Now() const override { return network_.Now(); }
 
  private:
-  FakeNetwork network_{1};
+  FakeNetwork network_;
   std::unique_ptr<Transport> near_;
   std::unique_ptr<Transport> far_;
 };
@@ -148,7 +149,7 @@ class UcxPair final : public TestPair {
 }  // namespace
 
 std::vector<std::string> PairNames() {
-  return {"Fake", "TlsSocket", "Ucx"};
+  return {"Fake", "FakeWithoutCopies", "TlsSocket", "Ucx"};
 }
 
 std::string WhyNoPair(const std::string& name) {
@@ -160,8 +161,8 @@ std::string WhyNoPair(const std::string& name) {
 std::unique_ptr<TestPair> OpenPair(const std::string& name) {
   if (name == "Ucx") return std::make_unique<UcxPair>();
   if (name == "TlsSocket") return std::make_unique<TlsSocketPair>();
-  RAVEN_CHECK(name == "Fake");
-  return std::make_unique<FakePair>();
+  RAVEN_CHECK(name == "Fake" || name == "FakeWithoutCopies");
+  return std::make_unique<FakePair>(name == "Fake");
 }
 
 }  // namespace ravenstore::transport
