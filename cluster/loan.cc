@@ -109,12 +109,12 @@ void Loan::OnOpenAnswer(const Incarnation& lender, const Result<std::string>& an
   if (incarnation_ != lender) {
     incarnation_ = lender;
     safe_until_ = Tick::min();
+    told_ = released_;  // of what an earlier start had lent
     Lose({slots_.begin(), slots_.end()},
          {ErrorCode::kLost, "the lender " + lender_ + " was restarted"});
   }
-  if (slots_.empty()) {
-    AskForOffer();
-  } else {
+  if (slots_.empty()) AskForOffer();
+  if (!slots_.empty() || OwesWord()) {
     Renew();
     if (usable()) listener_->OnUsable(this);
   }
@@ -138,17 +138,14 @@ void Loan::Ask(const AnyRequest& request, Tick deadline,
 
 void Loan::Renew() {
   renewing_ = true;
-  const Tick sent = options_.lease_clock();
+  const Renewal renewal{.sent = options_.lease_clock(), .released = released_, .named = slots_};
   const uint64_t settled = borrowing_.empty() ? borrows_ : *borrowing_.begin() - 1;
   const Duration timeout = lease_.count() > 0 ? lease_ / kRenewalsEachLease : options_.call_timeout;
   Ask(RenewRequest{.settled = settled, .slots = {slots_.begin(), slots_.end()}}, Now() + timeout,
-      [this, sent, named = slots_](const Result<std::string>& answer) {
-        OnRenewAnswer(sent, named, answer);
-      });
+      [this, renewal](const Result<std::string>& answer) { OnRenewAnswer(renewal, answer); });
 }
 
-void Loan::OnRenewAnswer(Tick sent, const std::set<SlotRef>& named,
-                         const Result<std::string>& answer) {
+void Loan::OnRenewAnswer(const Renewal& renewal, const Result<std::string>& answer) {
   renewing_ = false;
   renew_at_ = Now() + options_.backoff_least;
   if (!answer.ok()) {
@@ -158,8 +155,9 @@ void Loan::OnRenewAnswer(Tick sent, const std::set<SlotRef>& named,
   const auto renewed = DecodeRenew(*answer);
   if (!renewed.ok()) return Disconnect(renewed.error());
   const bool was_usable = usable();
-  Extend(sent, renewed->lease);
-  std::set<SlotRef> gone = named;
+  told_ = std::max(told_, renewal.released);
+  Extend(renewal.sent, renewed->lease);
+  std::set<SlotRef> gone = renewal.named;
   for (const HeldSlot& held : renewed->slots) gone.erase(held.slot);
   std::erase_if(gone, [this](const SlotRef& slot) { return !slots_.contains(slot); });
   Lose({gone.begin(), gone.end()}, {ErrorCode::kLost, "the lender " + lender_ + " took it back"});
@@ -171,7 +169,11 @@ void Loan::Extend(Tick sent, Duration lease) {
   if (Has(Planted::kLeaseFromAnswer)) sent = options_.lease_clock();
   safe_until_ = std::max(safe_until_, sent + (Has(Planted::kWholeLease) ? lease : lease * 9 / 10));
   lease_ = lease;
-  renew_at_ = slots_.empty() ? core::kNever : Now() + lease / kRenewalsEachLease;
+  if (OwesWord()) {
+    renew_at_ = std::min(renew_at_, Now() + options_.backoff_least);
+  } else {
+    renew_at_ = slots_.empty() ? core::kNever : Now() + lease / kRenewalsEachLease;
+  }
   if (IsValid()) give_up_at_ = core::kNever;
 }
 
@@ -231,7 +233,7 @@ void Loan::Borrow(Tick deadline, std::function<void(Result<SlotRef>)> done) {
         if (!borrowed.ok() || borrowed->slots.empty()) {
           offered_ = 0;
           // What it may have reserved all the same is free once it is told that nobody took it.
-          if (!borrowed.ok()) renew_at_ = std::min(renew_at_, Now());
+          if (!borrowed.ok()) TellReleased();
           return done(borrowed.ok() ? Error{ErrorCode::kOutOfMemory, lender_ + " lends no more"}
                                     : borrowed.error());
         }
@@ -246,10 +248,15 @@ void Loan::Borrow(Tick deadline, std::function<void(Result<SlotRef>)> done) {
       });
 }
 
+void Loan::TellReleased() {
+  ++released_;
+  renew_at_ = std::min(renew_at_, Now());
+}
+
 void Loan::Release(SlotRef slot) {
   slots_.erase(slot);
   if (slots_.empty()) give_up_at_ = core::kNever;
-  renew_at_ = std::min(renew_at_, Now());
+  TellReleased();
   EndTransfers([slot](const Transfer& transfer) { return transfer.slot == slot; });
 }
 

@@ -95,13 +95,14 @@ class Loan {
   bool open() const { return open_ && (slots_.empty() || IsValid()); }
   const std::set<SlotRef>& slots() const { return slots_; }
   uint32_t offered() const { return offered_; }
-  bool borrowing() const { return !borrowing_.empty(); }
+  // It has nothing of the lender, and the lender knows, or will learn by the lease.
+  bool idle() const { return slots_.empty() && borrowing_.empty() && !(open_ && OwesWord()); }
 
   // How many slots it would lend is asked, and OnUsable tells that it is known.
   void AskForOffer();
   // `done` has the slot, which is then among slots().
   void Borrow(core::Tick deadline, std::function<void(core::Result<SlotRef>)> done);
-  // Ends what is under way on it, and tells the lender soon.
+  // Ends what is under way on it, and tells the lender, again and again until that has answered.
   void Release(SlotRef slot);
   // REQUIRES: usable(), and the slot is among slots(). The buffer is the transport's until `done`.
   core::Status Write(SlotRef slot, uint64_t offset, std::span<const std::byte> bytes,
@@ -118,6 +119,11 @@ class Loan {
     transport::CallId call;
     SlotRef slot;
   };
+  struct Renewal {
+    core::Tick sent{};  // on the lease's clock
+    uint64_t released = 0;
+    std::set<SlotRef> named;
+  };
 
   bool IsValid() const { return options_.lease_clock() < safe_until_; }
   core::Tick Now() const { return transport_->Now(); }
@@ -130,8 +136,10 @@ class Loan {
   void Open(const ChallengeAnswer& challenge);
   void OnOpenAnswer(const Incarnation& lender, const core::Result<std::string>& answer);
   void Renew();
-  void OnRenewAnswer(core::Tick sent, const std::set<SlotRef>& named,
-                     const core::Result<std::string>& answer);
+  void OnRenewAnswer(const Renewal& renewal, const core::Result<std::string>& answer);
+  // Slots are not the home's any more, or may be reserved for it and never were.
+  void TellReleased();
+  bool OwesWord() const { return told_ != released_; }
   void Extend(core::Tick sent, core::Duration lease);
   core::Status Call(transport::Request request, SlotRef slot, Done done);
   void EndTransfers(const std::function<bool(const Transfer&)>& which);
@@ -160,6 +168,10 @@ class Loan {
   core::Tick give_up_at_ = core::kNever;  // since it lapsed
 
   std::set<SlotRef> slots_;
+  // How often slots were given back, and how many of these times the lender knows of: a renewal
+  // that was sent later, and answered, did not name them.
+  uint64_t released_ = 0;
+  uint64_t told_ = 0;
   uint32_t offered_ = 0;
   uint64_t borrows_ = 0;
   std::set<uint64_t> borrowing_;

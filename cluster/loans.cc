@@ -34,7 +34,7 @@ void Loans::AskAnew() {
   }
   std::vector<std::string> idle;
   for (const auto& [name, loan] : loans_) {
-    if (loan->slots().empty() && !loan->borrowing()) idle.push_back(name);
+    if (loan->idle()) idle.push_back(name);
   }
   std::ranges::shuffle(strangers, random_);
   std::ranges::shuffle(idle, random_);

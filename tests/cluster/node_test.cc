@@ -276,6 +276,46 @@ TEST_F(NodeTest, WhatIsGivenBackIsFreeAtTheLenderSoon) {
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
 }
 
+TEST_F(NodeTest, WhatIsGivenBackWhileALeaseIsRenewedIsFreeSoon) {
+  Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 3);
+  Run(seconds(1));
+  for (const uint32_t piece : {0, 1, 2}) ASSERT_TRUE(Grow(PieceId{piece}).ok());
+  // The first starts a renewal that names the others.
+  for (const uint32_t piece : {0, 1, 2}) {
+    home().Shrink(PieceId{piece});
+    machines_["home"].node->Advance();
+  }
+  Run(milliseconds(200));
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+}
+
+TEST_F(NodeTest, WhatIsGivenBackIsSaidBeforeOtherNodesAreAsked) {
+  Start("home", 1, 0);
+  for (const char* const name : {"a", "b", "c", "d", "e", "f"}) Start(name, 2, 1);
+  Run(seconds(1));
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(Grow().ok());
+    // To the moment at which others take the place of those who have nothing of this home.
+    Run(seconds(5) - network_.Now().time_since_epoch() % seconds(5));
+    home().Shrink(kPiece);
+    Run(seconds(1));
+    for (const auto& [name, machine] : machines_) {
+      EXPECT_EQ(machine.node->lent(), core::Bytes{}) << name << " in round " << i;
+    }
+  }
+}
+
+TEST_F(NodeTest, WhatIsGivenBackWithoutAConnectionIsFreeOnceThereIsOne) {
+  Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  network_.Drop("home", "lender");
+  home().Shrink(kPiece);
+  Run(seconds(1));
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+}
+
 TEST_F(NodeTest, ARecalledPieceGoesToAnotherLender) {
   Start("home", 1, 0);
   Machine& first = Start("first", 2, 1);
