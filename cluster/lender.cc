@@ -414,7 +414,8 @@ void Lender::End() {
   TakeOverdue();
 }
 
-// Of the home that has most, what was lent last and, rather, what has no bytes.
+// Of the homes that have least to empty, for each empties no more than its link carries; of those,
+// of the one that has most, what was lent last and, rather, what has no bytes.
 void Lender::RecallBeyondLimit() {
   const auto goes = [](const Slot& slot) {
     return slot.state == SlotState::kLeaving || slot.recalled_until != core::kNever;
@@ -427,21 +428,30 @@ void Lender::RecallBeyondLimit() {
                      static_cast<double>(core::GiB(1).count());
   const Duration within = std::max(
       options_.recall_least, core::FromSeconds(core::Seconds(options_.recall_each_gib) * gib));
-  std::map<LoanKey, std::vector<uint32_t>> lent;
+  struct Lent {
+    std::vector<uint32_t> stays;
+    uint32_t goes = 0;
+  };
+  std::map<LoanKey, Lent> lent;
   for (uint32_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].state != SlotState::kFree && !goes(slots_[i])) lent[slots_[i].loan].push_back(i);
+    const Slot& slot = slots_[i];
+    if (slot.recalled_until != core::kNever) ++lent[slot.loan].goes;
+    if (slot.state != SlotState::kFree && !goes(slot)) lent[slot.loan].stays.push_back(i);
   }
   std::map<LoanKey, std::vector<HeldSlot>> recalled;
   for (uint32_t i = 0; i < count; ++i) {
-    const auto most =
-        std::ranges::max_element(lent, {}, [](const auto& home) { return home.second.size(); });
-    const auto slot = std::ranges::max_element(most->second, {}, [this](uint32_t index) {
+    std::erase_if(lent, [](const auto& home) { return home.second.stays.empty(); });
+    auto& [key, home] = *std::ranges::min_element(lent, {}, [](const auto& one) {
+      return std::pair(one.second.goes, -static_cast<int64_t>(one.second.stays.size()));
+    });
+    const auto slot = std::ranges::max_element(home.stays, {}, [this](uint32_t index) {
       return std::pair(slots_[index].state == SlotState::kReserved, slots_[index].generation);
     });
     slots_[*slot].recalled_until = transport_->Now() + within;
-    recalled[most->first].push_back(
+    recalled[key].push_back(
         {.slot = {.slot = *slot, .generation = slots_[*slot].generation}, .left = within});
-    most->second.erase(slot);
+    home.stays.erase(slot);
+    ++home.goes;
   }
   for (const auto& [key, slots] : recalled) TellRecalled(key, slots);
 }

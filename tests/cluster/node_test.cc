@@ -347,6 +347,29 @@ TEST_F(NodeTest, WhereNobodyLendsTheDaemonIsAskedAndThenItIsTaken) {
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
 }
 
+TEST_F(NodeTest, WhatIsRecalledIsSpreadOverHomes) {
+  Start("few", 1, 0);
+  Start("many", 2, 0);
+  Machine& lender = Start("lender", 3, 8);
+  Run(seconds(1));
+  for (const auto& [name, pieces] : std::map<std::string, uint32_t>{{"few", 3}, {"many", 5}}) {
+    home_ = name;
+    for (uint32_t i = 0; i < pieces; ++i) ASSERT_TRUE(Grow(PieceId{i}).ok());
+  }
+  const auto recalled = [&] {
+    std::map<std::string, uint32_t> homes;
+    for (const auto& view : lender.node->Homes()) homes[view.home] = view.recalled;
+    return homes;
+  };
+  using Recalled = std::map<std::string, uint32_t>;
+  lender.node->SetLendable(kSizes.piece * 7);
+  EXPECT_EQ(recalled(), (Recalled{{"few", 0}, {"many", 1}})) << "of the one that has most";
+  lender.node->SetLendable(kSizes.piece * 4);
+  EXPECT_EQ(recalled(), (Recalled{{"few", 2}, {"many", 2}}));
+  lender.node->SetLendable(kSizes.piece);
+  EXPECT_EQ(recalled(), (Recalled{{"few", 3}, {"many", 4}})) << "one has no more";
+}
+
 TEST_F(NodeTest, ALostLenderIsSaidWithinTheLeaseAndASecond) {
   Machine& machine = Start("home", 1, 0);
   Start("lender", 2, 1);
