@@ -474,6 +474,14 @@ void Home::Wake() {
   }
 }
 
+void Home::OnUsable(Loan*) {
+  Wake();
+  for (const PieceId id : unsettled_) {
+    Piece& piece = pieces_.at(id);
+    piece.repair_at = std::min(piece.repair_at, Now());
+  }
+}
+
 void Home::TellMost() {
   if (!std::exchange(offers_changed_, false)) return;
   const auto offers = loans_.OffersByMachine();
@@ -509,8 +517,9 @@ void Home::Advance() {
     return !piece.repair && !NeedsRepair(piece);
   });
   for (const PieceId id : std::set(unsettled_)) {
-    if (unsettled_.contains(id)) StepRepair(id);
+    if (unsettled_.contains(id) && pieces_.at(id).repair) StepRepair(id);
   }
+  BeginRepairs();
   TellMost();
 }
 

@@ -6,7 +6,8 @@
 // other copy. A granule has none while it is written, nor after a write that failed.
 //
 // A piece whose slot is recalled, or that lost one of two copies, is copied to a slot of another
-// lender; writes to it wait meanwhile. Only where nobody lends is the listener asked to empty it.
+// lender, those first whose slots are taken first; writes to it wait meanwhile. Where nobody lends,
+// the listener is asked to empty it, and lenders are looked for on and on.
 //
 // Threads: one, the transport's. Knows no clock but the one it is given.
 // Owns: nothing of the callers'. A buffer is the home's from the call until its `done`, which is
@@ -232,12 +233,16 @@ class Home final : private Loans::Listener {
   Growth* FindGrowth(PieceId id, uint64_t number);
   void ReleaseCopies(Growth& growth);
   bool NeedsRepair(const Piece& piece) const;
+  // When the first of its slots is taken.
+  static core::Tick Deadline(const Piece& piece);
+  void BeginRepairs();
   void StepRepair(PieceId id);
   void AcquireTarget(PieceId id);
   void CopyNext(PieceId id);
   void OnRepairRead(PieceId id, SlotRef slot, const core::Status& status);
   void RepairDone(PieceId id);
   void RepairFailed(PieceId id);
+  void RepairFailed(PieceId id, core::Tick again_at);
   Repair* FindRepair(PieceId id, uint64_t number);
   void TellMost();
 
@@ -245,7 +250,7 @@ class Home final : private Loans::Listener {
   void OnRefused(Loan* loan, const core::Error& why) override {
     listener_->OnLenderRefused(loan->lender(), why);
   }
-  void OnUsable(Loan*) override { Wake(); }
+  void OnUsable(Loan*) override;
   void OnOffers() override { offers_changed_ = true; }
   void OnRecalled(Loan* loan, SlotRef slot, core::Tick deadline) override;
   void OnSlotsLost(Loan* loan, const std::vector<SlotRef>& slots, const core::Error& why) override;

@@ -10,8 +10,6 @@ using core::Status;
 
 constexpr uint32_t kRepairsMax = 3;  // of one piece, that fail before it leaves
 constexpr core::Duration kRepairAfter = std::chrono::milliseconds(50);
-// Of a piece that leaves: others may lend again before it is empty, or there may be nowhere to go.
-constexpr core::Duration kKeepAfter = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -19,6 +17,12 @@ bool Home::NeedsRepair(const Piece& piece) const {
   const auto stay =
       std::ranges::count_if(piece.copies, [](const Copy& copy) { return !copy.IsRecalled(); });
   return static_cast<uint32_t>(stay) < options_.copies;
+}
+
+core::Tick Home::Deadline(const Piece& piece) {
+  core::Tick deadline = core::kNever;
+  for (const Copy& copy : piece.copies) deadline = std::min(deadline, copy.recalled_until);
+  return deadline;
 }
 
 Home::Repair* Home::FindRepair(PieceId id, uint64_t number) {
@@ -29,15 +33,28 @@ Home::Repair* Home::FindRepair(PieceId id, uint64_t number) {
   return &*found->second.repair;
 }
 
+// Those first whose slots are taken first.
+void Home::BeginRepairs() {
+  if (repairs_ >= options_.repairs_max) return;
+  std::vector<std::pair<core::Tick, PieceId>> waiting;
+  for (const PieceId id : unsettled_) {
+    const Piece& piece = pieces_.at(id);
+    const bool waits = !piece.repair && NeedsRepair(piece) && Now() >= piece.repair_at;
+    if (waits) waiting.emplace_back(Deadline(piece), id);
+  }
+  std::ranges::sort(waiting);
+  for (const auto& [deadline, id] : waiting) {
+    if (repairs_ >= options_.repairs_max) return;
+    if (!unsettled_.contains(id)) continue;  // it went with what another's failure led to
+    ++repairs_;
+    pieces_.at(id).repair.emplace(Repair{
+        .number = ++last_number_, .deadline = Now() + options_.repair_timeout, .step_at = Now()});
+    StepRepair(id);
+  }
+}
+
 void Home::StepRepair(PieceId id) {
   Piece& piece = pieces_.at(id);
-  if (!piece.repair) {
-    if (repairs_ >= options_.repairs_max || Now() < piece.repair_at) return;
-    ++repairs_;
-    core::Tick deadline = Now() + options_.repair_timeout;
-    for (const Copy& copy : piece.copies) deadline = std::min(deadline, copy.recalled_until);
-    piece.repair.emplace(Repair{.number = ++last_number_, .deadline = deadline, .step_at = Now()});
-  }
   if (piece.repair->calls) return;
   if (Now() >= piece.repair->deadline) return RepairFailed(id);
   if (Now() < piece.repair->step_at) return;
@@ -74,8 +91,9 @@ void Home::AcquireTarget(PieceId id) {
                      repair->target = {.loan = lent->loan, .slot = lent->slot};
                      return;
                    }
+                   // Nobody lends: it is to be emptied meanwhile, and tried again with new offers.
                    pieces_.at(id).repairs_failed = kRepairsMax;
-                   RepairFailed(id);
+                   RepairFailed(id, core::kNever);
                  });
 }
 
@@ -158,21 +176,25 @@ void Home::RepairDone(PieceId id) {
       ++copy;
     }
   }
+  const bool kept = piece.leaving && !NeedsRepair(piece);
+  if (kept) piece.leaving = false;
   // Readers of those go on with the others.
   for (const Copy& copy : released) copy.loan->Release(copy.slot);
   Wake();
-  const bool kept = piece.leaving && !NeedsRepair(piece);
-  if (kept) piece.leaving = false;
   listener_->OnPieceMoved(id, target.loan->lender());
   if (kept) listener_->OnPieceKept(id);
 }
 
 void Home::RepairFailed(PieceId id) {
+  RepairFailed(id, Now() + kRepairAfter);
+}
+
+void Home::RepairFailed(PieceId id, core::Tick again_at) {
   Piece& piece = pieces_.at(id);
   const Copy target = std::exchange(piece.repair, std::nullopt)->target;
   --repairs_;
+  piece.repair_at = again_at;
   const bool leaves = ++piece.repairs_failed >= kRepairsMax;
-  piece.repair_at = Now() + (leaves ? kKeepAfter : kRepairAfter);
   if (target.loan != nullptr) target.loan->Release(target.slot);
   Wake();
   if (leaves) Leave(id);

@@ -64,6 +64,7 @@ void Loan::Disconnect(const Error& why) {
 }
 
 void Loan::Refused(const Error& why) {
+  answered_ = true;
   if (!std::exchange(refused_, true)) listener_->OnRefused(this, why);
 }
 
@@ -212,6 +213,7 @@ void Loan::AskForOffer() {
     const auto offer = DecodeOffer(*answer);
     if (!offer.ok()) return Disconnect(offer.error());
     offered_ = std::min(offer->slots, kSlotsMax);
+    answered_ = true;
     listener_->OnUsable(this);
   });
 }

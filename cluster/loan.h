@@ -95,6 +95,8 @@ class Loan {
   bool open() const { return open_ && (slots_.empty() || IsValid()); }
   const std::set<SlotRef>& slots() const { return slots_; }
   uint32_t offered() const { return offered_; }
+  // It has said what it offers, or refused.
+  bool answered() const { return answered_; }
   // It has nothing of the lender, and the lender knows, or will learn by the lease.
   bool idle() const { return slots_.empty() && borrowing_.empty() && !(open_ && OwesWord()); }
 
@@ -173,6 +175,7 @@ class Loan {
   uint64_t released_ = 0;
   uint64_t told_ = 0;
   uint32_t offered_ = 0;
+  bool answered_ = false;
   uint64_t borrows_ = 0;
   std::set<uint64_t> borrowing_;
   uint64_t transfers_made_ = 0;

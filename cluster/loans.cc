@@ -26,33 +26,59 @@ uint32_t Loans::Partners() const {
       loans_, [](const auto& loan) { return !loan.second->slots().empty(); }));
 }
 
-// Those without a slot make room for others that were not asked lately.
-void Loans::AskAnew() {
-  std::vector<std::string> strangers;
-  for (const auto& [name, peer] : peers_) {
-    if (!loans_.contains(name)) strangers.push_back(name);
-  }
+std::vector<std::string> Loans::Idle() {
   std::vector<std::string> idle;
   for (const auto& [name, loan] : loans_) {
     if (loan->idle()) idle.push_back(name);
   }
-  std::ranges::shuffle(strangers, random_);
   std::ranges::shuffle(idle, random_);
-  // One is replaced each time, and all that no one names any more.
-  const size_t keep = options_.asked - (strangers.empty() || options_.asked == 0 ? 0 : 1);
-  size_t kept = 0;
-  for (const std::string& name : idle) {
-    if (peers_.contains(name) && kept++ < keep) continue;
-    loans_.erase(name);
+  return idle;
+}
+
+std::vector<std::string> Loans::Strangers() {
+  std::vector<std::string> strangers;
+  for (const auto& [name, peer] : peers_) {
+    if (!loans_.contains(name)) strangers.push_back(name);
   }
-  kept = std::min(kept, keep);
+  std::ranges::shuffle(strangers, random_);
+  return strangers;
+}
+
+void Loans::Replace(const std::vector<std::string>& gone,
+                    const std::vector<std::string>& strangers) {
+  for (const std::string& name : gone) loans_.erase(name);
+  size_t idle = Idle().size();
   for (const std::string& name : strangers) {
-    if (kept++ >= options_.asked) break;
+    if (idle++ >= options_.asked) break;
     Loan::Listener* const listener = this;
     loans_.emplace(
         name, std::make_unique<Loan>(options_.loan, name, peers_.at(name), transport_, listener));
   }
+}
+
+// Those without a slot make room for others that were not asked lately.
+void Loans::AskAnew() {
+  const std::vector<std::string> strangers = Strangers();
+  // One is replaced each time, and all that no one names any more.
+  const size_t keep = options_.asked - (strangers.empty() || options_.asked == 0 ? 0 : 1);
+  size_t kept = 0;
+  std::vector<std::string> gone = Idle();
+  std::erase_if(gone, [&](const auto& name) { return peers_.contains(name) && kept++ < keep; });
+  Replace(gone, strangers);
   for (const auto& [name, loan] : loans_) loan->AskForOffer();
+  listener_->OnOffers();
+}
+
+// Those that have nothing to lend make room, all of them.
+void Loans::Search() {
+  const std::vector<std::string> strangers = Strangers();
+  std::vector<std::string> gone = Idle();
+  std::erase_if(gone, [&](const auto& name) {
+    const Loan& loan = *loans_.at(name);
+    return !loan.answered() || loan.offered() > 0;
+  });
+  gone.resize(std::min(gone.size(), strangers.size()));
+  Replace(gone, strangers);
   listener_->OnOffers();
 }
 
@@ -82,6 +108,7 @@ void Loans::Acquire(Excluded excluded, core::Tick deadline,
     if (fits && (best == nullptr || loan->offered() > best->offered())) best = loan.get();
   }
   if (best == nullptr) {
+    if (search_at_ == core::kNever) search_at_ = transport_->Now() + options_.search_period;
     return done(Error{ErrorCode::kOutOfMemory, "no node of the cluster lends memory that fits"});
   }
   best->Borrow(deadline, [this, best, excluded = std::move(excluded), deadline,
@@ -129,11 +156,15 @@ void Loans::Advance() {
     ask_at_ = transport_->Now() + options_.offer_period;
     AskAnew();
   }
+  if (transport_->Now() >= search_at_) {
+    search_at_ = core::kNever;
+    Search();
+  }
   for (const auto& [name, loan] : loans_) loan->Advance();
 }
 
 core::Tick Loans::Next() const {
-  core::Tick next = ask_at_;
+  core::Tick next = std::min(ask_at_, search_at_);
   for (const auto& [name, loan] : loans_) next = std::min(next, loan->Next());
   return next;
 }

@@ -2,8 +2,8 @@
 // borrowed.
 //
 // Nothing central knows who has room. A few nodes, chosen at random and anew every `offer_period`,
-// are asked what they would lend; those that lent something are partners, at most `partners_max`,
-// and only to them are leases renewed.
+// are asked what they would lend, others sooner where they lend nothing; those that lent something
+// are partners, at most `partners_max`, and only to them are leases renewed.
 //
 // Threads: one, the transport's. Owns: the loans.
 #pragma once
@@ -32,6 +32,8 @@ class Loans final : private Loan::Listener {
     uint32_t partners_max = 16;
     uint32_t asked = 3;  // beside the partners
     core::Duration offer_period = std::chrono::seconds(5);
+    // Others are asked so soon after a slot was wanted in vain.
+    core::Duration search_period = std::chrono::milliseconds(500);
     uint64_t seed = 0;
   };
   class Listener : public Loan::Listener {
@@ -84,7 +86,13 @@ class Loans final : private Loan::Listener {
   }
 
   uint32_t Partners() const;
+  // Of whom this home has nothing; and who is not asked. In random order.
+  std::vector<std::string> Idle();
+  std::vector<std::string> Strangers();
+  // Strangers take the place of those, and the places that are free.
+  void Replace(const std::vector<std::string>& gone, const std::vector<std::string>& strangers);
   void AskAnew();
+  void Search();
 
   const Options options_;
   Listener* const listener_;
@@ -94,6 +102,7 @@ class Loans final : private Loan::Listener {
   std::map<std::string, std::unique_ptr<Loan>> loans_;
   std::map<std::string, std::string> refused_;  // why, as it was told; of peers
   core::Tick ask_at_{};
+  core::Tick search_at_ = core::kNever;  // kNever: no slot was wanted in vain
 };
 
 }  // namespace ravenstore::cluster

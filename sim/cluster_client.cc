@@ -137,6 +137,7 @@ void ClusterClient::OnPieceRecalled(PieceId piece) {
 }
 
 void ClusterClient::OnPieceKept(PieceId piece) {
+  RAVEN_CHECK(pieces_[core::ToInt(piece)].state == State::kLeaving);
   pieces_[core::ToInt(piece)].state = State::kHeld;
 }
 

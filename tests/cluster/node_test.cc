@@ -347,6 +347,77 @@ TEST_F(NodeTest, WhereNobodyLendsTheDaemonIsAskedAndThenItIsTaken) {
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
 }
 
+TEST_F(NodeTest, ARecalledPieceIsKeptWhereALenderIsFoundLater) {
+  Machine& machine = Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  lender.node->HandOver(seconds(20));
+  Run(milliseconds(300));
+  ASSERT_EQ(machine.recalled, std::vector{kPiece});
+  ASSERT_EQ(Write(bytes_).error().code, ErrorCode::kUnavailable);
+  Start("second", 3, 1);
+  Run(seconds(2));
+  EXPECT_EQ(machine.kept, std::vector{kPiece});
+  EXPECT_TRUE(machine.Told("cluster.piece_moved"));
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+  ExpectBytes();
+  EXPECT_TRUE(Write(bytes_).ok());
+  Run(seconds(30));
+  EXPECT_TRUE(machine.lost.empty());
+  ExpectBytes();
+}
+
+TEST_F(NodeTest, WhereTheNodesThatAreAskedLendNothingOthersAreAskedSoon) {
+  Machine& machine = Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  for (char name = 'a'; name <= 't'; ++name) Start(std::string(1, name), 3, name == 't' ? 1 : 0);
+  lender.node->HandOver(seconds(8));
+  Run(seconds(7));
+  EXPECT_TRUE(machine.Told("cluster.piece_moved"));
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+  ExpectBytes();
+}
+
+TEST_F(NodeTest, ANodeThatAnswersSlowlyIsWaitedForWhileOthersAreAsked) {
+  Machine& machine = Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  for (const char* const name : {"a", "b", "c", "d", "e", "f"}) Start(name, 3, 0);
+  network_.SetLink("home", "slow", {.delay = milliseconds(200)});
+  Start("slow", 4, 1);
+  lender.node->HandOver(seconds(30));
+  Run(seconds(25));
+  EXPECT_TRUE(machine.Told("cluster.piece_moved"));
+  ExpectBytes();
+}
+
+TEST_F(NodeTest, WhatIsTakenFirstIsCopiedFirst) {
+  Start("home", 1, 0);
+  Machine& early = Start("early", 2, 4);
+  Run(seconds(1));
+  for (const uint32_t piece : {0, 1, 2, 3}) {
+    ASSERT_TRUE(Grow(PieceId{piece}).ok());
+    ASSERT_TRUE(Write(bytes_, kSizes.piece * piece).ok());
+  }
+  Machine& late = Start("late", 3, 1);
+  Run(seconds(6));
+  ASSERT_TRUE(Grow(PieceId{4}).ok());
+  ASSERT_TRUE(Write(bytes_, kSizes.piece * 4).ok());
+  ASSERT_EQ(late.node->lent(), kSizes.piece);
+  network_.SetLink("home", "other", {.bytes_per_second = 1e6});
+  Start("other", 4, 5);
+  Run(seconds(6));
+  early.node->HandOver(seconds(20));
+  Run(milliseconds(50));
+  late.node->HandOver(seconds(3));
+  while (late.node->lent() > core::Bytes{}) Run(milliseconds(10));
+  EXPECT_FALSE(late.Told("cluster.taken"));
+  EXPECT_GT(early.node->lent(), core::Bytes{}) << "it was asked for before, and has more time";
+  Run(seconds(3));
+  EXPECT_EQ(early.node->lent(), core::Bytes{});
+}
+
 TEST_F(NodeTest, WhatIsRecalledIsSpreadOverHomes) {
   Start("few", 1, 0);
   Start("many", 2, 0);
@@ -447,22 +518,6 @@ TEST_F(NodeTest, APieceThatLeavesForWantOfALenderStaysOnceOneIsFound) {
   ASSERT_TRUE(Write(bytes_).ok());
   Stop("a");
   ExpectBytes();
-}
-
-TEST_F(NodeTest, APieceThatIsRecalledStaysWhereAnotherLendsBeforeItsDeadline) {
-  Machine& machine = Start("home", 1, 0);
-  Machine& lender = Start("lender", 2, 1);
-  GrowAndWrite();
-  lender.node->HandOver(seconds(20));
-  Run(seconds(2));
-  ASSERT_EQ(machine.recalled, std::vector{kPiece});
-  Start("other", 3, 1);
-  Run(seconds(12));
-  EXPECT_EQ(machine.kept, std::vector{kPiece});
-  EXPECT_EQ(lender.node->lent(), core::Bytes{});
-  ASSERT_TRUE(Write(bytes_).ok());
-  ExpectBytes();
-  EXPECT_TRUE(machine.lost.empty());
 }
 
 // Who has so many pieces may borrow as many more as the difference.

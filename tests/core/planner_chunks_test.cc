@@ -50,10 +50,6 @@ class PlannerChunksTest : public testing::Test {
     s_.world().RecallChunk(kRemote, offset);
     s_.FinishSlabs();
   }
-  void Keep(Bytes offset) {
-    s_.world().KeepChunk(kRemote, offset);
-    s_.FinishSlabs();
-  }
   void LosePiece(Bytes offset) {
     s_.world().LoseChunk(kRemote, offset);
     s_.FinishSlabs();
@@ -165,6 +161,37 @@ TEST_F(PlannerChunksTest, WhatFindsNoRoomStaysInARecalledPieceUntilThereIsSome) 
   EXPECT_EQ(Held(), Bytes{0});
 }
 
+TEST_F(PlannerChunksTest, WhatLiesInARecalledPieceStaysWhenThatIsKept) {
+  FillPiece();
+  Recall(Bytes{0});
+  s_.world().KeepChunk(kRemote, Bytes{0});
+  s_.Free("A").Free("B").Pass(std::chrono::milliseconds(200)).AllCopiesDone();
+  EXPECT_EQ(PoolOf("C"), kRemote) << "though the host has room now";
+  EXPECT_EQ(Held(), kPiece);
+  s_.Free("E").Get("C").AllCopiesDone().Use("C");
+  EXPECT_EQ(s_.StateOf("C"), State::kInUse);
+}
+
+TEST_F(PlannerChunksTest, MoreComesToLieInAPieceThatIsKept) {
+  Lend(kPiece);
+  Fill({"A", "B", "C", "D", "E"});
+  ASSERT_EQ(PoolOf("C"), kRemote);
+  Recall(Bytes{0});
+  s_.world().KeepChunk(kRemote, Bytes{0});
+  Fill({"F"});
+  EXPECT_EQ(PoolOf("D"), kRemote);
+  EXPECT_EQ(Held(), kPiece);
+}
+
+TEST_F(PlannerChunksTest, ALostPieceIsNotKept) {
+  FillPiece();
+  Recall(Bytes{0});
+  LosePiece(Bytes{0});
+  s_.world().KeepChunk(kRemote, Bytes{0});
+  s_.Get("C");
+  EXPECT_EQ(s_.StateOf("C"), State::kLost);
+}
+
 TEST_F(PlannerChunksTest, NothingMoreComesToLieInARecalledPieceWhateverTheLimit) {
   Lend(kPiece);
   Fill({"A", "B", "C", "D", "E"});
@@ -176,29 +203,6 @@ TEST_F(PlannerChunksTest, NothingMoreComesToLieInARecalledPieceWhateverTheLimit)
   LosePiece(Bytes{0});
   s_.Free("F").Get("E").AllCopiesDone().Use("E");
   EXPECT_EQ(s_.StateOf("E"), State::kInUse) << "it lies in another piece";
-  s_.Get("C");
-  EXPECT_EQ(s_.StateOf("C"), State::kLost);
-}
-
-TEST_F(PlannerChunksTest, ARecalledPieceThatIsKeptTakesTensorsAgain) {
-  FillPiece();
-  Recall(Bytes{0});
-  s_.Free("D").Get("C").AllCopiesDone();
-  EXPECT_NE(s_.StateOf("C"), State::kInUse) << "device and host are full, and the piece is closed";
-  Keep(Bytes{0});
-  s_.AllCopiesDone().Use("C");
-  EXPECT_EQ(s_.StateOf("C"), State::kInUse);
-  EXPECT_EQ(Held(), kPiece);
-}
-
-TEST_F(PlannerChunksTest, NobodyKeepsWhatWasLostOrNotRecalled) {
-  FillPiece();
-  Keep(Bytes{0});
-  EXPECT_EQ(PoolOf("C"), kRemote);
-  Recall(Bytes{0});
-  LosePiece(Bytes{0});
-  Keep(Bytes{0});
-  EXPECT_EQ(Held(), Bytes{0});
   s_.Get("C");
   EXPECT_EQ(s_.StateOf("C"), State::kLost);
 }
