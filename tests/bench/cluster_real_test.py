@@ -165,8 +165,8 @@ class RunTest(unittest.TestCase):
         names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
         self.assertNotIn("rvf", names)
 
+    # From other seeds each time; RAVENSTORE_FUZZ_SEED is the first.
     def test_faults_do_no_harm(self):
-        """From other seeds each time; RAVENSTORE_FUZZ_SEED is the first."""
         seed = int(os.environ.get("RAVENSTORE_FUZZ_SEED") or random.SystemRandom().getrandbits(32))
         print(f"again: bench/cluster_real.py --runs {RUNS} --seed {seed}", flush=True)
         figure, code, said = figure_of("--runs", str(RUNS), "--seed", str(seed))
