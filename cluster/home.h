@@ -54,7 +54,7 @@ class Home final : private Loans::Listener {
     // At most so many bytes are under way in one piece's copy to another lender, and so many pieces
     // are copied at once.
     core::Bytes repair_step = core::MiB(4);
-    uint32_t repairs_max = 2;
+    uint32_t repairs_max = 4;
     core::Duration repair_timeout = std::chrono::seconds(30);
   };
   // Told on the transport's thread; may call everything here.

@@ -113,8 +113,8 @@ class Loop {
   Mailbox& mailbox() { return mailbox_; }
 
   // --- on any thread: of a pool whose memory comes and goes by chunks (core/events.h) ---
-  // Whoever lends the chunk at `offset` wants it back, or not any more, or it is lost. After Destroy of a chunk
-  // returned nothing is said of it until the next Make there begins.
+  // Whoever lends the chunk at `offset` wants it back, or not any more, or it is lost. After
+  // Destroy of a chunk returned nothing is said of it until the next Make there begins.
   void PostChunkRecalled(core::PoolId pool, core::Bytes offset) {
     PostEvent(core::ChunkRecalled{pool, offset});
   }

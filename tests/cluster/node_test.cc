@@ -120,6 +120,7 @@ class NodeTest : public testing::Test {
     options.random = [this] { return random_(); };
     options.home.copies = copies_;
     options.home.pieces_max = 8;
+    options.home.repairs_max = repairs_;
     options.lender.home_slots_max = each_;
     options.lender.allows = [this](std::string_view home) { return home != stranger_; };
     started.node = std::make_unique<Node>(std::move(options), &started.memory, &started);
@@ -204,6 +205,7 @@ class NodeTest : public testing::Test {
   transport::FakeNetwork network_{1, /*sums=*/false};  // as over TLS
   Duration clock_{};                                   // of leases, ahead of the transport's
   uint32_t copies_ = 1;
+  uint32_t repairs_ = 4;       // at once
   uint32_t each_ = kSlotsMax;  // of a lender's slots, for each home
   std::string stranger_;
   std::map<std::string, Machine> machines_;
@@ -393,6 +395,7 @@ TEST_F(NodeTest, ANodeThatAnswersSlowlyIsWaitedForWhileOthersAreAsked) {
 }
 
 TEST_F(NodeTest, WhatIsTakenFirstIsCopiedFirst) {
+  repairs_ = 2;
   Start("home", 1, 0);
   Machine& early = Start("early", 2, 4);
   Run(seconds(1));
