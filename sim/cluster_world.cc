@@ -71,7 +71,9 @@ class World {
   void SetLimit(Player* player, uint32_t slots);
   Duration FaultLasts();
   void Fault();
+  void SlowLink(const std::string& a, const std::string& b, Duration most, Duration lasts);
   void LinkFault(const std::string& a, const std::string& b);
+  void WantBack(Player* player);
   void StoreFault();
 
   void Advance(Player* player);
@@ -236,19 +238,36 @@ Duration World::FaultLasts() {
   }
 }
 
+void World::SlowLink(const std::string& a, const std::string& b, Duration most, Duration lasts) {
+  transport::FakeLink slow = link_;
+  slow.delay = Between(milliseconds(1), most);
+  slow.jitter = slow.delay;
+  place_.network.SetLink(a, b, slow);
+  After(lasts, [this, a, b] { place_.network.SetLink(a, b, link_); });
+}
+
 void World::LinkFault(const std::string& a, const std::string& b) {
   if (a == b) return;
   transport::FakeNetwork& network = place_.network;
   switch (Random(3)) {
     case 0: network.Cut(a, b); return After(FaultLasts(), [&network, a, b] { network.Heal(a, b); });
     case 1: return network.Drop(a, b);
-    default: {
-      transport::FakeLink slow = link_;
-      slow.delay = Between(milliseconds(1), kLease * 6 / 10);
-      slow.jitter = slow.delay;
-      network.SetLink(a, b, slow);
-      After(FaultLasts(), [this, a, b] { place_.network.SetLink(a, b, link_); });
-    }
+    default: return SlowLink(a, b, kLease * 6 / 10, FaultLasts());
+  }
+}
+
+// Often the memory is idle again soon after it was taken; and some of its homes are far away, and
+// still use what is taken of them.
+void World::WantBack(Player* player) {
+  SetLimit(player, static_cast<uint32_t>(Random(kSlots + 1)));
+  const Duration lasts = Random(2) == 0 ? Between(kLease / 4, kLease * 3 / 10) : FaultLasts();
+  After(lasts, [this, player] {
+    if (!player->node.paused()) SetLimit(player, kSlots);
+  });
+  const std::string& name = player->node.name();
+  for (const auto& other : players_) {
+    if (other.get() == player || Random(2) == 0) continue;
+    SlowLink(name, other->node.name(), kLease / 10, lasts + kLease / 4);
   }
 }
 
@@ -285,14 +304,7 @@ void World::Fault() {
       return;
     }
     case 1: return Random(2) == 0 ? PauseUntilExpiry(&player) : Pause(&player, FaultLasts());
-    case 2:
-      if (player.node.paused()) return;
-      SetLimit(&player, static_cast<uint32_t>(Random(kSlots + 1)));
-      // Often the memory is idle again soon after it was taken.
-      return After(Random(2) == 0 ? Between(kLease / 4, kLease / 2) : FaultLasts(),
-                   [this, &player] {
-                     if (!player.node.paused()) SetLimit(&player, kSlots);
-                   });
+    case 2: return player.node.paused() ? void() : WantBack(&player);
     case 3:
       if (rots_ && player.node.lives()) player.node.ledger().Rot(random_());
       return;
