@@ -1,6 +1,7 @@
 #include "cluster/loans.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ravenstore::cluster {
 
@@ -94,8 +95,15 @@ void Loans::OnUsable(Loan* loan) {
   listener_->OnOffers();
 }
 
+// Who is asked as it ends would have others asked.
+void Loans::Close() {
+  closed_ = true;
+  std::exchange(loans_, {}).clear();
+}
+
 void Loans::Acquire(Excluded excluded, core::Tick deadline,
                     std::function<void(core::Result<Lent>)> done) {
+  if (closed_) return done(Error{ErrorCode::kUnavailable, "this node leaves the cluster"});
   if (transport_->Now() >= deadline) {
     return done(Error{ErrorCode::kTimedOut, "no slot was lent in time"});
   }

@@ -54,13 +54,13 @@ class Loans final : private Loan::Listener {
   // `listener` outlives this.
   Loans(Options options, Listener* listener);
   void Attach(transport::Transport* transport) { transport_ = transport; }
-  // Before the transport goes.
-  void Close() { loans_.clear(); }
+  // Before the transport goes. What is asked for ends with kUnavailable, before this returns.
+  void Close();
 
   void SetPeers(std::map<std::string, Peer> peers);
 
   // One slot of the node that offers most: `done` has it, or kOutOfMemory (nobody lends one),
-  // kTimedOut. `done` may be told from within the call.
+  // kTimedOut, kUnavailable (closed). `done` may be told from within the call.
   void Acquire(Excluded excluded, core::Tick deadline,
                std::function<void(core::Result<Lent>)> done);
   // What each machine would lend, beside what is lent.
@@ -100,6 +100,7 @@ class Loans final : private Loan::Listener {
   std::mt19937_64 random_;
   std::map<std::string, Peer> peers_;
   std::map<std::string, std::unique_ptr<Loan>> loans_;
+  bool closed_ = false;
   std::map<std::string, std::string> refused_;  // why, as it was told; of peers
   core::Tick ask_at_{};
   core::Tick search_at_ = core::kNever;  // kNever: no slot was wanted in vain

@@ -543,6 +543,22 @@ TEST_F(NodeTest, APieceThatLeavesIsAmongThoseThatMayBeHeld) {
   EXPECT_EQ(machine.most, 2u) << "in its place another may come";
 }
 
+TEST_F(NodeTest, ANodeThatEndsWhileItAsksForASlotAsksNobodyElse) {
+  Start("home", 1, 0);
+  for (int i = 0; i < 4; ++i)
+    Start(std::string(1, static_cast<char>(97 + i)), 2 + static_cast<uint64_t>(i), 2);
+  Run(seconds(1));
+  std::vector<Status> ended;
+  for (uint32_t i = 0; i < 4; ++i) {
+    home().Grow(PieceId{i}, network_.Now() + seconds(3),
+                [&ended](const Status& status) { ended.push_back(status); });
+  }
+  machines_["home"].node->Advance();  // they are asked
+  Stop("home");
+  ASSERT_EQ(ended.size(), 4u);
+  for (const Status& status : ended) EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
+}
+
 TEST_F(NodeTest, APieceGrowsAgainWhileItsFirstGrowthStillAsksALender) {
   Start("home", 1, 0);
   Start("a", 2, 2);

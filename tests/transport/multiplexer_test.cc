@@ -111,7 +111,9 @@ struct Asking {
   void Ask() {
     for (Buffer& room : rooms) {
       ASSERT_TRUE(
-          caller.calls.Call({.receive = room, .done = [this](auto) { ++told; }}, Tick{}).ok());
+          caller.calls
+              .Call({.header = "", .receive = room, .done = [this](auto) { ++told; }}, Tick{})
+              .ok());
     }
   }
   // REQUIRES: nothing was asked. What is returned fits one that asks afterwards as well.
@@ -243,7 +245,7 @@ TEST(MultiplexerTest, WithoutCopiesAnAnswerEndsWhenItIsWritten) {
   End caller("a", false, &unused);
   Exchange(&caller.calls, &server.calls);
   Buffer room(service.lent.size());
-  ASSERT_TRUE(caller.calls.Call({.receive = room, .done = [](auto) {}}, Tick{}).ok());
+  ASSERT_TRUE(caller.calls.Call({.header = "", .receive = room, .done = [](auto) {}}, Tick{}).ok());
   Exchange(&caller.calls, &server.calls);
   const auto& [id, call] = *service.calls.begin();
   ASSERT_TRUE(server.calls.Reply(id.number, {.header = "", .send = service.lent}).ok());
