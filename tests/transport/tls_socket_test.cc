@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <csignal>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@ namespace ravenstore::transport {
 namespace {
 
 using core::ErrorCode;
+using core::MiB;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -31,7 +33,7 @@ class TlsSocketTest : public testing::Test {
 
   // Opens the node that is connected to.
   void Serve(TlsSocketOptions options) {
-    options.listen = "127.0.0.1:0";
+    if (options.listen.empty()) options.listen = "127.0.0.1:0";
     auto opened = OpenTlsSocket(std::move(options), &service_);
     ASSERT_TRUE(opened.ok()) << Describe(opened.error());
     server_ = *std::move(opened);
@@ -184,6 +186,27 @@ TEST_F(TlsSocketTest, AnotherThreadWakesAPollThatWaits) {
   std::thread other([&] { server_->Wake(); });
   server_->Poll(ipc::Now() + seconds(3600));
   other.join();
+}
+
+TEST_F(TlsSocketTest, NodesMeetOverIpv6AsWell) {
+  if (!std::filesystem::exists("/proc/net/if_inet6")) GTEST_SKIP() << "this machine has no IPv6";
+  TlsSocketOptions options{.node = "server", .key = kKey, .listen = "[::1]:0"};
+  if (const auto free = OpenTlsSocket(options, &service_); !free.ok()) {
+    GTEST_SKIP() << "the loopback has no IPv6: " << free.error().message;
+  }
+  Serve(std::move(options));
+  EXPECT_TRUE(server_->address().starts_with("[::1]:")) << server_->address();
+  const ConnectionId connection = Join({.node = "client", .key = kKey});
+  const Buffer sent = Pattern(MiB(1).count(), 1);
+  Buffer received(sent.size());
+  Outcome outcome;
+  ASSERT_TRUE(client_
+                  ->Call(connection,
+                         {.header = "x", .send = sent, .receive = received, .done = outcome.Keep()})
+                  .ok());
+  ASSERT_TRUE(Eventually([&] { return outcome.told(); }));
+  ASSERT_TRUE(outcome.ok()) << Describe(outcome.error());
+  EXPECT_EQ(received, sent);
 }
 
 TEST_F(TlsSocketTest, WhatIsNoAddressOrNameIsRefused) {
