@@ -79,7 +79,8 @@ typedef struct ravenstore_connect_options {
   const char* name;       /* for people; NULL: the program's name */
   uint64_t device_budget; /* bytes on each device; 0: the tenant's */
   uint64_t host_budget;   /* 0: the tenant's */
-  uint64_t timeout_ns;    /* bound of the attach and, by default, of every wait; 0: 30 s */
+  uint64_t timeout_ns;    /* bound of the attach and, by default, of every wait, 2 s more if the
+                          daemon is silent; 0: 30 s */
 } ravenstore_connect_options_t;
 
 /* Attaches this process. *store is the caller's; ravenstore_disconnect ends it. options may be

@@ -18,7 +18,8 @@ Streams: work on a tensor is ordered on a stream: `stream=` (a torch.cuda.Stream
     else the default stream; with the host backend the calling thread.
 Threads: any, and the GIL is not held while a call waits.
 Units: sizes are bytes or text such as "12GiB"; durations are seconds or timedelta.
-Errors: ravenstore.errors, a class for each code. No call waits longer than its timeout.
+Errors: ravenstore.errors, a class for each code. No call waits longer than its timeout, and two
+    seconds more where the daemon is silent.
 Fork: in a child of fork() the parent's store raises IsForked; the child connects anew.
 """
 
