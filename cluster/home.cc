@@ -98,11 +98,12 @@ void Home::Begin(Operation operation) {
   if (!piece.ok()) operation.ends = piece.error();
   for (size_t at = 0; piece.ok() && at < operation.size(); at += granule) {
     const size_t length = std::min(granule, operation.size() - at);
-    Sum& sum = (*piece)->sums[(operation.offset + at) / granule];
+    const size_t index = (operation.offset + at) / granule;
+    const GranuleSum sum = (*piece)->sums[index];
     if (operation.writes) {
       operation.sums.push_back({.hash = Hash(operation.from.subspan(at, length)),
                                 .length = static_cast<uint32_t>(length)});
-      sum = {};
+      (*piece)->sums.Set(index, {});
     } else if (sum.length == length) {
       operation.sums.push_back(sum);
     } else {
@@ -225,9 +226,9 @@ void Home::Retry(Operation* operation) {
 }
 
 void Home::Commit(const Operation& operation) {
-  const size_t first = operation.offset / options_.sizes.granule.count();
-  std::ranges::copy(operation.sums,
-                    pieces_.at(operation.piece).sums.begin() + static_cast<std::ptrdiff_t>(first));
+  size_t index = operation.offset / options_.sizes.granule.count();
+  GranuleSums& sums = pieces_.at(operation.piece).sums;
+  for (const GranuleSum& sum : operation.sums) sums.Set(index++, sum);
 }
 
 void Home::Finish(uint64_t id, const Status& status) {
@@ -241,9 +242,9 @@ void Home::Finish(uint64_t id, const Status& status) {
   operation.mapped().done(status);
 }
 
-bool Home::Matches(std::span<const std::byte> bytes, std::span<const Sum> sums) const {
+bool Home::Matches(std::span<const std::byte> bytes, std::span<const GranuleSum> sums) const {
   if (Has(Planted::kSumsNotCompared)) return true;
-  for (const Sum& sum : sums) {
+  for (const GranuleSum& sum : sums) {
     if (Hash(bytes.first(sum.length)) != sum.hash) return false;
     bytes = bytes.subspan(sum.length);
   }
@@ -293,8 +294,8 @@ void Home::StepGrowth(PieceId id) {
   if (growth.asks) return;
   if (!growth.result && growth.copies.size() == options_.copies) {
     const size_t granules = options_.sizes.piece.count() / options_.sizes.granule.count();
-    pieces_.emplace(
-        id, Piece{.copies = std::exchange(growth.copies, {}), .sums = std::vector<Sum>(granules)});
+    pieces_.emplace(id, Piece{.copies = std::exchange(growth.copies, {}),
+                              .sums = GranuleSums(granules, options_.sizes.granule)});
     unsettled_.insert(id);  // one of the slots may be recalled already
     growth.result = core::Ok();
   }
@@ -549,7 +550,7 @@ Home::Footprint Home::footprint() const {
   for (const auto& [id, piece] : pieces_) {
     all.records += TreeEntry<std::pair<const PieceId, Piece>>();
     all.records += Array(piece.copies) + TreeEntry<SlotRef>() * piece.copies.size();
-    all.checksums += Array(piece.sums);
+    all.checksums += piece.sums.footprint();
   }
   return all;
 }

@@ -35,6 +35,7 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/granule_sums.h"
 #include "cluster/ids.h"
 #include "cluster/loans.h"
 #include "core/result.h"
@@ -144,11 +145,6 @@ class Home final : private Loans::Listener {
     core::Tick recalled_until = core::kNever;  // kNever: not recalled
     bool IsRecalled() const { return recalled_until != core::kNever; }
   };
-  // Of a granule's first `length` bytes; 0: none were acknowledged.
-  struct Sum {
-    uint64_t hash = 0;
-    uint32_t length = 0;
-  };
   // A read or write. It is attempted until it is done, at most kAttemptsMax times.
   struct Operation {
     PieceId piece{};
@@ -158,7 +154,7 @@ class Home final : private Loans::Listener {
     std::span<std::byte> to = {};
     core::Tick deadline{};
     DoneCallback done;
-    std::vector<Sum> sums = {};
+    std::vector<GranuleSum> sums = {};
     uint32_t attempts = 0;
     core::Tick attempt_at = core::kNever;  // kNever: under way, or waits for a lender
     uint32_t under_way = 0;                // calls
@@ -183,7 +179,7 @@ class Home final : private Loans::Listener {
   };
   struct Piece {
     std::vector<Copy> copies = {};
-    std::vector<Sum> sums;
+    GranuleSums sums;
     std::set<uint64_t> operations = {};
     bool leaving = false;
     bool corrupt = false;  // and that was told
@@ -222,7 +218,7 @@ class Home final : private Loans::Listener {
   void Remove(PieceId id, const core::Error& why);  // both
   void Wake();
 
-  bool Matches(std::span<const std::byte> bytes, std::span<const Sum> sums) const;
+  bool Matches(std::span<const std::byte> bytes, std::span<const GranuleSum> sums) const;
   void Drop(PieceId id, SlotRef slot, const core::Error& why);
   void TellCorrupt(PieceId id, SlotRef slot);
   void Lose(PieceId id, const core::Error& why);

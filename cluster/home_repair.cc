@@ -101,7 +101,7 @@ void Home::AcquireTarget(PieceId id) {
 void Home::CopyNext(PieceId id) {
   Piece& piece = pieces_.at(id);
   Repair& repair = *piece.repair;
-  const std::vector<Sum>& sums = piece.sums;
+  const GranuleSums& sums = piece.sums;
   const size_t granule = options_.sizes.granule.count();
   while (repair.granule < sums.size() && sums[repair.granule].length == 0) ++repair.granule;
   if (repair.granule == sums.size()) return RepairDone(id);
@@ -138,7 +138,7 @@ void Home::OnRepairRead(PieceId id, SlotRef slot, const Status& status) {
     if (status.error().code == core::ErrorCode::kNotFound) Drop(id, slot, status.error());
     return;
   }
-  const auto sums = std::span(piece.sums).subspan(repair.granule, repair.end - repair.granule);
+  const auto sums = piece.sums.Range(repair.granule, repair.end);
   // What is wrong in the only copy stays wrong, and its checksum says so to readers.
   if (!Matches(*repair.buffer, sums) && piece.copies.size() > 1) {
     return Drop(id, slot, {core::ErrorCode::kCorrupt, "the lender's bytes are wrong"});
