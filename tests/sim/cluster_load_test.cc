@@ -32,9 +32,9 @@ TEST(ClusterLoadTest, IdleMemoryIsOfUseAndIsGivenBackInTime) {
   EXPECT_LE(use.possible, use.lendable);
   EXPECT_LE(use.messages, 20);
   EXPECT_GT(use.messages, 1);
-  // The checksums of a tensor's granules, 16 bytes each, and a little for what is not whole.
+  // The checksums of a tensor's granules, 8 bytes each, and a little for what is not whole.
   const double granules = use.tensor_bytes / static_cast<double>(core::KiB(256).count());
-  EXPECT_GE(use.checksum_bytes, granules * 16);
+  EXPECT_GE(use.checksum_bytes, granules * 8);
   EXPECT_GT(use.record_bytes, 0);
   EXPECT_GT(use.jobs.used, 1000u);
 }
