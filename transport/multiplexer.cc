@@ -329,16 +329,14 @@ Status Multiplexer::BeginChunk(const FrameHeader& header) {
   std::memcpy(&offset, frame_.data() + sizeof(header), sizeof(offset));
   const Made call{.ours = header.kind == Kind::kResponseChunk, .number = header.number};
   RAVEN_ASSIGN_OR_RETURN(const auto place, PlaceFor(call, offset, header.length - kOffsetBytes));
-  chunk_in_ = {.call = call, .rest = place};
-  chunk_wanted_ = !place.empty();
+  if (!place.empty()) chunk_in_ = {.call = call, .rest = place};
   return Ok();
 }
 
 void Multiplexer::EndChunk(const FrameHeader& header) {
   frame_bytes_ = 0;
-  if (std::exchange(chunk_wanted_, false)) {
-    ChunkCame(chunk_in_.call, header.length - kOffsetBytes);
-  }
+  const Made call = std::exchange(chunk_in_, {}).call;
+  if (call.number != 0) ChunkCame(call, header.length - kOffsetBytes);
 }
 
 Status Multiplexer::OnRefusal(uint64_t number, std::string_view payload) {
@@ -375,10 +373,7 @@ void Multiplexer::Written(size_t count) {
 }
 
 void Multiplexer::LetGo(Made call) {
-  if (chunk_in_.call == call && !chunk_in_.rest.empty()) {
-    chunk_in_.rest = {};
-    chunk_wanted_ = false;
-  }
+  if (chunk_in_.call == call) chunk_in_ = {};
   if (chunk_out_.call == call && !chunk_out_.rest.empty()) {
     // The peer was promised so many bytes.
     output_ += Text(std::exchange(chunk_out_.rest, {}));

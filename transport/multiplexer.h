@@ -126,7 +126,7 @@ class Multiplexer {
   // A call by the end that made it.
   struct Made {
     bool ours = false;
-    uint64_t number = 0;
+    uint64_t number = 0;  // from 1; 0: there is none
     bool operator==(const Made&) const = default;
   };
   // A chunk that comes or goes without a copy.
@@ -190,7 +190,6 @@ class Multiplexer {
   std::vector<std::byte> frame_;
   size_t frame_bytes_ = 0;
   Chunk<std::byte> chunk_in_;
-  bool chunk_wanted_ = false;
   core::Tick heard_;   // the peer's last byte
   core::Tick pinged_;  // our last ping, or heard_ if that is later
 

@@ -194,6 +194,17 @@ class NodeTest : public testing::Test {
     ASSERT_TRUE(Grow().ok());
     ASSERT_TRUE(Write(bytes_).ok());
   }
+  // A home of two copies at "a" and "b", which lend so many slots each; "b" is gone since a while.
+  Machine& LoseOneOfTwoLenders(uint32_t slots) {
+    copies_ = 2;
+    Machine& machine = Start("home", 1, 0);
+    Start("a", 2, slots);
+    Start("b", 3, slots);
+    GrowAndWrite();
+    Stop("b");
+    Run(seconds(8));
+    return machine;
+  }
   void ExpectBytes() {
     Buffer read(bytes_.size());
     const Status status = Read(&read);
@@ -505,13 +516,7 @@ TEST_F(NodeTest, OfTwoCopiesOneIsEnoughAndIsCopiedOn) {
 }
 
 TEST_F(NodeTest, APieceThatLeavesForWantOfALenderStaysOnceOneIsFound) {
-  copies_ = 2;
-  Machine& machine = Start("home", 1, 0);
-  Start("a", 2, 1);
-  Start("b", 3, 1);
-  GrowAndWrite();
-  Stop("b");
-  Run(seconds(8));
+  Machine& machine = LoseOneOfTwoLenders(1);
   ASSERT_EQ(machine.recalled, std::vector{kPiece});
   EXPECT_EQ(Write(bytes_).error().code, ErrorCode::kUnavailable);
   Start("b", 3, 1);
@@ -525,13 +530,7 @@ TEST_F(NodeTest, APieceThatLeavesForWantOfALenderStaysOnceOneIsFound) {
 
 // Who has so many pieces may borrow as many more as the difference.
 TEST_F(NodeTest, APieceThatLeavesIsAmongThoseThatMayBeHeld) {
-  copies_ = 2;
-  Machine& machine = Start("home", 1, 0);
-  Start("a", 2, 2);
-  Start("b", 3, 2);
-  GrowAndWrite();
-  Stop("b");
-  Run(seconds(8));
+  Machine& machine = LoseOneOfTwoLenders(2);
   ASSERT_EQ(machine.recalled, std::vector{kPiece});
   EXPECT_EQ(machine.most, 1u);
   Start("b", 3, 2);

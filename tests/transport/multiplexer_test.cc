@@ -148,6 +148,20 @@ class MultiplexerSumsTest : public testing::TestWithParam<bool> {
   bool sums() const { return GetParam(); }
 };
 
+// Two ends that know each other.
+class MultiplexerPairTest : public MultiplexerSumsTest {
+ protected:
+  MultiplexerPairTest() : server_("b", sums(), &service_), caller_("a", sums(), &unused_) {
+    service_.calls = &server_.calls;
+  }
+  void SetUp() override { Exchange(&caller_.calls, &server_.calls); }
+
+  FrugalService service_;
+  EchoService unused_;
+  End server_;
+  End caller_;
+};
+
 TEST_P(MultiplexerSumsTest, TheStreamIsReadInPiecesOfAnySize) {
   const Buffer stream = CallersStream(sums());
   for (const size_t piece : {1, 7, 32, 33, 1000, 100'000}) {
@@ -173,14 +187,8 @@ TEST_P(MultiplexerSumsTest, AnswersAreReadInPiecesOfAnySize) {
   }
 }
 
-TEST_P(MultiplexerSumsTest, WhatIsCancelledInTheMiddleOfAChunkIsNotReadFromAgain) {
-  FrugalService service;
-  EchoService unused;
-  End server("b", sums(), &service);
-  service.calls = &server.calls;
-  End caller("a", sums(), &unused);
-  Multiplexer& calls = caller.calls;
-  Exchange(&calls, &server.calls);
+TEST_P(MultiplexerPairTest, WhatIsCancelledInTheMiddleOfAChunkIsNotReadFromAgain) {
+  Multiplexer& calls = caller_.calls;
   Buffer bulk = Pattern(40'000, 5);
   const auto put = calls.Call({.header = "put", .send = bulk, .done = [](auto) {}}, Tick{});
   Buffer sent;
@@ -194,47 +202,43 @@ TEST_P(MultiplexerSumsTest, WhatIsCancelledInTheMiddleOfAChunkIsNotReadFromAgain
   std::ranges::fill(bulk, std::byte{0xee});
   const Buffer rest = Drain(&calls);
   sent.insert(sent.end(), rest.begin(), rest.end());
-  ASSERT_TRUE(Feed(&server.calls, sent, 4096).ok());
-  EXPECT_TRUE(std::ranges::equal(service.memory().first(40'000), Pattern(40'000, 5)));
-  EXPECT_EQ(service.ended, 1);
+  ASSERT_TRUE(Feed(&server_.calls, sent, 4096).ok());
+  EXPECT_TRUE(std::ranges::equal(service_.memory().first(40'000), Pattern(40'000, 5)));
+  EXPECT_EQ(service_.ended, 1);
   int told = 0;
   const auto done = [&](const core::Result<Response>& result) { told += result.ok(); };
   ASSERT_TRUE(calls.Call({.header = "put", .send = bulk, .done = done}, Tick{}).ok());
-  Exchange(&calls, &server.calls);
+  Exchange(&calls, &server_.calls);
   EXPECT_EQ(told, 1);
-  EXPECT_TRUE(std::ranges::equal(service.memory().first(40'000), bulk));
+  EXPECT_TRUE(std::ranges::equal(service_.memory().first(40'000), bulk));
 }
 
-TEST_P(MultiplexerSumsTest, WhatEndsInTheMiddleOfAChunkIsNotWrittenToAgain) {
-  FrugalService service;
-  EchoService unused;
-  End server("b", sums(), &service);
-  service.calls = &server.calls;
-  End caller("a", sums(), &unused);
-  Exchange(&caller.calls, &server.calls);
+TEST_P(MultiplexerPairTest, WhatEndsInTheMiddleOfAChunkIsNotWrittenToAgain) {
   const Buffer bulk(40'000, std::byte{7});
   const Tick deadline = Tick{} + std::chrono::seconds(1);
   int told = 0;
   const auto done = [&](const core::Result<Response>& result) { told += result.ok(); };
   const Request put{.header = "put", .send = bulk, .deadline = deadline, .done = done};
-  ASSERT_TRUE(caller.calls.Call(put, Tick{}).ok());
-  const Buffer stream = Drain(&caller.calls);
-  ASSERT_TRUE(Feed(&server.calls, std::span(stream).first(20'000), 4096).ok());
-  ASSERT_TRUE(server.calls.Expire(deadline).ok());
-  EXPECT_EQ(service.ended, 1);
-  const Buffer before(service.memory().begin(), service.memory().end());
-  ASSERT_TRUE(Feed(&server.calls, std::span(stream).subspan(20'000), 4096).ok());
-  EXPECT_TRUE(std::ranges::equal(service.memory(), before));
+  ASSERT_TRUE(caller_.calls.Call(put, Tick{}).ok());
+  const Buffer stream = Drain(&caller_.calls);
+  ASSERT_TRUE(Feed(&server_.calls, std::span(stream).first(20'000), 4096).ok());
+  ASSERT_TRUE(server_.calls.Expire(deadline).ok());
+  EXPECT_EQ(service_.ended, 1);
+  const Buffer before(service_.memory().begin(), service_.memory().end());
+  ASSERT_TRUE(Feed(&server_.calls, std::span(stream).subspan(20'000), 4096).ok());
+  EXPECT_TRUE(std::ranges::equal(service_.memory(), before));
   // The connection goes on.
-  Exchange(&caller.calls, &server.calls);
-  ASSERT_TRUE(caller.calls.Call({.header = "put", .send = bulk, .done = done}, Tick{}).ok());
-  Exchange(&caller.calls, &server.calls);
+  Exchange(&caller_.calls, &server_.calls);
+  ASSERT_TRUE(caller_.calls.Call({.header = "put", .send = bulk, .done = done}, Tick{}).ok());
+  Exchange(&caller_.calls, &server_.calls);
   EXPECT_EQ(told, 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MultiplexerSumsTest, testing::Bool(), [](const auto& test) {
-  return test.param ? "WithSums" : "WithoutCopies";
-});
+std::string NameOf(const testing::TestParamInfo<bool>& sums) {
+  return sums.param ? "WithSums" : "WithoutCopies";
+}
+INSTANTIATE_TEST_SUITE_P(All, MultiplexerSumsTest, testing::Bool(), NameOf);
+INSTANTIATE_TEST_SUITE_P(All, MultiplexerPairTest, testing::Bool(), NameOf);
 
 TEST(MultiplexerTest, WithoutCopiesAnAnswerEndsWhenItIsWritten) {
   EchoService unused;
@@ -378,9 +382,7 @@ TEST_P(MultiplexerFuzz, HostileAnswersNeverHarm) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MultiplexerFuzz, testing::Bool(), [](const auto& test) {
-  return test.param ? "WithSums" : "WithoutCopies";
-});
+INSTANTIATE_TEST_SUITE_P(All, MultiplexerFuzz, testing::Bool(), NameOf);
 
 }  // namespace
 }  // namespace ravenstore::transport
