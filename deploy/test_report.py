@@ -6,7 +6,7 @@ test_report.py bazel STAGE EVENTS RC RESULTS
 test_report.py check STAGE passed|failed|skipped NAME REASON RESULTS
     notes one check
 test_report.py total RESULTS
-    prints what failed and was skipped, and the closing line
+    prints what was skipped and what failed, with the end of its log, and the closing line
 """
 
 import collections
@@ -26,6 +26,7 @@ class Stage:
         self.passed = 0
         self.failed = []
         self.skipped = []
+        self.logs = {}  # of targets that failed, with how: the last lines of test.log
 
     def add(self, verdict, name, reason=""):
         if verdict == "passed":
@@ -56,6 +57,20 @@ def case_verdict(case):
     return "passed", ""
 
 
+def end_of(path, lines):
+    """The last lines of a file, or why there are none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as log:
+            return "".join(collections.deque(log, lines))
+    except OSError as error:
+        return f"no log: {error}\n"
+
+
+# What whoever reads no more than the end of a run sees of what failed.
+LOG_LINES = 30
+LOGS = 5
+
+
 def add_cases(stage, label, status, xml_path):
     """Adds the cases of one test target; one that ended badly never counts as all passed."""
     cases = []
@@ -74,6 +89,9 @@ def add_cases(stage, label, status, xml_path):
         stage.add("failed", f"{label} ({status})")
     elif not bad and not cases:
         stage.add("passed", label)
+    if bad:
+        log = end_of(os.path.join(os.path.dirname(xml_path), "test.log"), LOG_LINES)
+        stage.logs[f"{label} ({status})"] = log
 
 
 class Events:
@@ -176,6 +194,18 @@ def print_skipped(stages):
             print(f"    and {len(names) - 5} more")
 
 
+def print_logs(stages):
+    logs = [
+        (f"{stage['name']}: {label}", log)
+        for stage in stages
+        for label, log in stage.get("logs", {}).items()
+    ]
+    for name, log in logs[:LOGS]:
+        print(f"---- the end of the log of {name}", log, sep="\n", end="----\n")
+    if len(logs) > LOGS:
+        print(f"---- and {len(logs) - LOGS} more that failed")
+
+
 def total(results_path):
     try:
         with open(results_path, encoding="utf-8") as lines:
@@ -186,6 +216,7 @@ def total(results_path):
     failed = [f"{stage['name']}: {name}" for stage in stages for name in stage["failed"]]
     skipped = sum(len(stage["skipped"]) for stage in stages)
     print_skipped(stages)
+    print_logs(stages)
     for name in failed:
         print(f"FAILED  {name}")
     print(f"{passed} passed, {len(failed)} failed, {skipped} skipped")

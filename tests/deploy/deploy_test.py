@@ -656,7 +656,7 @@ with open(sys.argv[sys.argv.index("--results") + 1], "a") as out:
 """
     DONE = {"id": {"targetConfigured": {"label": "//a:l"}}, "configured": {}}
 
-    def deploy_test(self, events, *arguments, code=0, tidy=TIDY, query=""):
+    def deploy_test(self, events, *arguments, code=0, tidy=TIDY, query="", **variables):
         tree = self.folder / "tree"
         (self.folder / "events").write_text(events)
         for name in ("test", "common.sh", "test_report.py"):
@@ -667,6 +667,7 @@ with open(sys.argv[sys.argv.index("--results") + 1], "a") as out:
         stand_in(self.folder / "bin/git", "#!/bin/sh\n")
         bazel = f"""#!/bin/bash
 if [[ $1 == query ]]; then echo {query or "broken >&2; exit 7"}; fi
+echo "$@" >>{self.folder}/asked
 for word; do
   if [[ $word == --build_event_json_file=* ]]; then
     cat {self.folder}/events >"${{word#*=}}"
@@ -680,6 +681,7 @@ done
             *arguments,
             PATH=f"{self.folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             RAVENSTORE_CACHE=str(self.folder / "cache"),
+            **variables,
         )
 
     def test_passes_when_all_does(self):
@@ -714,6 +716,15 @@ done
         for stage in ("asan+ubsan", "fuzz", "tsan"):
             self.assertIn(f"FAILED  {stage}: there is no test for it", words)
 
+    def test_every_fuzzer_of_a_target_has_its_seconds(self):
+        seconds = {"RAVENSTORE_FUZZ_SECONDS": "1000"}
+        code, words = self.deploy_test(json.dumps(self.DONE), "--full", query="//a:t", **seconds)
+        self.assertEqual(code, 0, words)
+        asked = (self.folder / "asked").read_text()
+        (limit,) = re.findall(r"FUZZ_SECONDS=1000 .*--test_timeout=(\d+)", asked)
+        # //tests/transport:multiplexer_test has four.
+        self.assertGreater(int(limit), 4 * 1000 + 300)
+
 
 CASES = """<testsuites><testsuite>
 <testcase name="Good" classname="S" status="run" result="completed"/>
@@ -736,7 +747,8 @@ class ReportTest(InFolder):
         with contextlib.redirect_stdout(io.StringIO()) as said:
             test_report.main(["bazel", "tests", str(path), str(code), str(results)])
             status = test_report.main(["total", str(results)])
-        return status, said.getvalue().splitlines()[-1]
+        self.said = said.getvalue()
+        return status, self.said.splitlines()[-1]
 
     def result(self, label, status, xml):
         path = self.folder / f"{len(xml)}.xml"
@@ -754,6 +766,19 @@ class ReportTest(InFolder):
     def test_counts_the_cases_of_a_target(self):
         events = [self.configured("//a:t"), self.result("//a:t", "FAILED", CASES)]
         self.assertEqual(self.report(events, 3), (1, "1 passed, 1 failed, 1 skipped"))
+
+    def test_the_end_of_a_failed_log_is_told_with_how_it_ended(self):
+        events = [self.configured("//a:t"), self.result("//a:t", "TIMEOUT", CASES)]
+        (self.folder / "test.log").write_text("".join(f"line {i}\n" for i in range(100)))
+        self.report(events, 3)
+        self.assertIn("tests: //a:t (TIMEOUT)\nline 70\n", self.said)
+        self.assertIn("line 99\n----\n", self.said)
+        self.assertNotIn("line 69\n", self.said)
+        (self.folder / "test.log").unlink()
+        self.report(events, 3)
+        self.assertIn("no log: ", self.said)
+        self.report([self.result("//a:t", "PASSED", CASES)], 0)
+        self.assertNotIn("----", self.said)
 
     def test_a_crash_after_passing_cases_is_a_failure(self):
         good = CASES.replace('<failure message="x"/>', "")
