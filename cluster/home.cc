@@ -39,11 +39,16 @@ void Home::Attach(transport::Transport* transport) {
   loans_.Attach(transport);
 }
 
+void Home::End() {
+  loans_.End();
+  while (!growths_.empty()) Shrink(growths_.begin()->first);
+  while (!pieces_.empty()) Shrink(pieces_.begin()->first);
+}
+
 void Home::Close() {
   const Error why{ErrorCode::kUnavailable, "this node leaves the cluster"};
-  while (!pieces_.empty()) Remove(pieces_.begin()->first, why);
-  for (const Growth& growth : std::exchange(given_back_, {})) growth.done(why);
-  for (auto& [id, growth] : std::exchange(growths_, {})) growth.done(why);
+  End();
+  for (const Growth& growth : std::exchange(given_back_, {})) growth.done(*growth.result);
   loans_.Close();
   for (auto& [id, operation] : std::exchange(operations_, {})) operation.done(why);
 }
@@ -348,7 +353,7 @@ std::map<PieceId, Home::Piece>::node_type Home::Take(PieceId id, const Error& wh
   return taken;
 }
 
-void Home::End(Piece* piece, const Error& why) {
+void Home::GiveBack(Piece* piece, const Error& why) {
   if (piece->repair) {
     --repairs_;
     const Copy target = std::exchange(piece->repair, std::nullopt)->target;
@@ -363,7 +368,7 @@ void Home::End(Piece* piece, const Error& why) {
 }
 
 void Home::Remove(PieceId id, const Error& why) {
-  if (auto taken = Take(id, why); !taken.empty()) End(&taken.mapped(), why);
+  if (auto taken = Take(id, why); !taken.empty()) GiveBack(&taken.mapped(), why);
 }
 
 void Home::Lose(PieceId id, const Error& why) {
@@ -371,7 +376,7 @@ void Home::Lose(PieceId id, const Error& why) {
   auto taken = Take(id, lost);
   // First: who is told how an operation ended may grow the piece again from there.
   listener_->OnPieceLost(id, why);
-  End(&taken.mapped(), lost);
+  GiveBack(&taken.mapped(), lost);
 }
 
 void Home::Drop(PieceId id, SlotRef slot, const Error& why) {

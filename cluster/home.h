@@ -92,6 +92,10 @@ class Home final : private Loans::Listener {
   Home(Options options, Listener* listener);
   ~Home() override;
   void Attach(transport::Transport* transport);
+  // This node ends: gives back all that it borrowed, as Shrink does, and borrows no more.
+  void End();
+  // Whether lenders that could be told do not know yet of all that was given back.
+  bool IsTelling() const { return loans_.OweWord(); }
   // Ends everything, with kUnavailable, and closes its connections. Nothing else is called after
   // it.
   void Close();
@@ -214,7 +218,7 @@ class Home final : private Loans::Listener {
   // held.
   std::map<PieceId, Piece>::node_type Take(PieceId id, const core::Error& why);
   // Of one that was taken: gives back what it has, and ends what is under way in it.
-  void End(Piece* piece, const core::Error& why);
+  void GiveBack(Piece* piece, const core::Error& why);
   void Remove(PieceId id, const core::Error& why);  // both
   void Wake();
 

@@ -139,9 +139,12 @@ void Home::OnRepairRead(PieceId id, SlotRef slot, const Status& status) {
     return;
   }
   const auto sums = piece.sums.Range(repair.granule, repair.end);
-  // What is wrong in the only copy stays wrong, and its checksum says so to readers.
-  if (!Matches(*repair.buffer, sums) && piece.copies.size() > 1) {
-    return Drop(id, slot, {core::ErrorCode::kCorrupt, "the lender's bytes are wrong"});
+  if (!Matches(*repair.buffer, sums)) {
+    TellCorrupt(id, slot);
+    // What is wrong in the only copy stays wrong, and its checksum says so to readers.
+    if (piece.copies.size() > 1) {
+      return Drop(id, slot, {core::ErrorCode::kCorrupt, "the lender's bytes are wrong"});
+    }
   }
   if (!repair.target.loan->usable()) return RepairFailed(id);
   const Status sent = repair.target.loan->Write(

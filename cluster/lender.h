@@ -95,7 +95,6 @@ class Lender {
   // It ends now: takes what is still lent, and tells its homes, which are waited for no longer than
   // kTellWithin.
   void End();
-  static constexpr core::Duration kTellWithin = std::chrono::milliseconds(300);
   // Whether homes may not have heard yet that slots of theirs were taken.
   bool IsTelling() const { return telling_ > 0; }
 

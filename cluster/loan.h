@@ -97,8 +97,10 @@ class Loan {
   uint32_t offered() const { return offered_; }
   // It has said what it offers, or refused.
   bool answered() const { return answered_; }
+  // The lender, which can be told, does not know of all that was given back.
+  bool owes_word() const { return open_ && OwesWord(); }
   // It has nothing of the lender, and the lender knows, or will learn by the lease.
-  bool idle() const { return slots_.empty() && borrowing_.empty() && !(open_ && OwesWord()); }
+  bool idle() const { return slots_.empty() && borrowing_.empty() && !owes_word(); }
 
   // How many slots it would lend is asked, and OnUsable tells that it is known.
   void AskForOffer();

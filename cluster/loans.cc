@@ -95,15 +95,24 @@ void Loans::OnUsable(Loan* loan) {
   listener_->OnOffers();
 }
 
+void Loans::End() {
+  ended_ = true;
+  ask_at_ = search_at_ = core::kNever;
+}
+
 // Who is asked as it ends would have others asked.
 void Loans::Close() {
-  closed_ = true;
+  End();
   std::exchange(loans_, {}).clear();
+}
+
+bool Loans::OweWord() const {
+  return std::ranges::any_of(loans_, [](const auto& loan) { return loan.second->owes_word(); });
 }
 
 void Loans::Acquire(Excluded excluded, core::Tick deadline,
                     std::function<void(core::Result<Lent>)> done) {
-  if (closed_) return done(Error{ErrorCode::kUnavailable, "this node leaves the cluster"});
+  if (ended_) return done(Error{ErrorCode::kUnavailable, "this node leaves the cluster"});
   if (transport_->Now() >= deadline) {
     return done(Error{ErrorCode::kTimedOut, "no slot was lent in time"});
   }

@@ -54,6 +54,10 @@ class Loans final : private Loan::Listener {
   // `listener` outlives this.
   Loans(Options options, Listener* listener);
   void Attach(transport::Transport* transport) { transport_ = transport; }
+  // Nobody is asked any more: what is asked for from now on is kUnavailable.
+  void End();
+  // Whether a lender that could be told does not know yet what was given back.
+  bool OweWord() const;
   // Before the transport goes. What is asked for ends with kUnavailable, before this returns.
   void Close();
 
@@ -100,7 +104,7 @@ class Loans final : private Loan::Listener {
   std::mt19937_64 random_;
   std::map<std::string, Peer> peers_;
   std::map<std::string, std::unique_ptr<Loan>> loans_;
-  bool closed_ = false;
+  bool ended_ = false;
   std::map<std::string, std::string> refused_;  // why, as it was told; of peers
   core::Tick ask_at_{};
   core::Tick search_at_ = core::kNever;  // kNever: no slot was wanted in vain

@@ -69,13 +69,24 @@ void Node::SetLendable(core::Bytes bytes) {
   lender_.SetLimit(static_cast<uint32_t>(bytes.count() / sizes_.piece.count()));
 }
 
+void Node::End() {
+  lender_.End();
+  home_.End();
+  told_by_ = transport_->Now() + kTellWithin;
+}
+
+bool Node::IsTelling() const {
+  return transport_->Now() < told_by_ && (lender_.IsTelling() || home_.IsTelling());
+}
+
 void Node::Advance() {
   lender_.Advance();
   home_.Advance();
 }
 
 core::Tick Node::Next() const {
-  return std::min(lender_.Next(), home_.Next());
+  const core::Tick next = std::min(lender_.Next(), home_.Next());
+  return IsTelling() ? std::min(next, told_by_) : next;
 }
 
 Home::Footprint Node::footprint() const {

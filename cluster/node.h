@@ -92,10 +92,10 @@ class Node final : public transport::Service, private Home::Listener, private Le
   // This node ends, and has so long for it: lends no more, and asks back what it lent. What homes
   // do not empty until then is lost to them.
   void HandOver(core::Duration within) { lender_.HandOver(within); }
-  // It ends now: what is still lent is taken, and its homes are told at once. Poll while it is
-  // telling them, which is a moment at most.
-  void EndLending() { lender_.End(); }
-  bool IsTelling() const { return lender_.IsTelling(); }
+  // It ends now: what is still lent is taken, what was borrowed is given back, and homes and
+  // lenders are told at once. Poll and Advance while it is telling them, which is a moment at most.
+  void End();
+  bool IsTelling() const;
 
   // Pieces, as home.h says.
   Home& home() { return home_; }
@@ -144,6 +144,7 @@ class Node final : public transport::Service, private Home::Listener, private Le
   Lender lender_;
   std::map<transport::CallId, RecallRequest> recalls_;  // that were accepted
   core::Tick tell_refusal_at_{};
+  core::Tick told_by_{};  // since End
 };
 
 }  // namespace ravenstore::cluster

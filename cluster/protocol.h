@@ -85,6 +85,9 @@ struct RenewAnswer {
   std::vector<HeldSlot> slots = {};  // of those named, that the lender still has
 };
 
+// A node that ends waits so long until others know.
+inline constexpr core::Duration kTellWithin = std::chrono::milliseconds(300);
+
 // Of the lender, on the home's connection. What has no time left is taken already.
 struct RecallRequest {
   std::vector<HeldSlot> slots = {};

@@ -245,9 +245,7 @@ void Cluster::Run() {
     if (now >= look_at_) Look(now);
     if (handing_over_ && !took_ && node_->lent() == Bytes{}) handed_over_ = true;
   }
-  node_->EndLending();
-  const core::Tick told_by = ipc::Now() + cluster::Lender::kTellWithin;
-  while (node_->IsTelling() && ipc::Now() < told_by) transport_->Poll(told_by);
+  for (node_->End(); node_->IsTelling(); node_->Advance()) transport_->Poll(node_->Next());
 }
 
 void Cluster::HandOver(core::Duration within) {

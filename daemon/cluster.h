@@ -87,9 +87,9 @@ class Cluster final : private cluster::Node::Listener {
   // Since HandOver: other nodes have nothing of this one any more, and lost nothing by it.
   bool handed_over() const { return handed_over_; }
 
-  // Tells those that still have memory of this node that it is gone, which takes a moment at most,
-  // and ends its threads: what is still to be read or written fails from now on. Twice is as good
-  // as once.
+  // Gives back what this node has of others, tells those that still have memory of it that it is
+  // gone, which takes a moment at most, and ends its threads: what is still to be read or written
+  // fails from now on. Twice is as good as once.
   void Stop();
 
   View view() const;

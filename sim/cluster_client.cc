@@ -50,6 +50,7 @@ core::Tick ClusterClient::Deadline() {
 }
 
 void ClusterClient::Act() {
+  if (closed_) return;
   const auto piece = static_cast<uint32_t>(Random(pieces_.size()));
   const uint64_t choice = Random(100);
   switch (pieces_[piece].state) {

@@ -41,7 +41,7 @@ class ClusterClient final : public ClusterUser {
   void OnPiecesMost(uint32_t) override {}
   // Counts what should have ended before `now`.
   void CheckDeadlines(core::Tick now);
-  // Its home is gone: what it is told from now on means nothing.
+  // Its home ends: nothing is begun any more, and what it is told from now on means nothing.
   void Close() { closed_ = true; }
 
   // At the end, when nothing is wrong any more: everything is given back, and then one piece must

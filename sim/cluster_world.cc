@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,6 +35,7 @@ struct Player {
 
   ClusterMember node;
   uint32_t limit = kSlots;
+  bool leaves = false;  // it hands over what it lends, and then ends
   std::unique_ptr<ClusterClient> client = {};
   Tick resumed{};
   uint32_t advances = 0;  // at this instant
@@ -65,6 +67,8 @@ class World {
   void Start(Player* player);
   ClusterMember::Options Options();
   void Crash(Player* player);
+  void Leave(Player* player);
+  void StartSoon(Player* player);
   void Pause(Player* player, Duration duration);
   void PauseUntilExpiry(Player* player);
   void Resume(Player* player);
@@ -186,6 +190,7 @@ void World::Start(Player* player) {
   player->client = std::make_unique<ClusterClient>(std::move(options), &node.node().home(),
                                                    &random_, start.violation, &counts_);
   node.SetUser(player->client.get());
+  player->leaves = false;
   SetLimit(player, player->limit);
 }
 
@@ -194,6 +199,36 @@ void World::Crash(Player* player) {
   player->client->Close();
   player->node.Crash();
   player->client.reset();
+}
+
+// As a service is stopped: it hands over, then tells that it ends, and is gone.
+void World::Leave(Player* player) {
+  if (!player->node.runs() || std::exchange(player->leaves, true)) return;
+  const auto after = [this, player, start = player->node.home()](Duration time, auto what) {
+    After(time, [player, start, what] {
+      if (player->node.lives() && player->node.home() == start) what();
+    });
+  };
+  const Duration within = FaultLasts();
+  player->node.ledger().SetLimit(0);
+  player->node.node().HandOver(within);
+  player->node.SetDirty();
+  after(within, [this, player] {
+    Resume(player);
+    player->client->Close();
+    player->node.node().End();
+    player->node.SetDirty();
+  });
+  after(within + cluster::kTellWithin, [this, player] {
+    Crash(player);
+    StartSoon(player);
+  });
+}
+
+void World::StartSoon(Player* player) {
+  After(Random(2) == 0 ? Between({}, kLease / 10) : FaultLasts(), [this, player] {
+    if (!player->node.lives()) Start(player);
+  });
 }
 
 void World::Pause(Player* player, Duration duration) {
@@ -220,7 +255,7 @@ void World::Resume(Player* player) {
 
 void World::SetLimit(Player* player, uint32_t slots) {
   player->limit = slots;
-  if (!player->node.lives()) return;
+  if (!player->node.lives() || player->leaves) return;
   player->node.ledger().SetLimit(slots);
   player->node.node().SetLendable(sizes_.piece * slots);
   player->node.SetDirty();
@@ -295,14 +330,11 @@ void World::StoreFault() {
 void World::Fault() {
   Player& player = Any();
   switch (Random(10)) {
-    case 0: {
+    case 0:
       if (!player.node.lives()) return;
+      if (Random(2) == 0) return Leave(&player);
       Crash(&player);
-      After(Random(2) == 0 ? Between({}, kLease / 10) : FaultLasts(), [this, &player] {
-        if (!player.node.lives()) Start(&player);
-      });
-      return;
-    }
+      return StartSoon(&player);
     case 1: return Random(2) == 0 ? PauseUntilExpiry(&player) : Pause(&player, FaultLasts());
     case 2: return player.node.paused() ? void() : WantBack(&player);
     case 3:
@@ -352,6 +384,7 @@ void World::Repair() {
   for (const auto& player : players_) {
     const std::string& name = player->node.name();
     Resume(player.get());
+    if (player->leaves && player->node.lives()) Crash(player.get());
     store.Heal(name);
     if (!player->node.lives()) Start(player.get());
     for (const auto& other : players_) {

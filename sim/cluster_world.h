@@ -1,8 +1,8 @@
-// A cluster that is simulated with everything that may go wrong: crashes, cut and broken
-// connections, slow links, clocks that go apart, processes that stand still, memory that is wanted
-// back and bytes that change in it; and the store by which nodes find each other stops, is restored
-// to what it was, forgets, loses answers and is cut off. Clients write, read, grow and give back,
-// and know what each offset must hold.
+// A cluster that is simulated with everything that may go wrong: crashes, nodes that hand over and
+// end, cut and broken connections, slow links, clocks that go apart, processes that stand still,
+// memory that is wanted back and bytes that change in it; and the store by which nodes find each
+// other stops, is restored to what it was, forgets, loses answers and is cut off. Clients write,
+// read, grow and give back, and know what each offset must hold.
 //
 // The nodes are cluster/node.h's with cluster/membership.h, in virtual time (sim/cluster_member.h):
 // a run follows from its seed and nothing else. What is judged is ClusterCounts; nodes that have

@@ -345,6 +345,22 @@ TEST_F(NodeTest, ARecalledPieceGoesToAnotherLender) {
   ExpectBytes();
 }
 
+TEST_F(NodeTest, WrongBytesThatARecalledPieceHasGoWithItAndAreTold) {
+  Machine& machine = Start("home", 1, 0);
+  Machine& first = Start("first", 2, 1);
+  GrowAndWrite();
+  first.memory.last[7] ^= std::byte{1};
+  Start("second", 3, 1);
+  Run(seconds(6));
+  first.node->SetLendable(core::Bytes{});
+  Run(seconds(1));
+  EXPECT_TRUE(machine.Told("cluster.piece_moved"));
+  EXPECT_EQ(std::ranges::count(machine.events, "cluster.piece_corrupt"), 1);
+  Buffer read(bytes_.size());
+  EXPECT_EQ(Read(&read).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(std::ranges::count(machine.events, "cluster.piece_corrupt"), 1) << "it was told";
+}
+
 TEST_F(NodeTest, WhereNobodyLendsTheDaemonIsAskedAndThenItIsTaken) {
   Machine& machine = Start("home", 1, 0);
   Machine& lender = Start("lender", 2, 1);
@@ -830,7 +846,7 @@ TEST_F(NodeTest, WhatNobodyTakesOverIsLostToItsHomeAtOnce) {
   ExpectBytes();
   Run(milliseconds(300));
   EXPECT_EQ(lender.node->lent(), kSizes.piece);
-  lender.node->EndLending();
+  lender.node->End();
   EXPECT_TRUE(lender.node->IsTelling());
   Run(milliseconds(20));
   EXPECT_FALSE(lender.node->IsTelling());
@@ -844,9 +860,29 @@ TEST_F(NodeTest, ALenderThatEndsWaitsForNoHomeThatIsSilent) {
   Machine& lender = Start("lender", 2, 1);
   GrowAndWrite();
   network_.Cut("home", "lender");
-  lender.node->EndLending();
+  lender.node->End();
   Run(milliseconds(400));
   EXPECT_FALSE(lender.node->IsTelling());
+}
+
+TEST_F(NodeTest, WhatANodeThatEndsHasBorrowedIsFreeAtOnce) {
+  Machine& ends = Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 3);
+  Machine& silent = Start("silent", 3, 1);
+  Run(seconds(1));
+  for (const uint32_t piece : {0, 1, 2, 3}) ASSERT_TRUE(Grow(PieceId{piece}).ok());
+  ASSERT_TRUE(Write(bytes_).ok());
+  EXPECT_EQ(lender.node->lent() + silent.node->lent(), kSizes.piece * 4);
+  network_.Cut("home", "silent");
+  ends.node->End();
+  EXPECT_TRUE(ends.node->IsTelling());
+  Run(milliseconds(20));
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+  EXPECT_TRUE(ends.node->IsTelling());
+  EXPECT_LE(ends.node->Next(), network_.Now() + milliseconds(300));
+  Run(milliseconds(400));
+  EXPECT_FALSE(ends.node->IsTelling()) << "it waits for one that is silent";
+  EXPECT_EQ(Grow(PieceId{1}).error().code, ErrorCode::kUnavailable);
 }
 
 TEST_F(NodeTest, TimeThatARecallLeftIsNoMoreThanWhoEndsHas) {

@@ -160,6 +160,19 @@ TEST_F(ClusterTest, WhatALenderThatEndsTakesWithItIsLostAtOnceAndNotAfterItsLeas
   EXPECT_TRUE(Eventually([&] { return StatsOf(*home).cluster().pieces_lost() >= 1; }));
 }
 
+TEST_F(ClusterTest, WhatAHomeThatEndsHadIsFreeAtOnceAndNotAfterItsLease) {
+  const std::string there = FreeAddress();
+  const auto lender = Lender("b", there, {{"lease_s", "600"}});
+  drain_s_ = 1;
+  const auto home = Home({"b=" + there});
+  ASSERT_TRUE(Eventually([&] { return Reachable(*home) == MiB(256); }));
+  Store store = Connect(*home);
+  const std::vector<Held> held = Make(store, 20);
+  ASSERT_TRUE(Eventually([&] { return StatsOf(*lender).cluster().lent() > 0; }));
+  EXPECT_EQ(home->Kill(SIGTERM), 0);
+  EXPECT_TRUE(Eventually([&] { return StatsOf(*lender).cluster().lent() == 0; }));
+}
+
 TEST_F(ClusterTest, AnExplanationNamesTheNodeWhereATensorLies) {
   const std::string there = FreeAddress();
   const auto lender = Lender("b", there);
