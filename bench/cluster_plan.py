@@ -7,7 +7,8 @@ import random
 # Each kind of fault: what it does from its begin to its end.
 KINDS = {
     "kill": "a daemon is killed, and started again",
-    "pause": "a daemon is stopped for twice the lease",
+    "stop": "a daemon is asked to end, which it does in its own time, and started again",
+    "pause": "a daemon stands still for twice the lease",
     "link": "a node's link is down",
     "pair": "two nodes do not reach each other",
     "one-way": "what a node sends to another does not arrive",

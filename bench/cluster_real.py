@@ -214,6 +214,16 @@ class Cluster:
         self.start(node)
         self.away.discard(node)
 
+    def begin_stop(self, node):
+        self.away.add(node)
+        self.processes[node].send_signal(signal.SIGTERM)
+
+    def end_stop(self, node):
+        # It has its own time for what it lends, and for its jobs.
+        if (code := end(self.processes[node], signal.SIGTERM)) != 0:
+            self.crashes.append(f"{node} was asked to end, and ended with {code}")
+        self.end_kill(node)
+
     def begin_pause(self, node):
         self.away.add(node)
         self.processes[node].send_signal(signal.SIGSTOP)

@@ -19,7 +19,7 @@ void Loans::SetPeers(std::map<std::string, Peer> peers) {
   for (const auto& [name, loan] : loans_) {
     if (const auto peer = peers_.find(name); peer != peers_.end()) loan->SetPeer(peer->second);
   }
-  if (any_new && transport_ != nullptr) ask_at_ = std::min(ask_at_, transport_->Now());
+  if (any_new && transport_ != nullptr && !ended_) ask_at_ = std::min(ask_at_, transport_->Now());
 }
 
 uint32_t Loans::Partners() const {

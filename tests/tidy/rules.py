@@ -8,7 +8,7 @@ import ast
 import re
 import tomllib
 
-from tree import CODE, FLOORS, functions
+from tree import CODE, functions
 
 COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 70
@@ -39,6 +39,7 @@ ARROWS = {
     # Its native part is made of the client's torch adapter.
     "python": ("python/", "client/ravenstore.h", "client/client.h", "client/torch_"),
 }
+FLOORS = tuple(ARROWS)
 PUBLIC_HEADERS = ("client/ravenstore.h", "client/client.h", "client/torch.h")
 OPEN_END = r"(?:#|//|\*).*\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b(?!\(#\d+\))"
 TORCH_USERS = ("client/torch", "client/examples/", "python/native/")
@@ -130,12 +131,14 @@ def core_is_pure(tree):
 
 
 def cuda_stays_in_its_files(tree):
-    """CUDA's headers are seen by device/cuda*, the interceptor, torch's allocator, tests and
-    benchmarks only."""
+    """CUDA's headers are seen by device/cuda*, the interceptor and its elastic engine, torch's
+    allocator, tests and benchmarks only."""
     names = [
         name
         for name in tree.code_files(*FLOORS)
-        if not name.startswith(("device/cuda", "interceptor/", "client/torch_allocator_cuda"))
+        if not name.startswith(
+            ("device/cuda", "elastic/", "interceptor/", "client/torch_allocator_cuda")
+        )
     ]
     found = includes_matching(tree, names, CUDA, "CUDA belongs into device/cuda*: {}")
     # A libtorch without CUDA has no header to include, so its users have to ask.
@@ -490,6 +493,14 @@ def readme_tells_the_defaults(tree):
     return found
 
 
+def readme_has_every_folder(tree):
+    """README's table of folders leaves none out."""
+    folders = {folder(name) for name in tree.files if "/" in name and not name.startswith(".")}
+    rows = re.findall(r"^\|([^|]*)\|", tree.text("README.md"), re.M)
+    told = {folder(path) for row in rows for path in re.findall(r"`([\w/.]+)`", row)}
+    return [f"README.md: no row for {name}" for name in sorted(folders - told)]
+
+
 def comment_text(text):
     return "\n".join(re.findall(r"//[^\n]*|/\*.*?\*/", text, re.DOTALL))
 
@@ -554,4 +565,5 @@ RULES = [
     headers_say_what_they_are,
     pages_name_what_is_there,
     readme_tells_the_defaults,
+    readme_has_every_folder,
 ]

@@ -37,7 +37,8 @@ CLEAN = {
     "proto/BUILD": 'cc_library(name = "control_cc_proto", hdrs = ["control.h"])\n',
     "deploy/ravenstored.toml": '[limits]\nclients_max = 512\nhost_budget = 0\nslab = "64MiB"\n',
     "README.md": "See `core/a.h` and `core/*.cc`, and `core/`; `cuda.h` is somebody else's.\n\n"
-    "| `core/a.h`, `a.cc` | files |\n\n| `limits.clients_max` | 512 | processes |\n"
+    "| `core/a.h`, `a.cc` | files |\n| `proto`, `deploy`, `tests` | folders |\n\n"
+    "| `limits.clients_max` | 512 | processes |\n"
     "| `limits.host_budget` | all there is | of it |\n| `limits.slab` | 64 MiB | at least |\n"
     "```sh\nrm `core/gone.h`\n```\n",
 }
@@ -135,7 +136,7 @@ PLANTED = {
         ("core/planner.h", "// Threads: one. Errors: none.\n#pragma once\n", "speak of Owns"),
     ],
     rules.pages_name_what_is_there: [
-        ("README.md", "+It is in `core/gone.h`.\n", "README.md:11: there is no core/gone.h"),
+        ("README.md", "+It is in `core/gone.h`.\n", "README.md:12: there is no core/gone.h"),
         ("docs/a.md", "Run `core/gone --all`.\n", "docs/a.md:1: there is no core/gone"),
         ("docs/a.md", "| `core/a.h`, `gone.h` | files |\n", "there is no core/gone.h"),
     ],
@@ -143,6 +144,9 @@ PLANTED = {
         ("README.md", "+| `limits.clients_max` | 4096 | all |\n", "clients_max is 512, not 4096"),
         ("README.md", "+| `limits.host_budget` | 1 GiB | all |\n", "host_budget is 0, not 1 GiB"),
         ("README.md", "+| `limits.gone` | none | of it |\n", "limits.gone is None, not none"),
+    ],
+    rules.readme_has_every_folder: [
+        ("sim/a.h", "// Says what a is.\n#pragma once\n", "README.md: no row for sim"),
     ],
 }
 

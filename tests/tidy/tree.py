@@ -8,19 +8,6 @@ import re
 import subprocess
 
 CODE = (".cc", ".h", ".cu")
-FLOORS = (
-    "core",
-    "proto",
-    "ipc",
-    "device",
-    "transport",
-    "cluster",
-    "sim",
-    "daemon",
-    "client",
-    "interceptor",
-    "python",
-)
 
 
 def strip_comments(text):
