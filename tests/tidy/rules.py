@@ -130,6 +130,13 @@ def core_is_pure(tree):
     return found + lines_matching(tree, names, calls, "core is pure: {}")
 
 
+def one_thread_needs_no_locks(tree):
+    """What runs on whoever calls it, and so is not tested under ThreadSanitizer, has no threads."""
+    names = tree.code_files("cluster", "sim")
+    threads = re.compile(r"^(thread|mutex|shared_mutex|condition_variable|atomic|future)$")
+    return includes_matching(tree, names, threads, "of one thread, but includes {}")
+
+
 def cuda_stays_in_its_files(tree):
     """CUDA's headers are seen by device/cuda*, the interceptor and its elastic engine, torch's
     allocator, tests and benchmarks only."""
@@ -548,6 +555,7 @@ def constants_are_tuned_or_fixed(tree):
 RULES = [
     floors_include_downwards,
     core_is_pure,
+    one_thread_needs_no_locks,
     cuda_stays_in_its_files,
     boost_stays_in_ipc,
     protobuf_stays_inside,

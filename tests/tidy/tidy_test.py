@@ -54,6 +54,9 @@ PLANTED = {
         ("core/a.cc", "+auto t = std::chrono::steady_clock::now();\n", "steady_clock::now"),
         ("core/a.cc", '+void P() { printf("x"); }\n', "printf("),
     ],
+    rules.one_thread_needs_no_locks: [
+        ("sim/a.cc", "#include <mutex>\n", "of one thread, but includes mutex"),
+    ],
     rules.cuda_stays_in_its_files: [
         ("daemon/x.cc", "#include <cuda.h>\n", "cuda.h"),
         ("daemon/x.cc", "#ifdef WITH_CUDA\n#endif\n", "no backend by #if"),
