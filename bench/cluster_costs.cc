@@ -106,9 +106,12 @@ std::vector<Held> MakeRemote(Store& store) {
 }
 
 // Reads all in the order in which they were made, so that those on the lenders come first; each is
-// freed then. When the first was lost, or where none was, when the last was read. An empty `wrong`:
+// freed then, and the last before, so that there is room on the device though nothing can leave it
+// any more. When the first was lost, or where none was, when the last was read. An empty `wrong`:
 // all that was read was right.
 core::Tick ReadAll(Store& store, std::vector<Held> held, bool may_be_lost, std::string* wrong) {
+  store.free(std::move(held.back().tensor), nullptr);
+  held.pop_back();
   for (Held& one : held) {
     try {
       const void* data = store.get(one.tensor, nullptr, {.blocking = true});

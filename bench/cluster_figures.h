@@ -2,13 +2,9 @@
 // and reports every figure of its kind; `scale` < 1 shortens the runs.
 #pragma once
 
-#include <functional>
-
 #include "bench/figure.h"
 
 namespace ravenstore::bench {
-
-using Report = std::function<void(const Figure&)>;
 
 // Tensors out to another node and back in, beside a plain TCP stream and Redis in turn.
 void MeasureRemote(double scale, const Report& report);

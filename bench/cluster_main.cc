@@ -11,12 +11,10 @@ int main(int argc, char** argv) {
   double scale = 1;
   app.add_option("--scale", scale, "shortens (below 1) the runs")->check(CLI::Range(0.01, 10.0));
   CLI11_PARSE(app, argc, argv);
-  const auto report = [machine = ravenstore::bench::Machine("no GPU")](const auto& figure) {
-    std::printf("%s\n", ravenstore::bench::Json(figure, machine).c_str());
-    std::fflush(stdout);
-  };
-  ravenstore::bench::MeasureRemote(scale, report);
-  ravenstore::bench::MeasureIdle(scale, report);
-  ravenstore::bench::MeasureNodeLoss(report);
-  return 0;
+  return ravenstore::bench::Guarded([scale] {
+    const auto report = ravenstore::bench::PrintEach(ravenstore::bench::Machine("no GPU"));
+    ravenstore::bench::MeasureRemote(scale, report);
+    ravenstore::bench::MeasureIdle(scale, report);
+    ravenstore::bench::MeasureNodeLoss(report);
+  });
 }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 namespace ravenstore::bench {
 
@@ -50,6 +52,23 @@ std::string Json(const Figure& figure, const std::string& machine) {
   if (!figure.skipped.empty()) json += ", \"skipped\": " + Text(figure.skipped);
   if (!figure.detail.empty()) json += ", \"detail\": " + Text(figure.detail);
   return json + ", \"machine\": " + Text(machine) + "}";
+}
+
+Report PrintEach(std::string machine) {
+  return [machine = std::move(machine)](const Figure& figure) {
+    std::printf("%s\n", Json(figure, machine).c_str());
+    std::fflush(stdout);
+  };
+}
+
+int Guarded(const std::function<void()>& measure) {
+  try {
+    measure();
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
 }
 
 double Quantile(std::vector<double>& values, double fraction) {

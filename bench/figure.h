@@ -31,6 +31,15 @@ std::string Machine(const std::string& gpu);
 
 std::string Json(const Figure& figure, const std::string& machine);
 
+// Takes each figure as it is measured.
+using Report = std::function<void(const Figure&)>;
+// One that prints it as a line, at once.
+Report PrintEach(std::string machine);
+
+// Runs `measure`, and returns the program's exit code. What it throws is said on standard error,
+// and is 1: what `measure` had started has ended then.
+int Guarded(const std::function<void()>& measure);
+
 // The median; REQUIRES: not empty. Sorts.
 double Median(std::vector<double>& values);
 // The value that `fraction` of all do not exceed. Sorts.

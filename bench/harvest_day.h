@@ -1,13 +1,9 @@
 // Harvested memory on a node, simulated: a day as it is generated, and give-backs alone.
 #pragma once
 
-#include <functional>
-
 #include "bench/figure.h"
 
 namespace ravenstore::bench {
-
-using Report = std::function<void(const Figure&)>;
 
 // A tenant's training on one of 8 GPUs beside owners on the others. `scale` below 1 plays fewer
 // hours of the day.

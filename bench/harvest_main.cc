@@ -29,28 +29,17 @@ int Main(int argc, char** argv) {
   std::string gpu = "no GPU";
   app.add_option("--gpu-name", gpu, "what the figures call them");
   CLI11_PARSE(app, argc, argv);
-  if (!node.empty()) {
-    MeasureHarvestNode(node, [machine = Machine(gpu)](const Figure& figure) {
-      std::printf("%s\n", Json(figure, machine).c_str());
-      std::fflush(stdout);
-    });
-    return 0;
-  }
-  const auto report = [machine = Machine("no GPU, simulated")](const Figure& figure) {
-    std::printf("%s\n", Json(figure, machine).c_str());
-    std::fflush(stdout);
-  };
-  if (faults > 0) {
-    MeasureHarvestFaults(faults, seed, report);
-    return 0;
-  }
-  MeasureShares(scale, static_cast<uint32_t>(seed), report);
-  MeasureGiveBack(report);
-  MeasureBurst(report);
-  MeasureHarvestDay(scale, report);
-  MeasureUnawareOwners(scale, report);
-  MeasureHarvestFaults(static_cast<uint64_t>(kFaults * scale), seed, report);
-  return 0;
+  return Guarded([&] {
+    if (!node.empty()) return MeasureHarvestNode(node, PrintEach(Machine(gpu)));
+    const Report report = PrintEach(Machine("no GPU, simulated"));
+    if (faults > 0) return MeasureHarvestFaults(faults, seed, report);
+    MeasureShares(scale, static_cast<uint32_t>(seed), report);
+    MeasureGiveBack(report);
+    MeasureBurst(report);
+    MeasureHarvestDay(scale, report);
+    MeasureUnawareOwners(scale, report);
+    MeasureHarvestFaults(static_cast<uint64_t>(kFaults * scale), seed, report);
+  });
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // the simulator tells the truth.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "bench/figure.h"
@@ -11,8 +10,6 @@
 #include "sim/simulator.h"
 
 namespace ravenstore::bench {
-
-using Report = std::function<void(const Figure&)>;
 
 // Replays that did not get through, and where.
 struct Failures {

@@ -136,11 +136,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   // What is simulated depends on no GPU.
-  const std::string machine = Machine("no GPU");
-  const auto report = [&machine](const Figure& figure) {
-    std::printf("%s\n", Json(figure, machine).c_str());
-    std::fflush(stdout);
-  };
+  const Report report = PrintEach(Machine("no GPU"));
   if (options.vary) {
     MeasureConstants(*tuning, options.constants, report);
     return 0;

@@ -1,14 +1,11 @@
 // The figures of the store that need no GPU, on the host backend, and those that need one.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "bench/figure.h"
 
 namespace ravenstore::bench {
-
-using Report = std::function<void(const Figure&)>;
 
 // Each starts daemons of its own ($RAVENSTORE_DAEMON) and reports every figure of its kind. `scale`
 // < 1 shortens the runs.

@@ -16,15 +16,12 @@ int main(int argc, char** argv) {
   app.add_flag("--gpu,!--no-gpu", gpu, "the figures that need a GPU");
   app.add_option("--gpu-name", gpu_name, "what to call the GPU in the lines");
   CLI11_PARSE(app, argc, argv);
-  const std::string machine = ravenstore::bench::Machine(gpu_name);
-  const auto report = [&machine](const ravenstore::bench::Figure& figure) {
-    std::printf("%s\n", ravenstore::bench::Json(figure, machine).c_str());
-    std::fflush(stdout);
-  };
-  if (host) {
-    ravenstore::bench::MeasureStoreOnHost(scale, report);
-    ravenstore::bench::MeasureFileLink(scale, report);
-  }
-  if (gpu) ravenstore::bench::MeasureStoreOnGpu(scale, report);
-  return 0;
+  return ravenstore::bench::Guarded([&] {
+    const auto report = ravenstore::bench::PrintEach(ravenstore::bench::Machine(gpu_name));
+    if (host) {
+      ravenstore::bench::MeasureStoreOnHost(scale, report);
+      ravenstore::bench::MeasureFileLink(scale, report);
+    }
+    if (gpu) ravenstore::bench::MeasureStoreOnGpu(scale, report);
+  });
 }

@@ -143,8 +143,6 @@ class Nodes {
   std::thread thread_;
 };
 
-using Report = std::function<void(const Figure&)>;
-
 void ReportRequests(Nodes& nodes, const std::string& name, size_t count, const Report& report) {
   std::vector<double> seconds = nodes.Call(count, 1, 0, 0);
   const std::string detail = "no bulk, one at a time";
@@ -218,10 +216,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   std::signal(SIGPIPE, SIG_IGN);
-  const auto report = [machine = Machine("no GPU")](const Figure& figure) {
-    std::printf("%s\n", Json(figure, machine).c_str());
-    std::fflush(stdout);
-  };
+  const Report report = PrintEach(Machine("no GPU"));
   const auto bulk = static_cast<size_t>(1 + 200 * scale);
   const auto small = static_cast<size_t>(100 + 20'000 * scale);
   const auto measure = transport == "ucx" ? MeasureUcx : MeasureTls;

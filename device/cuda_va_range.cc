@@ -23,12 +23,6 @@ CUmemAccessDesc AccessBy(CUmemLocationType type, int id) {
   return {{type, id}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 }
 
-core::Error OnlyItsCreatorExports(Bytes offset) {
-  return {core::ErrorCode::kInvalidArgument,
-          "arena offset " + std::to_string(offset.count()) +
-              ": the chunk was imported, only its creator exports it"};
-}
-
 // The node that `gpu` is nearest to; 0 where the machine has none.
 int NearestNode(const CudaGpu& gpu) {
   return std::max(gpu.Attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID), 0);
@@ -99,7 +93,7 @@ class CudaVaRange : public VaRange {
 
   Result<ipc::UniqueFd> Export(Bytes offset) override {
     RAVEN_ASSIGN_OR_RETURN(auto chunk, chunks_.Find(offset));
-    if (!chunk->created()) return OnlyItsCreatorExports(offset);
+    if (!chunk->created()) return chunks_.Imported(offset);
     return ExportOf(*chunk);
   }
 
@@ -212,19 +206,13 @@ class RegisteredVaRange : public VaRange {
 
   Result<ipc::UniqueFd> Export(Bytes offset) override {
     RAVEN_ASSIGN_OR_RETURN(auto chunk, chunks_.Find(offset));
-    if (!chunk->memory) return OnlyItsCreatorExports(offset);
+    if (!chunk->memory) return chunks_.Imported(offset);
     return Duplicate(chunk->memory.get());
   }
 
   Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
     return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<RegisteredChunk>> {
-      RAVEN_ASSIGN_OR_RETURN(const Bytes whole, SizeOf(descriptor.get()));
-      if (whole != bytes) {
-        return core::Error{core::ErrorCode::kInvalidArgument,
-                           "import of " + std::to_string(bytes.count()) + " bytes from memory of " +
-                               std::to_string(whole.count())};
-      }
-      RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, descriptor.get()));
+      RAVEN_RETURN_IF_ERROR(range_.MapWhole(offset, bytes, descriptor.get()));
       return Register(ipc::UniqueFd(), offset, bytes);
     });
   }

@@ -94,23 +94,13 @@ class HostVaRange : public VaRange {
 
   Result<ipc::UniqueFd> Export(Bytes offset) override {
     RAVEN_ASSIGN_OR_RETURN(auto chunk, chunks_.Find(offset));
-    if (!chunk->memory) {
-      return core::Error{core::ErrorCode::kInvalidArgument,
-                         "arena offset " + std::to_string(offset.count()) +
-                             ": the chunk was imported, only its creator exports it"};
-    }
+    if (!chunk->memory) return chunks_.Imported(offset);
     return Duplicate(chunk->memory.get());
   }
 
   Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
     return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostChunk>> {
-      RAVEN_ASSIGN_OR_RETURN(const Bytes whole, SizeOf(descriptor.get()));
-      if (whole != bytes) {
-        return core::Error{core::ErrorCode::kInvalidArgument,
-                           "import of " + std::to_string(bytes.count()) + " bytes from memory of " +
-                               std::to_string(whole.count())};
-      }
-      RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, descriptor.get()));
+      RAVEN_RETURN_IF_ERROR(range_.MapWhole(offset, bytes, descriptor.get()));
       return std::make_shared<HostChunk>(bytes, nullptr);
     });
   }

@@ -66,6 +66,16 @@ core::Status Reservation::Map(core::Bytes offset, core::Bytes bytes, int memory)
   return core::Ok();
 }
 
+core::Status Reservation::MapWhole(core::Bytes offset, core::Bytes bytes, int memory) {
+  RAVEN_ASSIGN_OR_RETURN(const core::Bytes whole, SizeOf(memory));
+  if (whole != bytes) {
+    return core::Error{core::ErrorCode::kInvalidArgument,
+                       "import of " + std::to_string(bytes.count()) + " bytes from memory of " +
+                           std::to_string(whole.count())};
+  }
+  return Map(offset, bytes, memory);
+}
+
 core::Status Reservation::Populate(core::Bytes offset, core::Bytes bytes) {
   const int done = madvise(base_ + offset.count(), bytes.count(), MADV_POPULATE_WRITE);
   if (done != 0 && errno != EINVAL) return SystemError("populate shared memory (madvise)");

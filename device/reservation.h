@@ -25,6 +25,8 @@ class Reservation {
 
   // Maps the first `bytes` of `memory`, shared and writable, at `offset`.
   core::Status Map(core::Bytes offset, core::Bytes bytes, int memory);
+  // The same of memory that came from elsewhere. kInvalidArgument: it is not of that size.
+  core::Status MapWhole(core::Bytes offset, core::Bytes bytes, int memory);
   // Gives the mapped range its pages now rather than at the first touch of each; kSystem if there
   // are not so many. A kernel before 5.14 cannot, and leaves it to the touches.
   core::Status Populate(core::Bytes offset, core::Bytes bytes);

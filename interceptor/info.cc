@@ -9,34 +9,55 @@
 
 namespace interceptor = ravenstore::interceptor;
 
-RAVEN_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
-  RAVEN_BEGIN(cuMemGetInfo_v2);
-  const interceptor::Within within;
-  const CUresult result = real(free, total);
+namespace {
+
+// All of these are told for the budget instead of the device.
+template <typename T>
+CUresult ShowInfo(CUresult result, T* free, T* total) {
   if (result != CUDA_SUCCESS || free == nullptr || total == nullptr || !interceptor::Start()) {
     return result;
   }
   uint64_t left = *free;
   uint64_t size = *total;
   interceptor::Show(interceptor::CurrentRow(), &size, &left);
-  *free = left;
-  *total = size;
+  *free = static_cast<T>(left);
+  *total = static_cast<T>(size);
   return result;
+}
+
+template <typename T>
+CUresult ShowTotal(CUresult result, T* bytes, CUdevice device) {
+  if (result != CUDA_SUCCESS || bytes == nullptr || !interceptor::Start()) return result;
+  uint64_t size = *bytes;
+  interceptor::Show(interceptor::RowOf(device), &size, nullptr);
+  *bytes = static_cast<T>(size);
+  return result;
+}
+
+}  // namespace
+
+RAVEN_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+  RAVEN_BEGIN(cuMemGetInfo_v2);
+  const interceptor::Within within;
+  return ShowInfo(real(free, total), free, total);
 }
 
 RAVEN_EXPORT CUresult cuMemGetInfo(unsigned int* free, unsigned int* total) {
   RAVEN_BEGIN(cuMemGetInfo);
   const interceptor::Within within;
-  const CUresult result = real(free, total);
-  if (result != CUDA_SUCCESS || free == nullptr || total == nullptr || !interceptor::Start()) {
-    return result;
-  }
-  uint64_t left = *free;
-  uint64_t size = *total;
-  interceptor::Show(interceptor::CurrentRow(), &size, &left);
-  *free = static_cast<unsigned int>(left);
-  *total = static_cast<unsigned int>(size);
-  return result;
+  return ShowInfo(real(free, total), free, total);
+}
+
+RAVEN_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
+  RAVEN_BEGIN(cuDeviceTotalMem_v2);
+  const interceptor::Within within;
+  return ShowTotal(real(bytes, device), bytes, device);
+}
+
+RAVEN_EXPORT CUresult cuDeviceTotalMem(unsigned int* bytes, CUdevice device) {
+  RAVEN_BEGIN(cuDeviceTotalMem);
+  const interceptor::Within within;
+  return ShowTotal(real(bytes, device), bytes, device);
 }
 
 // What the engine serves counts as the default pool's, where the program asked for it: frameworks
@@ -76,28 +97,6 @@ RAVEN_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribu
   return result;
 }
 
-RAVEN_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
-  RAVEN_BEGIN(cuDeviceTotalMem_v2);
-  const interceptor::Within within;
-  const CUresult result = real(bytes, device);
-  if (result != CUDA_SUCCESS || bytes == nullptr || !interceptor::Start()) return result;
-  uint64_t size = *bytes;
-  interceptor::Show(interceptor::RowOf(device), &size, nullptr);
-  *bytes = size;
-  return result;
-}
-
-RAVEN_EXPORT CUresult cuDeviceTotalMem(unsigned int* bytes, CUdevice device) {
-  RAVEN_BEGIN(cuDeviceTotalMem);
-  const interceptor::Within within;
-  const CUresult result = real(bytes, device);
-  if (result != CUDA_SUCCESS || bytes == nullptr || !interceptor::Start()) return result;
-  uint64_t size = *bytes;
-  interceptor::Show(interceptor::RowOf(device), &size, nullptr);
-  *bytes = static_cast<unsigned int>(size);
-  return result;
-}
-
 namespace {
 
 // The row of NVML's device: both name it by UUID. Before the driver is loaded there are no rows,
@@ -117,37 +116,32 @@ int RowOfNvml(nvmlDevice_t device) {
   return interceptor::RowOfUuid(uuid);
 }
 
-}  // namespace
-
-RAVEN_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
-  constexpr nvmlReturn_t kUninitialized = 1;
-  auto* real = RAVEN_REAL(nvmlDeviceGetMemoryInfo);
-  if (real == nullptr) return kUninitialized;
-  const nvmlReturn_t result = real(device, memory);
-  if (result != 0 || memory == nullptr) return result;
-  uint64_t total = memory->total;
-  uint64_t free = memory->free;
-  interceptor::Show(RowOfNvml(device), &total, &free);
-  if (total != memory->total) memory->used = total - free;
-  memory->total = total;
-  memory->free = free;
-  return result;
-}
-
-RAVEN_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* memory) {
-  constexpr nvmlReturn_t kUninitialized = 1;
-  auto* real = RAVEN_REAL(nvmlDeviceGetMemoryInfo_v2);
-  if (real == nullptr) return kUninitialized;
-  const nvmlReturn_t result = real(device, memory);
+// Memory is one of NVML's structs.
+template <typename Memory>
+nvmlReturn_t ShowMemory(nvmlReturn_t result, nvmlDevice_t device, Memory* memory) {
   if (result != 0 || memory == nullptr) return result;
   uint64_t total = memory->total;
   uint64_t free = memory->free;
   interceptor::Show(RowOfNvml(device), &total, &free);
   if (total != memory->total) {
     memory->used = total - free;
-    memory->reserved = 0;
+    if constexpr (requires { memory->reserved; }) memory->reserved = 0;
   }
   memory->total = total;
   memory->free = free;
   return result;
+}
+
+constexpr nvmlReturn_t kUninitialized = 1;
+
+}  // namespace
+
+RAVEN_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
+  auto* real = RAVEN_REAL(nvmlDeviceGetMemoryInfo);
+  return real == nullptr ? kUninitialized : ShowMemory(real(device, memory), device, memory);
+}
+
+RAVEN_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* memory) {
+  auto* real = RAVEN_REAL(nvmlDeviceGetMemoryInfo_v2);
+  return real == nullptr ? kUninitialized : ShowMemory(real(device, memory), device, memory);
 }
