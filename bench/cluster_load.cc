@@ -128,9 +128,7 @@ int Main(int argc, char** argv) {
     add(1000, 300);
   }
   for (Run& run : runs) Simulate(&run);
-  for (const Figure& figure : Figures(runs)) {
-    std::printf("%s\n", Json(figure, "simulated").c_str());
-  }
+  std::ranges::for_each(Figures(runs), PrintEach("simulated"));
   return 0;
 }
 

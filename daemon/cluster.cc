@@ -245,7 +245,12 @@ void Cluster::Run() {
     if (now >= look_at_) Look(now);
     if (handing_over_ && !took_ && node_->lent() == Bytes{}) handed_over_ = true;
   }
-  for (node_->End(); node_->IsTelling(); node_->Advance()) transport_->Poll(node_->Next());
+  node_->End();
+  // Next before IsTelling: were its time over between the two, Next would not end with it.
+  for (core::Tick next = node_->Next(); node_->IsTelling(); next = node_->Next()) {
+    transport_->Poll(next);
+    node_->Advance();
+  }
 }
 
 void Cluster::HandOver(core::Duration within) {
