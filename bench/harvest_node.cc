@@ -47,7 +47,7 @@ class Node {
         << "\nreserve = " << size(unit) << "\nsample_ms = 10\nrise_s = 0\nstep = "
         << size(std::min<uint64_t>(unit / 4, core::MiB(256).count())) << '\n'
         << (host ? "[devices]\nslab = \"2MiB\"\n[host_backend]\ndevices = 2\ntotal = " +
-                       size(10 * unit) + "\nbytes_per_second = 1e9\npeer_bytes_per_second = 1e10\n"
+                       size(10 * unit) + "\nbytes_per_second = 2e8\npeer_bytes_per_second = 1e10\n"
                  : "");
   }
 

@@ -26,6 +26,7 @@ class Stage:
         self.passed = 0
         self.failed = []
         self.skipped = []
+        self.words = {}  # of cases that failed: what they said
         self.logs = {}  # of targets that failed, with how: the last lines of test.log
 
     def add(self, verdict, name, reason=""):
@@ -33,6 +34,8 @@ class Stage:
             self.passed += 1
         elif verdict == "failed":
             self.failed.append(name)
+            if reason:
+                self.words[name] = reason
         else:
             self.skipped.append([name, reason or "no reason given"])
 
@@ -45,8 +48,10 @@ class Stage:
 
 def case_verdict(case):
     """("passed" | "failed" | "skipped", reason) of a <testcase>."""
-    if case.find("failure") is not None or case.find("error") is not None:
-        return "failed", ""
+    for kind in ("failure", "error"):
+        if (failed := case.find(kind)) is not None:
+            words = failed.get("message") or failed.text or ""
+            return "failed", " ".join(words.split())[:WORDS]
     skipped = case.find("skipped")
     if skipped is not None or case.get("result") == "skipped":
         words = "" if skipped is None else skipped.get("message") or skipped.text or ""
@@ -69,6 +74,7 @@ def end_of(path, lines):
 # What whoever reads no more than the end of a run sees of what failed.
 LOG_LINES = 30
 LOGS = 5
+WORDS = 600
 
 
 def add_cases(stage, label, status, xml_path):
@@ -213,12 +219,18 @@ def total(results_path):
     except FileNotFoundError:
         stages = []
     passed = sum(stage["passed"] for stage in stages)
-    failed = [f"{stage['name']}: {name}" for stage in stages for name in stage["failed"]]
+    failed = [
+        (f"{stage['name']}: {name}", stage.get("words", {}).get(name))
+        for stage in stages
+        for name in stage["failed"]
+    ]
     skipped = sum(len(stage["skipped"]) for stage in stages)
     print_skipped(stages)
     print_logs(stages)
-    for name in failed:
+    for name, words in failed:
         print(f"FAILED  {name}")
+        if words:
+            print(f"    {words}")
     print(f"{passed} passed, {len(failed)} failed, {skipped} skipped")
     return 1 if failed or not passed else 0
 

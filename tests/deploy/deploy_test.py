@@ -780,6 +780,11 @@ class ReportTest(InFolder):
         self.report([self.result("//a:t", "PASSED", CASES)], 0)
         self.assertNotIn("----", self.said)
 
+    def test_what_a_failed_case_said_is_told_beside_its_name(self):
+        said = CASES.replace('message="x"', 'message="one&#10;  two"')
+        self.report([self.configured("//a:t"), self.result("//a:t", "FAILED", said)], 3)
+        self.assertRegex(self.said, r"FAILED  tests: //a:t \S+\n    one two\n1 passed, 1 failed")
+
     def test_a_crash_after_passing_cases_is_a_failure(self):
         good = CASES.replace('<failure message="x"/>', "")
         events = [self.configured("//a:t"), self.result("//a:t", "FAILED", good)]

@@ -25,8 +25,7 @@ OTHER_USER = 64002
 ATTACKER = 64010  # and up
 # The clients talk to no daemon of a stranger's.
 os.environ["RAVENSTORE_DAEMON_USER"] = str(DAEMON_USER)
-# Small enough that one user's greed is everybody's trouble. The pool grows in one step, so that its
-# descriptors are no residue.
+# Small enough that one user's greed is everybody's trouble.
 SIZES = """
 [devices]
 backend = "host"
@@ -40,6 +39,8 @@ step = "256MiB"
 total = "256MiB"
 """
 PATIENCE = 20
+LENT_MEMORY = "/memfd:ravenstore (deleted)"  # as /proc shows a device's memory, and a pool's
+NOTHING = (0, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +55,6 @@ class Attack:
     count: int = 0
     ready: float = PATIENCE  # seconds that it may take to be under way
     may_be_impossible: bool = False
-    # Descriptors that are no residue: the pool made way, and grew anew in so many steps more.
-    steps: int = 0
 
     def starts(self):
         """(what, user) of each process."""
@@ -93,8 +92,8 @@ ATTACKS = {
         Attack("hold_recording"),
         Attack("hold_device"),
         Attack("hold_host"),
-        Attack("hold_pinned", steps=1),
-        Attack("pinned_churn", processes=2, steps=1),
+        Attack("hold_pinned"),
+        Attack("pinned_churn", processes=2),
         Attack("linger"),
         Attack("linger_by_users", does=("linger",), processes=8, users=8),
         Attack("page_stalled", may_be_impossible=True),
@@ -270,14 +269,33 @@ class Daemon:
                 return int(line.split()[1]) * 1024
         return 0
 
+    def holds(self):
+        """Threads, descriptors, and bytes of memory that it lends to clients. That memory's own
+        descriptors are not counted: a pool that made way grows anew in as many steps as it can.
+        """
+        descriptors = memory = 0
+        for link in pathlib.Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                if os.readlink(link) == LENT_MEMORY:
+                    memory += link.stat().st_size
+                else:
+                    descriptors += 1
+        return self.threads(), descriptors, memory
+
+    def holds_alone(self, clients=0):
+        """What it holds once no more than so many clients are there."""
+        if not eventually(lambda: len(self.clients()) <= clients):
+            raise RuntimeError("clients that ended are still there: " + self.log()[-2000:])
+        return self.holds()
+
     def residue(self, before, timeout=PATIENCE):
-        """Threads and descriptors more than `before`, once that is none or patience ran out."""
+        """What it holds more than `before`, once that is nothing or patience ran out."""
 
         def left():
-            return max(0, self.threads() - before[0]), max(0, self.descriptors() - before[1])
+            return tuple(max(0, now - then) for now, then in zip(self.holds(), before, strict=True))
 
-        eventually(lambda: not self.alive() or left() == (0, 0), timeout)
-        return left() if self.alive() else (0, 0)
+        eventually(lambda: not self.alive() or not any(left()), timeout)
+        return left() if self.alive() else NOTHING
 
 
 class Honest:
@@ -395,7 +413,8 @@ def impossible(stage, attack):
 def measure(stage, attack, pairs, seconds):
     """The figures of an attack: of interleaved pairs, the medians.
 
-    ratio, p99_ms, baseline_p99_ms, failures, threads, descriptors (residues), alive, root_served,
+    ratio, p99_ms, baseline_p99_ms, failures, threads, descriptors, memory (residues), alive,
+    root_served,
     or the reason in `skipped`.
     """
     why = impossible(stage, attack)
@@ -404,12 +423,12 @@ def measure(stage, attack, pairs, seconds):
     with Daemon(stage) as daemon:
         Honest(daemon, 0.3).result()
         keeper = present(daemon) if attack.name in TAKES_MEMORY else None
-        before = daemon.threads(), daemon.descriptors()
+        before = daemon.holds_alone(clients=0 if keeper is None else 1)
         plain, attacked = [], []
         for _ in range(pairs):
             plain.append(baseline(daemon, attack, seconds))
             attacked.append(under(daemon, attack, seconds))
-        residue = daemon.residue(before)
+        threads, descriptors, memory = daemon.residue(before)
         if keeper is not None:
             keeper.process.kill()
             keeper.process.communicate()
@@ -427,8 +446,9 @@ def measure(stage, attack, pairs, seconds):
             "baseline_rate": rate,
             "failures": sum(each["failures"] for each in attacked),
             "error": next((each["error"] for each in attacked if each["error"]), ""),
-            "threads": residue[0],
-            "descriptors": max(0, residue[1] - attack.steps),
+            "threads": threads,
+            "descriptors": descriptors,
+            "memory": memory,
             "alive": daemon.alive(),
             "held": max(each["held"] for each in attacked),
             "root_served": all(each["root_served"] for each in attacked),

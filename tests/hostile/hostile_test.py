@@ -75,14 +75,15 @@ class HostileTest(unittest.TestCase):
         with hostile.Daemon(self.stage) as daemon:
             self.serves(daemon, seconds=0.5, least=1)
             present = self.is_present(daemon) if attack.name in hostile.TAKES_MEMORY else None
-            before = daemon.threads(), daemon.descriptors()
+            before = daemon.holds_alone(clients=0 if present is None else 1)
             flags = ["--pinned"] if attack.name in hostile.TAKES_PINNED else []
             with hostile.Attackers(daemon, attack, 60):
                 self.serves(daemon, flags=flags)
                 self.assertIsNotNone(daemon.status(), "root's ravenctl is not served")
                 self.assertLess(daemon.descriptors(), DESCRIPTORS_MOST)
             self.assertTrue(daemon.alive(), daemon.log()[-2000:])
-            self.assertEqual(daemon.residue(before), (0, 0), "threads and descriptors are left")
+            left = daemon.residue(before)
+            self.assertEqual(left, hostile.NOTHING, "threads, descriptors or memory are left")
             if present is not None:
                 present.kill()
                 present.wait()
