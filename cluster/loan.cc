@@ -318,6 +318,8 @@ void Loan::Advance() {
       renew_at_ = std::min(renew_at_, Now());
       EndTransfers([](const Transfer&) { return true; });
     } else if (Now() >= give_up_at_) {
+      // The lender may have heard of this home since, and keeps them for it.
+      TellReleased();
       Lose({slots_.begin(), slots_.end()},
            {ErrorCode::kLost, "nothing was heard of the lender " + lender_ + " in time"});
     }

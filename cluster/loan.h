@@ -4,7 +4,7 @@
 // It connects, opens and renews by itself. The lease counts from before the renewal was sent, less
 // 10%, for the lender's clock may go faster. Once that has passed nothing is read or written, and
 // what is under way ends, until a renewal is answered: revalidated. Not revalidated within
-// `revalidate_within`: its slots are lost.
+// `revalidate_within`: its slots are lost, and the lender is told so once it can be.
 //
 // Threads: one, the transport's. Errors: of calls, what the lender refused with, or kUnavailable
 // (no connection, or the lease ended), kTimedOut, kCorrupt (the answer is none).

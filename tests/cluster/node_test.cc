@@ -329,6 +329,30 @@ TEST_F(NodeTest, WhatIsGivenBackWithoutAConnectionIsFreeOnceThereIsOne) {
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
 }
 
+// Else the lender keeps it for its home, to which it then offers less. What the home had sent before
+// may be answered after.
+TEST_F(NodeTest, WhatWasGivenUpIsFreeOnceTheLenderIsHeardOfAgain) {
+  Machine& machine = Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  network_.SetLink("home", "lender", {.delay = milliseconds(100)});
+  int lost = 0;
+  for (Duration cut = milliseconds(3500); cut < seconds(7); cut += milliseconds(50)) {
+    GrowAndWrite();
+    network_.Cut("home", "lender");
+    Run(cut);
+    network_.Heal("home", "lender");
+    Run(seconds(2));
+    const bool is_lost = !std::exchange(machine.lost, {}).empty();
+    lost += is_lost ? 1 : 0;
+    if (!is_lost) home().Shrink(kPiece);
+    Run(seconds(6));
+    EXPECT_EQ(lender.node->lent(), core::Bytes{}) << core::Milliseconds(cut) << " ms";
+    EXPECT_EQ(machine.most, 1u) << core::Milliseconds(cut) << " ms";
+  }
+  EXPECT_GT(lost, 10);
+  EXPECT_LT(lost, 70);
+}
+
 TEST_F(NodeTest, ARecalledPieceGoesToAnotherLender) {
   Start("home", 1, 0);
   Machine& first = Start("first", 2, 1);
