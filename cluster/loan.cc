@@ -114,11 +114,10 @@ void Loan::OnOpenAnswer(const Incarnation& lender, const Result<std::string>& an
     Lose({slots_.begin(), slots_.end()},
          {ErrorCode::kLost, "the lender " + lender_ + " was restarted"});
   }
+  // First: what the lender keeps for this home, which knows nothing of it, is no part of its offer.
+  Renew();
   if (slots_.empty()) AskForOffer();
-  if (!slots_.empty() || OwesWord()) {
-    Renew();
-    if (usable()) listener_->OnUsable(this);
-  }
+  if (!slots_.empty() && usable()) listener_->OnUsable(this);
 }
 
 void Loan::Ask(const AnyRequest& request, Tick deadline,

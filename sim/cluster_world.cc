@@ -25,6 +25,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr Duration kLease = std::chrono::seconds(1);
+constexpr Duration kKeepExpired = kLease * 3;
 constexpr Duration kStoreDelay = milliseconds(1);
 constexpr uint32_t kSlots = 6;           // of a lender, at most
 constexpr uint32_t kAdvancesMax = 1000;  // of one node at one instant
@@ -85,6 +86,7 @@ class World {
   void AtEnd();
   void Repair();
   void Found();
+  void Remembered();
 
   const ClusterRun run_;
   std::mt19937_64 random_;
@@ -162,7 +164,7 @@ ClusterMember::Options World::Options() {
   home.loans.loan.backoff_most = kLease / 2;
   cluster::Lender::Options& lender = options.node.lender;
   lender.lease = kLease;
-  lender.keep_expired = kLease * 3;
+  lender.keep_expired = kKeepExpired;
   lender.home_slots_max = 4;
   lender.recall_least = kLease / 4;
   options.membership.lease = kLease * 2;
@@ -407,8 +409,28 @@ void World::Found() {
   }
 }
 
+// No lender keeps for a home what that home knows nothing of, and would have it offered.
+void World::Remembered() {
+  for (const auto& player : players_) {
+    for (const cluster::Loan::View& loan : player->node.node().home().Lenders()) {
+      if (counts_.Violations() > 0 || !loan.connected) continue;
+      uint32_t kept = 0;
+      for (const auto& home : by_name_.at(loan.lender)->node.node().Homes()) {
+        if (home.home == player->node.name()) kept += home.slots;
+      }
+      if (kept == loan.slots) continue;
+      ++counts_.late_calls;
+      counts_.first = "all is well again, and " + loan.lender + " keeps " + std::to_string(kept) +
+                      " slots for " + player->node.name() + ", which has " +
+                      std::to_string(loan.slots);
+    }
+  }
+}
+
 void World::AtEnd() {
   Repair();
+  StepTo(Now() + kKeepExpired - kLease / 2);
+  Remembered();
   StepTo(Now() + kLease * 20);
   Found();
   const Tick deadline = Now() + kLease * 5;

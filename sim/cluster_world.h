@@ -6,7 +6,7 @@
 //
 // The nodes are cluster/node.h's with cluster/membership.h, in virtual time (sim/cluster_member.h):
 // a run follows from its seed and nothing else. What is judged is ClusterCounts; nodes that have
-// not found each other a while after all is well again are late, too.
+// not found each other a while after all is well again, or keep what nobody has, are late, too.
 #pragma once
 
 #include <cstdint>

@@ -353,6 +353,21 @@ TEST_F(NodeTest, WhatWasGivenUpIsFreeOnceTheLenderIsHeardOfAgain) {
   EXPECT_LT(lost, 70);
 }
 
+TEST_F(NodeTest, WhatWasGivenUpIsFreeOnceTheLenderIsAskedAnew) {
+  Machine& machine = Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  for (const char* const name : {"a", "b", "c"}) Start(name, 3, 0);
+  network_.Cut("home", "lender");
+  network_.Drop("home", "lender");
+  Run(seconds(15));  // others have its place among those who are asked
+  ASSERT_EQ(machine.lost, std::vector{kPiece});
+  network_.Heal("home", "lender");
+  Run(seconds(15));
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+  EXPECT_TRUE(Grow().ok());
+}
+
 TEST_F(NodeTest, ARecalledPieceGoesToAnotherLender) {
   Start("home", 1, 0);
   Machine& first = Start("first", 2, 1);
@@ -719,8 +734,11 @@ TEST_F(NodeTest, ALenderThatHasForgottenTheConnectionIsConnectedToAnew) {
     connections.insert(connection);
     if (std::holds_alternative<ChallengeRequest>(request)) return Encode(ChallengeAnswer{});
     if (std::holds_alternative<OpenRequest>(request)) return Encode(OpenAnswer{});
-    if (connections.size() > 1) return Encode(OfferAnswer{.slots = 3});
-    return core::Error{ErrorCode::kWrongState, "no loan is open on this connection"};
+    if (connections.size() == 1) {
+      return core::Error{ErrorCode::kWrongState, "no loan is open on this connection"};
+    }
+    if (std::holds_alternative<RenewRequest>(request)) return Encode(RenewAnswer{.lease = seconds(5)});
+    return Encode(OfferAnswer{.slots = 3});
   };
   lender.transport = network_.Add("lender", &lender);
   machine.node->SetPeers({{"lender", {.address = "lender"}}});
