@@ -215,6 +215,10 @@ class Cluster:
         self.away.discard(node)
 
     def begin_stop(self, node):
+        # One that has just begun would end as any program does that has not come far.
+        deadline = time.monotonic() + START_S
+        while node not in self.answers() and time.monotonic() < deadline:
+            time.sleep(0.05)
         self.away.add(node)
         self.processes[node].send_signal(signal.SIGTERM)
 

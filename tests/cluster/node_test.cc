@@ -329,8 +329,8 @@ TEST_F(NodeTest, WhatIsGivenBackWithoutAConnectionIsFreeOnceThereIsOne) {
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
 }
 
-// Else the lender keeps it for its home, to which it then offers less. What the home had sent before
-// may be answered after.
+// Else the lender keeps it for its home, to which it then offers less. What the home had sent
+// before may be answered after.
 TEST_F(NodeTest, WhatWasGivenUpIsFreeOnceTheLenderIsHeardOfAgain) {
   Machine& machine = Start("home", 1, 0);
   Machine& lender = Start("lender", 2, 1);
@@ -737,7 +737,8 @@ TEST_F(NodeTest, ALenderThatHasForgottenTheConnectionIsConnectedToAnew) {
     if (connections.size() == 1) {
       return core::Error{ErrorCode::kWrongState, "no loan is open on this connection"};
     }
-    if (std::holds_alternative<RenewRequest>(request)) return Encode(RenewAnswer{.lease = seconds(5)});
+    if (std::holds_alternative<RenewRequest>(request))
+      return Encode(RenewAnswer{.lease = seconds(5)});
     return Encode(OfferAnswer{.slots = 3});
   };
   lender.transport = network_.Add("lender", &lender);
