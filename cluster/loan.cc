@@ -138,8 +138,11 @@ void Loan::Ask(const AnyRequest& request, Tick deadline,
 
 void Loan::Renew() {
   renewing_ = true;
-  const Renewal renewal{.sent = options_.lease_clock(), .released = released_, .named = slots_};
   const uint64_t settled = borrowing_.empty() ? borrows_ : *borrowing_.begin() - 1;
+  // Of borrows that failed behind one that is under way the lender cannot learn yet.
+  const Renewal renewal{.sent = options_.lease_clock(),
+                        .released = settled == borrows_ ? released_ : told_,
+                        .named = slots_};
   const Duration timeout = lease_.count() > 0 ? lease_ / kRenewalsEachLease : options_.call_timeout;
   Ask(RenewRequest{.settled = settled, .slots = {slots_.begin(), slots_.end()}}, Now() + timeout,
       [this, renewal](const Result<std::string>& answer) { OnRenewAnswer(renewal, answer); });

@@ -368,6 +368,27 @@ TEST_F(NodeTest, WhatWasGivenUpIsFreeOnceTheLenderIsAskedAnew) {
   EXPECT_TRUE(Grow().ok());
 }
 
+TEST_F(NodeTest, WhatWasLentTooLateIsFreeSoonThoughAnEarlierBorrowIsStillUnderWay) {
+  Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 2);
+  network_.SetLink("home", "lender", {.delay = milliseconds(200)});
+  Run(seconds(3));
+  lender.node->SetLendable({});  // which the home does not know yet
+  std::vector<Status> ended;
+  const auto end = [&ended](const Status& status) { ended.push_back(status); };
+  home().Grow(PieceId{0}, network_.Now() + seconds(3), end);
+  Run(milliseconds(50));
+  home().Grow(PieceId{1}, network_.Now() + milliseconds(250), end);
+  Run(milliseconds(175));  // the first has come there, the second has not
+  lender.node->SetLendable(kSizes.piece);
+  Run(milliseconds(50));
+  EXPECT_EQ(lender.node->lent(), kSizes.piece);
+  Run(seconds(2));
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+  ASSERT_EQ(ended.size(), 2u);
+  EXPECT_FALSE(ended[0].ok() || ended[1].ok());
+}
+
 TEST_F(NodeTest, ARecalledPieceGoesToAnotherLender) {
   Start("home", 1, 0);
   Machine& first = Start("first", 2, 1);
