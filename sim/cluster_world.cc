@@ -86,7 +86,8 @@ class World {
   void AtEnd();
   void Repair();
   void Found();
-  void Remembered();
+  std::set<std::pair<std::string, std::string>> Forgotten() const;
+  void NoneForgotten();
 
   const ClusterRun run_;
   std::mt19937_64 random_;
@@ -409,28 +410,37 @@ void World::Found() {
   }
 }
 
-// No lender keeps for a home what that home knows nothing of, and would have it offered.
-void World::Remembered() {
+// For whom lenders that are connected keep slots that these homes know nothing of: home and lender.
+std::set<std::pair<std::string, std::string>> World::Forgotten() const {
+  std::set<std::pair<std::string, std::string>> forgotten;
   for (const auto& player : players_) {
     for (const cluster::Loan::View& loan : player->node.node().home().Lenders()) {
-      if (counts_.Violations() > 0 || !loan.connected) continue;
       uint32_t kept = 0;
       for (const auto& home : by_name_.at(loan.lender)->node.node().Homes()) {
         if (home.home == player->node.name()) kept += home.slots;
       }
-      if (kept == loan.slots) continue;
-      ++counts_.late_calls;
-      counts_.first = "all is well again, and " + loan.lender + " keeps " + std::to_string(kept) +
-                      " slots for " + player->node.name() + ", which has " +
-                      std::to_string(loan.slots);
+      if (loan.connected && kept > loan.slots) forgotten.emplace(player->node.name(), loan.lender);
     }
+  }
+  return forgotten;
+}
+
+// They are in no offer to that home, and so are to be free before they expire. Twice, for a loan
+// may just have been begun anew.
+void World::NoneForgotten() {
+  StepTo(Now() + kKeepExpired - kLease * 3 / 4);
+  const auto before = Forgotten();
+  StepTo(Now() + kLease / 2);
+  for (const auto& [home, lender] : Forgotten()) {
+    if (counts_.Violations() > 0 || !before.contains({home, lender})) continue;
+    ++counts_.late_calls;
+    counts_.first = "all is well again, and " + lender + " keeps what " + home + " has forgotten";
   }
 }
 
 void World::AtEnd() {
   Repair();
-  StepTo(Now() + kKeepExpired - kLease / 2);
-  Remembered();
+  NoneForgotten();
   StepTo(Now() + kLease * 20);
   Found();
   const Tick deadline = Now() + kLease * 5;
