@@ -173,7 +173,7 @@ class Loan {
 
   std::set<SlotRef> slots_;
   // How often slots were given back, and how many of these times the lender knows of: a renewal
-  // that was sent later, and answered, did not name them.
+  // that was sent later, with no borrow under way, and was answered did not name them.
   uint64_t released_ = 0;
   uint64_t told_ = 0;
   uint32_t offered_ = 0;

@@ -425,8 +425,8 @@ std::set<std::pair<std::string, std::string>> World::Forgotten() const {
   return forgotten;
 }
 
-// They are in no offer to that home, and so are to be free before they expire. Twice, for a loan
-// may just have been begun anew.
+// What a lender keeps for a home is missing in what it offers that home: it is to be free before it
+// expires. Looks twice, for a loan may just have been begun anew.
 void World::NoneForgotten() {
   StepTo(Now() + kKeepExpired - kLease * 3 / 4);
   const auto before = Forgotten();
