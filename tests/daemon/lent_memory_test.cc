@@ -271,10 +271,18 @@ TEST_F(LentMemoryTest, ASlowLenderKeepsOnlyThoseWaitingThatNeedIt) {
   std::vector<Held> held = Make(store, 10);
   Store other = Connect();
   std::vector<Held> others = Make(other, 1);
+  // In use, so that its slab, which has room for more, does not leave for the first client's.
+  other.get(others.front().tensor, nullptr, {.access = Access::kReadOnly, .blocking = true});
   lenders_->SetSlow(true);
   auto more = std::async(std::launch::async, [&] { return Make(store, 12); });
   lenders_->AwaitMake();
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(Read(other, others.front()), Outcome::kRight);
+  uint64_t others_seeds = 1000;
+  for (int i = 0; i < 5; ++i) {
+    std::vector<Held> small = MakeHeld(other, 1, KiB(4), &others_seeds);
+    EXPECT_EQ(ReadHeld(other, small.front(), KiB(4)), Outcome::kRight);
+    other.free(std::move(small.front().tensor), nullptr);
+  }
+  other.put(others.front().tensor, nullptr);
   lenders_->SetSlow(false);
   std::vector<Held> made = more.get();
   ExpectAllRight(store, made);
