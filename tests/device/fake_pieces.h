@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -46,9 +47,10 @@ class FakePieces : public PiecedMedium {
     slow_ = slow;
     changed_.notify_all();
   }
-  void AwaitMake() {
+  // These wait for what may never come; whether it came.
+  [[nodiscard]] bool AwaitMake() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return making_ > 0; });
+    return changed_.wait_for(lock, kPatience, [this] { return making_ > 0; });
   }
   // Transfers of that kind wait from now on; Release ends them, those that began first come first.
   void Hold(Way way) {
@@ -56,23 +58,24 @@ class FakePieces : public PiecedMedium {
     holds_ = way;
     held_back_ = true;
   }
-  void AwaitHeld(size_t count) {
+  [[nodiscard]] bool AwaitHeld(size_t count) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this, count] { return held_.size() >= count; });
+    return changed_.wait_for(lock, kPatience, [this, count] { return held_.size() >= count; });
   }
   void Release() {
     std::unique_lock lock(mutex_);
     held_back_ = false;
     EndHeld(lock, [](const Transfer&) { return true; });
   }
-  // The piece that holds `offset` is lost, with what is under way there.
-  void Lose(core::Bytes offset) {
+  // The piece that holds `offset` is lost, with what is under way there; whether it is there.
+  bool Lose(core::Bytes offset) {
     std::unique_lock lock(mutex_);
     const core::Bytes begin = offset.RoundDown(piece_);
-    RAVEN_CHECK(pieces_.contains(begin));
+    if (!pieces_.contains(begin)) return false;
     pieces_[begin] = State::kLost;
     memset(bytes_.data() + begin.count(), 0xee, piece_.count());
     EndHeld(lock, [&](const Transfer& one) { return one.offset.RoundDown(piece_) == begin; });
+    return true;
   }
   // That were made and not destroyed.
   std::vector<core::Bytes> pieces() const {
@@ -114,6 +117,7 @@ class FakePieces : public PiecedMedium {
   }
 
  private:
+  static constexpr std::chrono::seconds kPatience{30};
   enum class State : uint8_t { kThere, kLost };
   struct Transfer {
     Way way;
