@@ -163,20 +163,21 @@ class Cluster:
     def remove_network(self):
         subprocess.run(**function("remove_network", **self.variables))
 
+    def answer(self, name):
+        """What `ravenctl nodes` shows of that node; None when it does not answer."""
+        command = [figures.built("client/ctl/ravenctl"), "--socket", self.folder / name]
+        with contextlib.suppress(subprocess.TimeoutExpired, ValueError):
+            done = subprocess.run(
+                [*command, "--json", "nodes"], capture_output=True, timeout=5, text=True
+            )
+            if done.returncode == 0:
+                return json.loads(done.stdout)
+        return None
+
     def answers(self):
-        """Of each node that answers what `ravenctl nodes` shows."""
-        asked = {}
-        for name in self.nodes:
-            if name in self.away:
-                continue
-            command = [figures.built("client/ctl/ravenctl"), "--socket", self.folder / name]
-            with contextlib.suppress(subprocess.TimeoutExpired, ValueError):
-                done = subprocess.run(
-                    [*command, "--json", "nodes"], capture_output=True, timeout=5, text=True
-                )
-                if done.returncode == 0:
-                    asked[name] = json.loads(done.stdout)
-        return asked
+        """Of each node that is there and answers."""
+        asked = {name: self.answer(name) for name in self.nodes if name not in self.away}
+        return {name: answer for name, answer in asked.items() if answer is not None}
 
     # ---- Faults: each from its begin to its end
 
@@ -217,7 +218,7 @@ class Cluster:
     def begin_stop(self, node):
         # One that has just begun would end as any program does that has not come far.
         deadline = time.monotonic() + START_S
-        while node not in self.answers() and time.monotonic() < deadline:
+        while self.answer(node) is None and time.monotonic() < deadline:
             time.sleep(0.05)
         self.away.add(node)
         self.processes[node].send_signal(signal.SIGTERM)

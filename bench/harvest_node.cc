@@ -33,7 +33,8 @@ const Figure kWait{.name = "harvest.client_wait_p99_ms_per_gib", .unit = "ms", .
 const Figure kErrors{.name = "harvest.client_out_of_memory", .unit = "errors", .target = 0};
 
 // Sizes are in units: of either device the store has ten, of which eight may be harvested. Device 1
-// belongs to an owner, device 0 to a user whose tensors take one unit there.
+// belongs to an owner, device 0 to a user whose tensors take one unit there. The link of simulated
+// devices to the host is slower than what a busy machine copies between them.
 class Node {
  public:
   Node(std::string backend, uint64_t unit, uint64_t device_total)

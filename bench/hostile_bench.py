@@ -72,10 +72,9 @@ class Figures:
         return None
 
 
+COUNTED = {"threads": "", "descriptors": "", "memory": "bytes"}  # what is left after each attack
 RESIDUES = (
-    ("residue_threads", "", 0),
-    ("residue_descriptors", "", 0),
-    ("residue_memory", "bytes", 0),
+    *((f"residue_{what}", unit, 0) for what, unit in COUNTED.items()),
     ("residue_mb", "MB", RESIDUE_MB_MOST),
 )
 
@@ -105,8 +104,7 @@ def main():
             figures.attack(name, {"skipped": why})
         return figures.skip(RESIDUES, why)
     with hostile.Stage(programs_folder()) as stage:
-        units = {"threads": "", "descriptors": "", "memory": "bytes"}
-        worst = dict.fromkeys(units, (0, "none"))
+        worst = dict.fromkeys(COUNTED, (0, "none"))
         for name in attacks:
             measured = hostile.measure(
                 stage, hostile.ATTACKS[name], PAIRS, max(0.5, SECONDS * options.scale)
@@ -115,7 +113,9 @@ def main():
             for what in worst:
                 worst[what] = max(worst[what], (measured.get(what, 0), name))
         for what, (count, name) in worst.items():
-            figures.tell(f"residue_{what}", units[what], count, 0, detail=f"the most, after {name}")
+            figures.tell(
+                f"residue_{what}", COUNTED[what], count, 0, detail=f"the most, after {name}"
+            )
         if not options.attack:
             mb, detail = soaked(stage, max(5, SOAK_SECONDS * options.scale))
             figures.tell("residue_mb", "MB", round(mb, 3), RESIDUE_MB_MOST, detail=detail)

@@ -47,7 +47,7 @@ class FakePieces : public PiecedMedium {
     slow_ = slow;
     changed_.notify_all();
   }
-  // These wait for what may never come; whether it came.
+  // Whether a Make is under way within half a minute.
   [[nodiscard]] bool AwaitMake() {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kPatience, [this] { return making_ > 0; });
@@ -58,6 +58,7 @@ class FakePieces : public PiecedMedium {
     holds_ = way;
     held_back_ = true;
   }
+  // Whether so many wait within half a minute.
   [[nodiscard]] bool AwaitHeld(size_t count) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kPatience, [this, count] { return held_.size() >= count; });
@@ -68,7 +69,7 @@ class FakePieces : public PiecedMedium {
     EndHeld(lock, [](const Transfer&) { return true; });
   }
   // The piece that holds `offset` is lost, with what is under way there; whether it is there.
-  bool Lose(core::Bytes offset) {
+  [[nodiscard]] bool Lose(core::Bytes offset) {
     std::unique_lock lock(mutex_);
     const core::Bytes begin = offset.RoundDown(piece_);
     if (!pieces_.contains(begin)) return false;

@@ -414,8 +414,7 @@ def measure(stage, attack, pairs, seconds):
     """The figures of an attack: of interleaved pairs, the medians.
 
     ratio, p99_ms, baseline_p99_ms, failures, threads, descriptors, memory (residues), alive,
-    root_served,
-    or the reason in `skipped`.
+    root_served, or the reason in `skipped`.
     """
     why = impossible(stage, attack)
     if why:
