@@ -67,6 +67,11 @@ run_bazel() {
     --color=auto --noshow_loading_progress "$@" </dev/null)
 }
 
+# Removes entries of the build caches that no build has read for 14 days.
+trim_cache() {
+  find "$CACHE"/bazel-* -type f -amin "+$((14 * 24 * 60))" -delete 2>/dev/null || true
+}
+
 # ask_bazel COMMAND ARGS...: query and info, which know no build options.
 ask_bazel() { (cd "$ROOT" && bazel "$1" --noshow_progress --color=no "${@:2}" </dev/null); }
 

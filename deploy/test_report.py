@@ -4,18 +4,44 @@
 test_report.py bazel STAGE EVENTS RC RESULTS
     reads Bazel's build events and the test.xml files they name; RC 124: it was interrupted
 test_report.py check STAGE passed|failed|skipped NAME REASON RESULTS
-    notes one check
+    records one check
 test_report.py total RESULTS
-    prints what was skipped and what failed, with the end of its log, and the closing line
+    prints the skipped and the failed cases, with the end of their logs, and the closing line
+
+A case may be skipped only where tests/skips.toml lists it; any other skip is a failure.
 """
 
 import collections
+import fnmatch
+import functools
 import json
 import os
+import pathlib
 import re
 import sys
+import tomllib
 import urllib.parse
 import xml.etree.ElementTree
+
+SKIPS = pathlib.Path(__file__).resolve().parent.parent / "tests/skips.toml"
+
+
+@functools.cache
+def allowed_skips(path):
+    """[(target pattern, beginning of the reason)] of a file like tests/skips.toml."""
+    if not path.exists():
+        return []
+    entries = tomllib.loads(path.read_text(encoding="utf-8")).get("skip", [])
+    return [(entry["target"], entry["reason"]) for entry in entries]
+
+
+def may_be_skipped(name, reason):
+    """Whether SKIPS lists a skip of the case, target or check `name` for `reason`."""
+    target = name.split(" ")[0]
+    return any(
+        fnmatch.fnmatchcase(target, pattern) and reason.startswith(beginning)
+        for pattern, beginning in allowed_skips(SKIPS)
+    )
 
 
 class Stage:
@@ -26,10 +52,13 @@ class Stage:
         self.passed = 0
         self.failed = []
         self.skipped = []
-        self.words = {}  # of cases that failed: what they said
-        self.logs = {}  # of targets that failed, with how: the last lines of test.log
+        self.left = []  # targets that the stage's time limit left to deploy/test --full
+        self.words = {}  # of cases that failed: their message
+        self.logs = {}  # of targets that failed, with their status: the last lines of test.log
 
     def add(self, verdict, name, reason=""):
+        if verdict == "skipped" and not may_be_skipped(name, reason):
+            verdict, reason = "failed", f"skipped, and tests/skips.toml does not list it: {reason}"
         if verdict == "passed":
             self.passed += 1
         elif verdict == "failed":
@@ -37,12 +66,14 @@ class Stage:
             if reason:
                 self.words[name] = reason
         else:
-            self.skipped.append([name, reason or "no reason given"])
+            self.skipped.append([name, reason])
 
     def append_to(self, path):
         with open(path, "a", encoding="utf-8") as out:
             out.write(json.dumps(vars(self)) + "\n")
         words = f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
+        if self.left:
+            words += f", {len(self.left)} targets not reached"
         print(f"  {self.name}: {words}", flush=True)
 
 
@@ -104,7 +135,8 @@ class Events:
     """What deploy/test asks of Bazel's build events."""
 
     def __init__(self, path):
-        self.results = collections.defaultdict(list)  # label: [(status, test.xml)]
+        # label: {(run, shard): (status, test.xml) of its last attempt}
+        self.results = collections.defaultdict(dict)
         self.tests = set()
         self.not_built = set()
         self.aborted = set()  # by Bazel, before they were built or run
@@ -125,7 +157,9 @@ class Events:
             files = {f["name"]: f.get("uri", "") for f in result.get("testActionOutput", [])}
             xml_path = urllib.parse.urlparse(files.get("test.xml", "")).path
             path = urllib.parse.unquote(xml_path)
-            self.results[what["testResult"]["label"]].append((result["status"], path))
+            test = what["testResult"]
+            run = test.get("run", 1), test.get("shard", 1)
+            self.results[test["label"]][run] = (result["status"], path)
         elif "targetConfigured" in what and "configured" in event:
             if event["configured"].get("targetKind", "").endswith("_test rule"):
                 self.tests.add(what["targetConfigured"]["label"])
@@ -157,18 +191,18 @@ def report_bazel(stage_name, path, code, results_path):
     stage = Stage(stage_name)
     events = Events(path)
     time_over = code == TIME_OVER
-    for label, attempts in sorted(events.results.items()):
-        status, xml_path = attempts[-1]
-        if time_over and status in UNDER_WAY:
-            stage.add("skipped", label, "the time for it was over")
-        else:
-            add_cases(stage, label, status, xml_path)
+    for label, runs in sorted(events.results.items()):
+        for status, xml_path in runs.values():
+            if time_over and status in UNDER_WAY:
+                stage.left.append(label)
+            else:
+                add_cases(stage, label, status, xml_path)
     for label in sorted(events.incompatible):
         stage.add("skipped", label, why_incompatible(label))
     missing = events.not_built | events.aborted | events.tests
     for label in sorted(missing - events.results.keys() - events.incompatible):
         if time_over and label not in events.not_built:
-            stage.add("skipped", label, "the time for it was over")
+            stage.left.append(label)
         else:
             stage.add("failed", f"{label} (not built or not run)")
     if events.broken:
@@ -200,6 +234,13 @@ def print_skipped(stages):
             print(f"    and {len(names) - 5} more")
 
 
+def print_left(stages):
+    left = sorted({label for stage in stages for label in stage.get("left", [])})
+    if left:
+        print(f"not reached, left to deploy/test --full: {len(left)} targets")
+        print("    " + "\n    ".join(left))
+
+
 def print_logs(stages):
     logs = [
         (f"{stage['name']}: {label}", log)
@@ -226,6 +267,7 @@ def total(results_path):
     ]
     skipped = sum(len(stage["skipped"]) for stage in stages)
     print_skipped(stages)
+    print_left(stages)
     print_logs(stages)
     for name, words in failed:
         print(f"FAILED  {name}")

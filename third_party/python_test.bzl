@@ -1,5 +1,6 @@
 """Tests of the Python package: unittest files, NAME.py beside the BUILD file."""
 
+load("//third_party:full_test.bzl", "full_sh_test")
 load("@torch_python//:defs.bzl", "TORCH_PYTHON_COMPATIBLE")
 
 def python_test(
@@ -10,10 +11,12 @@ def python_test(
         size = "medium",
         data = [],
         tags = [],
+        short = None,
         **kwargs):
     """Runs `script` (NAME.py), with the Python that has PyTorch if `torch`, else the system's.
 
     native_part: it needs ravenstore._torch, and is skipped where that cannot be built.
+    short: the cases that deploy/test runs; all run in deploy/test --full (see full_test.bzl).
     """
     script = script or name + ".py"
     data = data + [
@@ -27,21 +30,20 @@ def python_test(
     if native_part:
         data.append("//python:_torch.so")
     if torch:
-        native.sh_test(
-            name = name,
-            size = size,
-            srcs = ["@torch_python//:run.sh"],
-            args = ["$(location %s)" % script],
-            data = data + [script],
-            tags = tags + ["notsan", "torch"],
-            target_compatible_with = TORCH_PYTHON_COMPATIBLE,
-            **kwargs
-        )
+        kwargs["srcs"] = ["@torch_python//:run.sh"]
+        kwargs["args"] = ["$(location %s)" % script]
+        kwargs["target_compatible_with"] = TORCH_PYTHON_COMPATIBLE
+        data = data + [script]
+        tags = tags + ["torch"]
     else:
-        native.sh_test(
+        kwargs["srcs"] = [script]
+    if short == None:
+        native.sh_test(name = name, size = size, data = data, tags = tags + ["notsan"], **kwargs)
+    else:
+        full_sh_test(
             name = name,
+            short = short,
             size = size,
-            srcs = [script],
             data = data,
             tags = tags + ["notsan"],
             **kwargs

@@ -2,6 +2,7 @@
 """The scripts and the unit under deploy/, tried as far as that leaves the machine unchanged."""
 
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -655,20 +656,35 @@ with open(sys.argv[sys.argv.index("--results") + 1], "a") as out:
     out.write({json.dumps(RESULT)!r} + "\\n")
 """
     DONE = {"id": {"targetConfigured": {"label": "//a:l"}}, "configured": {}}
+    SKIPS = """
+[[skip]]
+target = "*"
+reason = ""
+needs = "all of this machine"
+date = 2026-11-28
+"""
 
-    def deploy_test(self, events, *arguments, code=0, tidy=TIDY, query="", **variables):
+    def deploy_test(
+        self, events, *arguments, code=0, tidy=TIDY, query="//a:t", git="", **variables
+    ):
         tree = self.folder / "tree"
         (self.folder / "events").write_text(events)
-        for name in ("test", "common.sh", "test_report.py"):
+        scripts = ("test", "common.sh", "test_report.py", "run_times.py", "changed_tests.py")
+        for name in scripts:
             stand_in(tree / "deploy" / name, (DEPLOY / name).read_text())
+        stand_in(tree / "tests/skips.toml", self.SKIPS)
+        stand_in(tree / "tests/sanitized_sample.txt", "//a:sample\n")
         stand_in(tree / "deploy/setup", "#!/bin/sh\n")
         stand_in(tree / "deploy/clang_tidy.py", tidy)
+        versions = '[ "$1" != --list ] || echo 2.9; [ "$1" != --test ] || exit 3'
+        stand_in(tree / "deploy/torch_versions", f"#!/bin/sh\n{versions}\n")
         # No files, so that the linters have nothing to do.
-        stand_in(self.folder / "bin/git", "#!/bin/sh\n")
+        stand_in(self.folder / "bin/git", f"#!/bin/sh\n{git}\n")
         bazel = f"""#!/bin/bash
 if [[ $1 == query ]]; then echo {query or "broken >&2; exit 7"}; fi
 echo "$@" >>{self.folder}/asked
 for word; do
+  if [[ $word == --target_pattern_file=* ]]; then cat "${{word#*=}}" >>{self.folder}/asked; fi
   if [[ $word == --build_event_json_file=* ]]; then
     cat {self.folder}/events >"${{word#*=}}"
     exit {code}
@@ -684,10 +700,28 @@ done
             **variables,
         )
 
+    def setUp(self):
+        super().setUp()
+        (self.folder / "cache").mkdir()
+
+    def asked(self):
+        return (self.folder / "asked").read_text()
+
     def test_passes_when_all_does(self):
         code, words = self.deploy_test(json.dumps(self.DONE))
         self.assertEqual(code, 0, words)
-        self.assertRegex(words.splitlines()[-1], r"passed, 0 failed")
+        self.assertRegex(words.splitlines()[-1], r"^\d+ passed, 0 failed, \d+ skipped$")
+        self.assertIn("min  set-up\n", words)
+        self.assertIn("min  asan+ubsan\n", words)
+        (record,) = (self.folder / "cache/runs.jsonl").read_text().splitlines()
+        self.assertEqual(json.loads(record)["kind"], "plain")
+
+    def test_what_is_tagged_full_is_left_to_the_full_run(self):
+        self.deploy_test(json.dumps(self.DONE))
+        self.assertIn("--test_tag_filters=-full //...", self.asked())
+        (self.folder / "asked").unlink()
+        self.deploy_test(json.dumps(self.DONE), "--full")
+        self.assertNotIn("-full //...", self.asked())
 
     def test_bazel_killed_while_it_wrote_is_a_failure(self):
         code, words = self.deploy_test(json.dumps(self.DONE)[:-9], code=37)
@@ -695,35 +729,156 @@ done
         self.assertRegex(words, r"FAILED  tests: build events that cannot be read")
 
     def test_a_stage_that_crashed_is_a_failure(self):
-        code, words = self.deploy_test(json.dumps(self.DONE), tidy="raise SystemExit(1)\n")
+        code, words = self.deploy_test(
+            json.dumps(self.DONE), "--full", tidy="raise SystemExit(1)\n"
+        )
         self.assertEqual(code, 1, words)
         self.assertIn("FAILED  clang-tidy: no result", words)
 
-    def test_older_pytorches_are_a_stage_each_and_skipped_where_they_are_not_to_be_had(self):
-        stand_in(self.folder / "cache/torch-2.10.0/bin/python3", "#!/bin/sh\nexit 1\n")
-        code, words = self.deploy_test(json.dumps(self.DONE), "--older-torch", query="//a:l")
-        self.assertEqual(code, 0, words)
-        self.assertIn("PyTorch 2.9.1 could not be fetched\n    torch-2.9.1: ", words)
-        self.assertRegex(
-            words, r"with PyTorch 2\.10\.0\n +torch-2\.10\.0: 0 passed, 0 failed, 0 sk"
-        )
+    def test_each_other_pytorch_is_a_check_of_the_full_run(self):
+        code, words = self.deploy_test(json.dumps(self.DONE), "--full")
+        self.assertEqual(code, 1, words)
+        self.assertIn("FAILED  torch-2.9: torch-2.9", words)
+
+    def test_the_full_run_names_its_commit_last(self):
+        _, words = self.deploy_test(json.dumps(self.DONE), "--full")
+        self.assertRegex(words.splitlines()[-1], r"^deploy/test --full at .*: \d+ passed, \d+ fa")
+
+    def test_a_resumed_run_leaves_out_the_stages_that_passed(self):
+        self.deploy_test(json.dumps(self.DONE), "--full")
+        first = self.asked()
+        (self.folder / "asked").unlink()
+        code, words = self.deploy_test(json.dumps(self.DONE), "--full", "--resume")
+        self.assertEqual(code, 1, words)  # torch-2.9 still fails
+        self.assertIn("--config=tsan", first)
+        self.assertNotIn("--config=tsan", self.asked())
+        self.assertIn("passed before on this tree", words)
 
     def test_sanitizers_without_tests_are_a_failure(self):
-        code, words = self.deploy_test(json.dumps(self.DONE), "--full", query="//a:t")
-        self.assertEqual(code, 0, words)
-        code, words = self.deploy_test(json.dumps(self.DONE), "--full")
+        code, words = self.deploy_test(json.dumps(self.DONE), "--full", query="")
         self.assertEqual(code, 1, words)
         for stage in ("asan+ubsan", "fuzz", "tsan"):
             self.assertIn(f"FAILED  {stage}: there is no test for it", words)
+        code, words = self.deploy_test(json.dumps(self.DONE), query="")
+        self.assertEqual(code, 1, words)
+        self.assertIn("FAILED  asan+ubsan: no list of tests", words)
+
+    def test_a_base_that_is_no_commit_is_refused(self):
+        code, words = self.deploy_test(
+            json.dumps(self.DONE), git='[ "$1" != cat-file ]', RAVENSTORE_BASE="v0"
+        )
+        self.assertEqual(code, 1, words)
+        self.assertIn("error: RAVENSTORE_BASE=v0 is no commit of this repository", words)
 
     def test_every_fuzzer_of_a_target_has_its_seconds(self):
         seconds = {"RAVENSTORE_FUZZ_SECONDS": "1000"}
-        code, words = self.deploy_test(json.dumps(self.DONE), "--full", query="//a:t", **seconds)
-        self.assertEqual(code, 0, words)
-        asked = (self.folder / "asked").read_text()
-        (limit,) = re.findall(r"FUZZ_SECONDS=1000 .*--test_timeout=(\d+)", asked)
+        self.deploy_test(json.dumps(self.DONE), **seconds)
+        (limit,) = re.findall(r"FUZZ_SECONDS=1000 .*--test_timeout=(\d+)", self.asked())
         # //tests/transport:multiplexer_test has four.
         self.assertGreater(int(limit), 4 * 1000 + 300)
+
+
+class ChangedTestsTest(InFolder):
+    """deploy/changed_tests.py in a small repository."""
+
+    def setUp(self):
+        super().setUp()
+        self.root = self.folder / "tree"
+        for name in ("tests/core/BUILD", "tests/client/ctl/BUILD", "core/a.cc", "client/ctl/b.h"):
+            stand_in(self.root / name, "")
+        stand_in(self.root / "tests/sanitized_sample.txt", "//tests/core:a_test //tests/x:y\n")
+        self.git("init", "-q")
+        self.commit()
+
+    def git(self, *words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        code, words = run("git", "-C", self.root, *who, *words)
+        self.assertEqual(code, 0, words)
+        return words.strip()
+
+    def commit(self):
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", "x")
+        return self.git("rev-parse", "HEAD")
+
+    def changed(self, base=""):
+        code, words = run(DEPLOY / "changed_tests.py", "--root", self.root, "--base", base)
+        self.assertEqual(code, 0, words)
+        return words.splitlines()
+
+    def test_without_a_base_it_is_the_sample(self):
+        words, query = self.changed()
+        self.assertIn("no tests/full_run.txt", words)
+        self.assertEqual(query, "set(//tests/core:a_test //tests/x:y)")
+
+    def test_the_tests_of_changed_files_come_first(self):
+        base = self.commit()
+        stand_in(self.root / "core/a.cc", "// changed")
+        stand_in(self.root / "client/ctl/new.cc", "")  # not committed
+        stand_in(self.root / "tests/core/c_test.cc", "")
+        stand_in(self.root / "README.md", "no source")
+        words, first, rest = self.changed(base)
+        self.assertIn(f"3 files changed since {base[:12]} ($RAVENSTORE_BASE)", words)
+        own = r"//tests/client/ctl:new_test|//tests/core:a_test|//tests/core:c_test"
+        self.assertEqual(first, f"filter('^({own})$', //tests/...)")
+        self.assertEqual(rest, f"(//tests/client/ctl:all + //tests/core:all) except {first}")
+
+    def test_the_last_full_run_is_a_base(self):
+        base = self.commit()
+        stand_in(self.root / "tests/full_run.txt", f"{base} 2026-11-28 9 passed\n")
+        stand_in(self.root / "core/a.cc", "// changed")
+        self.assertIn(f"1 files changed since {base[:12]} (tests/full_run.txt)", self.changed()[0])
+        stand_in(self.root / "tests/full_run.txt", "0123456789abcdef0123456789abcdef01234567\n")
+        self.assertIn("is not in this clone", self.changed()[0])
+
+    def test_where_no_source_with_tests_changed_it_is_the_sample(self):
+        base = self.commit()
+        stand_in(self.root / "bench/x.cc", "")
+        self.assertIn("no source with tests changed", self.changed(base)[0])
+
+
+class RunTimesTest(InFolder):
+    """deploy/run_times.py on a profile of Bazel's."""
+
+    def test_the_steps_and_the_dearest_actions(self):
+        def span(category, name, begin, seconds, thread=1):
+            return {
+                "ph": "X", "cat": category, "name": name, "ts": begin * 1e6, "dur": seconds * 1e6,
+                "tid": thread,
+            }  # fmt: skip
+
+        profile = self.folder / "tests.profile.gz"
+        events = [
+            span("action processing", "Compiling a.cc", 0, 9),
+            span("general information", "subprocess.run", 4, 4),
+            span("action processing", "Testing //b", 10, 6),
+            span("action processing", "Linking c", 0, 20, thread=2),
+        ]
+        with gzip.open(profile, "wt") as out:
+            json.dump({"traceEvents": events}, out)
+        (self.folder / "steps").write_text("0\tset-up\n60\ttests\n")
+        code, words = run(
+            DEPLOY / "run_times.py", "--steps", self.folder / "steps", "--end", "360", "--record",
+            self.folder / "record", "--kind", "plain", "--commit", "c", profile,
+        )  # fmt: skip
+        self.assertEqual(code, 0, words)
+        self.assertRegex(words, r"1\.0 min  set-up\n +5\.0 min  tests")
+        self.assertRegex(
+            words, r"20\.0 s  Linking c\n +6\.0 s  Testing //b\n +4\.0 s  Compiling a\.cc"
+        )
+        record = json.loads((self.folder / "record").read_text())
+        self.assertEqual((record["minutes"], record["setup_minutes"]), (5, 1))
+        self.assertEqual((record["executed"], record["actions"]), (1, 3))
+
+    def test_a_profile_that_was_cut_short_costs_no_more_than_its_actions(self):
+        (self.folder / "steps").write_text("0\ttests\n")
+        (self.folder / "cut.profile.gz").write_bytes(gzip.compress(b'{"traceEvents":')[:-4])
+        code, words = run(
+            DEPLOY / "run_times.py", "--steps", self.folder / "steps", "--end", "60", "--record",
+            self.folder / "record", "--kind", "plain", "--commit", "c",
+            self.folder / "cut.profile.gz",
+        )  # fmt: skip
+        self.assertEqual(code, 0, words)
 
 
 CASES = """<testsuites><testsuite>
@@ -735,6 +890,20 @@ CASES = """<testsuites><testsuite>
 
 class ReportTest(InFolder):
     """deploy/test's counting: what it prints decides whether a change lands."""
+
+    SKIPS = '[[skip]]\ntarget = "//a:*"\nreason = "no GPU"\nneeds = "a GPU"\n'
+
+    def setUp(self):
+        super().setUp()
+        self.skips(self.SKIPS)
+
+    def skips(self, text):
+        path = self.folder / "skips.toml"
+        path.write_text(text)
+        test_report.allowed_skips.cache_clear()
+        patch = unittest.mock.patch.object(test_report, "SKIPS", path)
+        patch.start()
+        self.addCleanup(patch.stop)
 
     def report(self, events, code):
         path = self.folder / "events.json"
@@ -795,17 +964,36 @@ class ReportTest(InFolder):
         events += [self.result("//a:t", "PASSED", CASES.replace('<failure message="x"/>', ""))]
         self.assertEqual(self.report(events, 1), (1, "2 passed, 1 failed, 1 skipped"))
 
-    def test_what_an_interrupted_bazel_did_not_reach_is_skipped(self):
+    def test_a_skip_that_is_not_listed_is_a_failure(self):
+        good = CASES.replace('<failure message="x"/>', "")
+        for text in (self.SKIPS.replace("//a:", "//b:"), self.SKIPS.replace("no GPU", "x"), ""):
+            self.skips(text)
+            self.assertEqual(
+                self.report([self.result("//a:t", "PASSED", good)], 0),
+                (1, "2 passed, 1 failed, 0 skipped"),
+            )
+            self.assertIn("tests/skips.toml does not list it: no GPU", self.said)
+
+    def test_each_run_of_a_repeated_test_counts(self):
+        good = CASES.replace('<failure message="x"/>', "")
+        events = [self.result("//a:t", "PASSED", good), self.result("//a:t", "FAILED", CASES)]
+        for number, event in enumerate(events, 1):
+            event["id"]["testResult"]["run"] = number
+        self.assertEqual(self.report(events, 3), (1, "3 passed, 1 failed, 2 skipped"))
+
+    def test_what_an_interrupted_bazel_did_not_reach_is_left_to_the_full_run(self):
         good = CASES.replace('<failure message="x"/>', "")
         events = [self.configured(f"//a:{name}") for name in "tuv"]
         events += [self.result("//a:t", "PASSED", good), self.result("//a:u", "INCOMPLETE", "")]
-        self.assertEqual(self.report(events, 124), (0, "2 passed, 0 failed, 3 skipped"))
+        self.assertEqual(self.report(events, 124), (0, "2 passed, 0 failed, 1 skipped"))
+        self.assertIn("left to deploy/test --full: 2 targets\n    //a:u\n    //a:v", self.said)
         events[3] = self.result("//a:t", "FAILED", CASES)
-        self.assertEqual(self.report(events, 124), (1, "1 passed, 1 failed, 3 skipped"))
+        self.assertEqual(self.report(events, 124), (1, "1 passed, 1 failed, 1 skipped"))
         events = [{"id": {"targetCompleted": {"label": "//a:v"}}, "completed": {}}]
         self.assertEqual(self.report(events, 124), (1, "0 passed, 1 failed, 0 skipped"))
 
     def test_an_incompatible_target_is_skipped(self):
+        self.skips('[[skip]]\ntarget = "*"\nreason = "this machine lacks"\n')
         skipped = {"id": {"targetCompleted": {"label": "//a:u"}}, "aborted": {"reason": "SKIPPED"}}
         events = [self.configured("//a:u"), skipped]
         # Nothing passed, so the whole run is no success.
@@ -813,6 +1001,7 @@ class ReportTest(InFolder):
 
     def test_a_target_without_pytorch_says_who_left_it_out(self):
         label = "//tests/python:a_test"
+        self.skips('[[skip]]\ntarget = "//tests/python:*"\nreason = ""\n')
         skipped = {"id": {"targetCompleted": {"label": label}}, "aborted": {"reason": "SKIPPED"}}
         for value, words in (("1", "RAVENSTORE_WITHOUT_TORCH=1"), ("", "no Python with PyTorch")):
             with unittest.mock.patch.dict(os.environ, RAVENSTORE_WITHOUT_TORCH=value):
@@ -839,6 +1028,7 @@ class ReportTest(InFolder):
             PATH=str(self.folder), XML_OUTPUT_FILE=str(path), TEST_TMPDIR=str(self.folder),
         )  # fmt: skip
         self.assertEqual(code, 0, words)
+        self.skips('[[skip]]\ntarget = "//a:t"\nreason = ""\n')
         events = [self.result("//a:t", "PASSED", path.read_text())]
         self.assertEqual(self.report(events, 0), (1, "0 passed, 0 failed, 1 skipped"))
 

@@ -37,7 +37,12 @@ class _Result(unittest.TextTestResult):
 
 
 def main(module="__main__"):
-    suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[module])
+    """Runs the tests of `module`, or those that the command line names as Class.test."""
+    loader = unittest.defaultTestLoader
+    if names := sys.argv[1:]:
+        suite = loader.loadTestsFromNames(names, sys.modules[module])
+    else:
+        suite = loader.loadTestsFromModule(sys.modules[module])
     runner = unittest.TextTestRunner(sys.stdout, verbosity=2, resultclass=_Result)
     result = runner.run(suite)
     path = os.environ.get("XML_OUTPUT_FILE")
