@@ -7,8 +7,8 @@
 // store is lost. Blocks carry their own deleter, so it can be put in place at any time, also when
 // CUDA is long in use. It stays for the life of the process.
 //
-// Works with torch 2.9 to 2.11, against whose headers it must be compiled: c10's allocators are
-// classes with virtual functions that change from one minor version to the next.
+// Must be compiled against the headers of the torch that runs, of a minor version that
+// client/torch_version.h knows: the virtual functions of c10's allocators change with each.
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,11 @@
 #include <c10/core/Allocator.h>
 
 #include "client/blocks.h"
+#include "client/torch_version.h"
+
+static_assert(RAVENSTORE_TORCH >= RAVENSTORE_TORCH_OLDEST &&
+                  RAVENSTORE_TORCH <= RAVENSTORE_TORCH_NEWEST,
+              "client/torch_version.h does not know the allocators of this torch");
 
 namespace ravenstore::torch {
 

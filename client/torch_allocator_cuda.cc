@@ -1,9 +1,9 @@
 // Nothing of it is compiled for a torch without CUDA.
 #ifdef RAVENSTORE_TORCH_CUDA
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -13,13 +13,10 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
-#include <torch/version.h>
 
 #include "client/torch_allocator.h"
 #include "client/torch_saved.h"
-
-static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9 && TORCH_VERSION_MINOR <= 11,
-              "c10's CUDAAllocator is known to have these virtual functions in torch 2.9 to 2.11");
+#include "client/torch_version.h"
 
 namespace ravenstore::torch::internal {
 namespace {
@@ -48,10 +45,11 @@ class EventOrder : public StreamOrder {
   }
 };
 
-// Forwards everything that is not the store's to the allocator that was there.
-class CudaAllocator final : public CUDAAllocator {
+// Serves what is the store's, and forwards the rest to the allocator that was there.
+class CudaAllocator final : public ForwardingCudaAllocator {
  public:
-  CudaAllocator(TorchBlocks* blocks, CUDAAllocator* before) : blocks_(blocks), before_(before) {}
+  CudaAllocator(TorchBlocks* blocks, CUDAAllocator* before)
+      : ForwardingCudaAllocator(before), blocks_(blocks) {}
 
   DataPtr allocate(size_t bytes) override {
     if (!blocks_->Serves(bytes)) return before_->allocate(bytes);
@@ -69,10 +67,9 @@ class CudaAllocator final : public CUDAAllocator {
     return {address, address, &FreeBlock, c10::Device(c10::kCUDA, device)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &FreeBlock; }
-  void copy_data(void* to, const void* from, size_t bytes) const override {
-    before_->copy_data(to, from, bytes);
+  void raw_delete(void* address) override {
+    if (!blocks_->Free(address)) before_->raw_delete(address);
   }
-  bool initialized() override { return before_->initialized(); }
 
   void emptyCache(MempoolId_t pool = {0, 0}) override {
     if (pool == MempoolId_t{0, 0}) blocks_->blocks().EmptyMagazines();
@@ -85,54 +82,9 @@ class CudaAllocator final : public CUDAAllocator {
   }
 
   DeviceStats getDeviceStats(DeviceIndex device) override;
-  void resetAccumulatedStats(DeviceIndex device) override {
-    before_->resetAccumulatedStats(device);
-  }
   void resetPeakStats(DeviceIndex device) override {
     before_->resetPeakStats(device);
     blocks_->blocks().ResetPeaks(device);
-  }
-#if TORCH_VERSION_MINOR >= 11
-  SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) override {
-    return WithBlocks(before_->snapshot(pool, include_traces), pool);
-  }
-#else
-  SnapshotInfo snapshot(MempoolId_t pool) override {
-    return WithBlocks(before_->snapshot(pool), pool);
-  }
-#endif
-
-  void* raw_alloc(size_t bytes) override {
-    return before_->raw_alloc(bytes);
-  }
-  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override {
-    return before_->raw_alloc_with_stream(bytes, stream);
-  }
-  void raw_delete(void* address) override {
-    if (!blocks_->Free(address)) before_->raw_delete(address);
-  }
-  void init(int devices) override {
-    before_->init(devices);
-  }
-  double getMemoryFraction(DeviceIndex device) override {
-    return before_->getMemoryFraction(device);
-  }
-  void setMemoryFraction(double fraction, DeviceIndex device) override {
-    before_->setMemoryFraction(fraction, device);
-  }
-#if TORCH_VERSION_MINOR >= 10
-  std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
-    return before_->getExpandableSegmentSizes(device);
-  }
-#endif
-  void enable(bool value) override {
-    before_->enable(value);
-  }
-  bool isEnabled() const override {
-    return before_->isEnabled();
-  }
-  void cacheInfo(DeviceIndex device, size_t* largest) override {
-    before_->cacheInfo(device, largest);
   }
   void* getBaseAllocation(void* address, size_t* size) override {
     if (Block* block = blocks_->Find(address)) {
@@ -151,45 +103,6 @@ class CudaAllocator final : public CUDAAllocator {
     before_->endAllocateToPool(device, pool);
     --pools_;
   }
-  void releasePool(DeviceIndex device, MempoolId_t pool) override {
-    before_->releasePool(device, pool);
-  }
-  int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
-    return before_->getPoolUseCount(device, pool);
-  }
-#if TORCH_VERSION_MINOR >= 11
-  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
-                          std::shared_ptr<CUDAAllocator> allocator) override {
-    before_->createOrIncrefPool(device, pool, std::move(allocator));
-  }
-  void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use) override {
-    before_->setUseOnOOM(device, pool, use);
-  }
-#else
-  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, CUDAAllocator* allocator) override {
-    before_->createOrIncrefPool(device, pool, allocator);
-  }
-  void setUseOnOOM(DeviceIndex device, MempoolId_t pool) override {
-    before_->setUseOnOOM(device, pool);
-  }
-#endif
-#if TORCH_VERSION_MINOR >= 10
-  void setNoSplit(DeviceIndex device, MempoolId_t pool) override {
-    before_->setNoSplit(device, pool);
-  }
-#endif
-  bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
-                                const std::unordered_set<void*>& expected) override {
-    return before_->checkPoolLiveAllocations(device, pool, expected);
-  }
-  std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device,
-                                                     MempoolId_t pool) override {
-    return before_->getCheckpointState(device, pool);
-  }
-  CheckpointDelta setCheckpointPoolState(DeviceIndex device,
-                                         std::shared_ptr<AllocatorState> state) override {
-    return before_->setCheckpointPoolState(device, std::move(state));
-  }
 
   ShareableHandle shareIpcHandle(void* address) override {
     TORCH_CHECK(blocks_->Find(address) == nullptr,
@@ -197,50 +110,6 @@ class CudaAllocator final : public CUDAAllocator {
                 "through CUDA IPC: send a copy that was made before ravenstore.offload(), or one "
                 "of less than ravenstore's min_bytes, or send it through the CPU");
     return before_->shareIpcHandle(address);
-  }
-  std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
-    return before_->getIpcDevPtr(std::move(handle));
-  }
-  bool isHistoryEnabled() override {
-    return before_->isHistoryEnabled();
-  }
-#if TORCH_VERSION_MINOR >= 11
-  void recordHistory(bool enabled, CreateContextFn recorder, size_t entries, RecordContext when,
-                     bool clear, const std::vector<std::string>& skip) override {
-    before_->recordHistory(enabled, recorder, entries, when, clear, skip);
-  }
-#else
-  void recordHistory(bool enabled, CreateContextFn recorder, size_t entries, RecordContext when,
-                     bool clear) override {
-    before_->recordHistory(enabled, recorder, entries, when, clear);
-  }
-#endif
-  void recordAnnotation(
-      const std::vector<std::pair<std::string, std::string>>& annotation) override {
-    before_->recordAnnotation(annotation);
-  }
-  void pushCompileContext(std::string& context) override {
-    before_->pushCompileContext(context);
-  }
-  void popCompileContext() override {
-    before_->popCompileContext();
-  }
-#if TORCH_VERSION_MINOR >= 10
-  void setUserMetadata(const std::string& metadata) override {
-    before_->setUserMetadata(metadata);
-  }
-  std::string getUserMetadata() override {
-    return before_->getUserMetadata();
-  }
-#endif
-  void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override {
-    before_->attachOutOfMemoryObserver(std::move(observer));
-  }
-  void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override {
-    before_->attachAllocatorTraceTracker(std::move(tracker));
-  }
-  void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override {
-    before_->enablePeerAccess(device, peer);
   }
   cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
                           cudaStream_t stream, bool peer_access) override {
@@ -250,9 +119,6 @@ class CudaAllocator final : public CUDAAllocator {
       return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
     return before_->memcpyAsync(to, to_device, from, from_device, bytes, stream, peer_access);
   }
-  std::string name() override {
-    return before_->name();
-  }
 
  private:
   static bool IsCapturing(cudaStream_t stream) {
@@ -261,10 +127,10 @@ class CudaAllocator final : public CUDAAllocator {
            status != cudaStreamCaptureStatusNone;
   }
 
-  SnapshotInfo WithBlocks(SnapshotInfo info, MempoolId_t pool) const;
+  void AddToSnapshot(SnapshotInfo& info, MempoolId_t pool) override;
+  bool IsOwn(const void* address) const override { return blocks_->Find(address) != nullptr; }
 
   TorchBlocks* const blocks_;
-  CUDAAllocator* const before_;
   std::atomic<int> pools_{0};  // that are being filled
 };
 
@@ -294,8 +160,8 @@ DeviceStats CudaAllocator::getDeviceStats(DeviceIndex device) {
   return stats;
 }
 
-SnapshotInfo CudaAllocator::WithBlocks(SnapshotInfo info, MempoolId_t pool) const {
-  if (pool != MempoolId_t{0, 0}) return info;
+void CudaAllocator::AddToSnapshot(SnapshotInfo& info, MempoolId_t pool) {
+  if (pool != MempoolId_t{0, 0}) return;
   blocks_->ForEach([&](const Block& block) {
     SegmentInfo segment;
     segment.device = static_cast<DeviceIndex>(block.device());
@@ -310,7 +176,6 @@ SnapshotInfo CudaAllocator::WithBlocks(SnapshotInfo info, MempoolId_t pool) cons
     segment.blocks.push_back(part);
     info.segments.push_back(std::move(segment));
   });
-  return info;
 }
 
 }  // namespace

@@ -16,18 +16,10 @@
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/version.h>
 
 #ifdef RAVENSTORE_TORCH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
-#endif
-
-// What torch's own error about a changed tensor advises.
-#if TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR >= 211
-#define DETECT_ANOMALY_ARGUMENTS "True, check_nan=False"
-#else
-#define DETECT_ANOMALY_ARGUMENTS "True"
 #endif
 
 namespace ravenstore::torch {
@@ -121,16 +113,6 @@ bool SameCounter(const c10::VariableVersion& a, const c10::VariableVersion& b) {
   if (error.code() == RAVENSTORE_OUT_OF_MEMORY) throw OutOfMemory(error.code(), message);
   if (error.code() == RAVENSTORE_LOST) throw Lost(error.code(), message);
   throw Error(error.code(), message);
-}
-
-// Of the graph that this thread runs backward. Null where a program looks at a graph by itself, and
-// always before PyTorch 2.0, which did not tell.
-std::shared_ptr<::torch::autograd::Node> CurrentNode() {
-#if TORCH_VERSION_MAJOR >= 2
-  return ::torch::autograd::get_current_node();
-#else
-  return nullptr;
-#endif
 }
 
 }  // namespace
@@ -336,7 +318,7 @@ Kept Offload::Keeps(const at::Tensor& tensor, bool is_parameter) const {
       keys.has(c10::DispatchKey::Functionalize) || keys.has(c10::DispatchKey::FuncTorchBatched))
     return Kept::kSubclass;
   if (tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.is_quantized() ||
-      tensor.is_nested() || tensor.is_conj() || tensor.is_neg() || tensor.has_names() ||
+      tensor.is_nested() || tensor.is_conj() || tensor.is_neg() || HasNames(tensor) ||
       tensor.unsafeGetTensorImpl()->is_wrapped_number())
     return Kept::kNotPlain;
   if (tensor.device().type() != device_type_) return Kept::kOtherDevice;
@@ -524,7 +506,7 @@ SavedTensor::SavedTensor(std::shared_ptr<Offload> offload, const at::Tensor& ten
     version_ = counter_.current_version();
     // As it is, without the work that grad_fn() does for a view.
     if (auto* meta = ::torch::autograd::impl::get_autograd_meta(tensor)) {
-      made_by_ = meta->grad_fn_;
+      made_by_ = WeakNode(meta->grad_fn_);
       output_nr_ = meta->output_nr_;
     }
   }
@@ -545,7 +527,7 @@ void SavedTensor::CheckVersion() const {
   if (!counter_.enabled() || counter_.current_version() == version_) return;
   const auto maker = made_by_.lock();
   const std::string made =
-      maker ? c10::str(", which is output ", output_nr_, " of ", maker->name(), ",") : "";
+      maker ? c10::str(", which is output ", output_nr_, " of ", NameInErrors(*maker), ",") : "";
   const std::string what = kept_.defined() ? c10::str(kept_.toString(), " ", kept_.sizes())
                                            : c10::str(saved_->is_cuda() ? "CUDA" : "CPU",
                                                       c10::typeMetaToScalarType(layout_.dtype),

@@ -27,6 +27,7 @@
 
 #include "client/blocks.h"
 #include "client/torch.h"
+#include "client/torch_version.h"
 
 namespace ravenstore::torch::internal {
 
@@ -253,7 +254,7 @@ class SavedTensor {
   // Disabled for what was made in inference mode, which has no versions.
   c10::VariableVersion counter_ = c10::VariableVersion(c10::VariableVersion::DISABLED);
   uint32_t version_ = 0;
-  std::weak_ptr<::torch::autograd::Node> made_by_;
+  WeakNode made_by_{NodePointer()};
   uint32_t output_nr_ = 0;
   at::Tensor kept_;  // else:
   std::shared_ptr<SavedBytes> saved_;

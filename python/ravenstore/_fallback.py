@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
+import re
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -140,7 +142,7 @@ class Scope:
         counter, version = _counter_of(plain)
         what = f"[{tensor.type()} {list(tensor.shape)}]"
         if tensor.grad_fn is not None:
-            what += f", which is output {tensor.output_nr} of {tensor.grad_fn.name()},"
+            what += f", which is output {tensor.output_nr} of {_name_in_errors(tensor.grad_fn)},"
         reason = self._keeps(tensor)
         if reason is not None:
             self._count(self._kept.setdefault(reason, [0, 0]), size)
@@ -256,7 +258,7 @@ class Scope:
             or tensor.is_nested
             or tensor.is_conj()
             or tensor.is_neg()
-            or tensor.has_names()
+            or _has_names(tensor)
         ):
             return "not plain memory"
         if tensor.device.type != ("cuda" if self._store.backend == "cuda" else "cpu"):
@@ -336,12 +338,28 @@ def _forget(known: dict[int, list[_Entry]], key: int, entry: _Entry) -> None:
         known.pop(key, None)
 
 
+def _has_names(tensor: torch.Tensor) -> bool:
+    """Whether its dimensions have names, which PyTorch 2.13 removed."""
+    return hasattr(tensor, "has_names") and tensor.has_names()
+
+
 def _detect_anomaly_arguments() -> str:
     """What PyTorch's own error about a changed tensor advises."""
+    return "True, check_nan=False" if _torch_minor() >= (2, 11) else "True"
+
+
+def _name_in_errors(node: Any) -> str:
+    """A node of a graph as PyTorch's own errors name it."""
+    name: str = node.name()
+    return re.sub(r"Backward\d*$", "", name) if _torch_minor() >= (2, 13) else name
+
+
+@functools.cache
+def _torch_minor() -> tuple[int, int]:
     import torch
 
     major, minor = torch.__version__.split(".")[:2]
-    return "True, check_nan=False" if (int(major), int(minor)) >= (2, 11) else "True"
+    return int(major), int(minor)
 
 
 def _counter_of(plain: torch.Tensor) -> tuple[torch.Tensor | None, int]:
