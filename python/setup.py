@@ -1,7 +1,8 @@
 """Builds the package from a checkout: `pip install ./python`, or deploy/wheel.
 
 Into the package go libravenstore.so, the daemon for `embedded`, and a native part for the PyTorch
-that the installing Python imports, if it has one (ravenstore/_native.py).
+that the installing Python imports, if it has one (ravenstore/_native.py). An unknown newer PyTorch
+gets none, and offload() copies then; an older one than client/torch_version.h knows is refused.
 
     RAVENSTORE_LIBRARY, RAVENSTORED   take these instead of building them with deploy/bazel
     RAVENSTORE_WITHOUT_TORCH=1        leave the native part out
@@ -13,6 +14,7 @@ import atexit
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -107,11 +109,38 @@ def torch_of(python):
     asked = subprocess.run([python, "-I", "-c", ASK_TORCH], capture_output=True, text=True)
     answer = json.loads(asked.stdout.strip().splitlines()[-1]) if asked.stdout.strip() else {}
     if "version" in answer:
-        say(f"with the native part for PyTorch {answer['version']}")
         return answer
     why = answer.get("missing") or asked.stderr.strip().splitlines()[-1:]
     say(f"without the native part for PyTorch: {why}; install PyTorch first to have it")
     return None
+
+
+def known_torches():
+    """The oldest and the newest minor version of PyTorch that the native part can be built for."""
+    text = (ROOT / "client/torch_version.h").read_text()
+    for name in ("OLDEST", "NEWEST"):
+        major, minor = re.search(rf"#define RAVENSTORE_TORCH_{name} (\d)(\d\d)\n", text).groups()
+        yield int(major), int(minor)
+
+
+def has_native_part(torch):
+    """Whether one can be built for that PyTorch; says why not. An older one ends the program."""
+    oldest, newest = known_torches()
+    version = tuple(int(part) for part in torch["version"].split(".")[:2])
+    if version < oldest:
+        sys.exit(
+            f"ravenstore: PyTorch {torch['version']} is too old: ravenstore.offload() needs "
+            f"{oldest[0]}.{oldest[1]} or newer. Install a newer PyTorch, or set "
+            "RAVENSTORE_WITHOUT_TORCH=1 to install the package without its native part"
+        )
+    if version > newest:
+        say(
+            f"warning: PyTorch {torch['version']} is newer than {newest[0]}.{newest[1]}, the last "
+            "that is known here: without the native part, ravenstore.offload() makes copies"
+        )
+        return False
+    say(f"with the native part for PyTorch {torch['version']}")
+    return True
 
 
 def torches():
@@ -123,12 +152,13 @@ def torches():
         say(f"without the native part for PyTorch: there is no {NATIVE_SOURCES[0]}")
         return []
     own = torch_of(sys.executable)
-    found = [] if own is None else [own]
+    found = [own] if own is not None and has_native_part(own) else []
     for python in filter(None, os.environ.get("RAVENSTORE_TORCH_PYTHONS", "").split(":")):
         other = torch_of(python)
         if other is None or other["suffix"] != sysconfig.get_config_var("EXT_SUFFIX"):
             sys.exit(f"ravenstore: {python} has no PyTorch, or is another CPython than this one")
-        found.append(other)
+        if has_native_part(other):
+            found.append(other)
     return found
 
 

@@ -14,9 +14,41 @@ from types import ModuleType
 
 from ravenstore.errors import Unsupported, error_of
 
+# The minor versions of PyTorch that a native part can be built for, as in client/torch_version.h.
+OLDEST = (2, 9)
+NEWEST = (2, 15)
+
 
 def _minor(version: str) -> str:
     return ".".join(version.split("+")[0].split(".")[:2])
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in _minor(version).split("."))
+
+
+def is_too_old(version: str) -> bool:
+    """Whether offload() refuses this PyTorch."""
+    return _numbers(version) < OLDEST
+
+
+def is_known(version: str) -> bool:
+    """Whether a native part can be built for this PyTorch."""
+    return OLDEST <= _numbers(version) <= NEWEST
+
+
+def how_to_get(version: str) -> str:
+    """What to do where there is no native part for this PyTorch."""
+    if is_too_old(version):
+        return f"ravenstore.offload() needs PyTorch {OLDEST[0]}.{OLDEST[1]} or newer"
+    if _numbers(version) > NEWEST:
+        newest = f"{NEWEST[0]}.{NEWEST[1]}"
+        return f"this ravenstore knows PyTorch up to {newest}, and a newer one may know this"
+    return "`pip install ./python` from a checkout builds it for the PyTorch that is there"
+
+
+class TooOld(Unsupported):
+    """This PyTorch is older than OLDEST."""
 
 
 def minors() -> list[str]:
@@ -50,24 +82,26 @@ def load() -> ModuleType:
     """The native part, for the PyTorch that runs.
 
     Errors: Unsupported when there is none, or when it was compiled for another minor version of
-    PyTorch, whose classes differ.
+    PyTorch, whose classes differ. TooOld when offload() does not support the PyTorch.
     """
     try:
         import torch
     except ImportError as error:
         raise Unsupported(f"ravenstore.offload() needs PyTorch: {error}") from None
+    if is_too_old(torch.__version__):
+        raise TooOld(f"{how_to_get(torch.__version__)}, and this is {torch.__version__}")
     try:
         native = find(torch.__version__)
     except ImportError as error:
         others = f", but for {' and '.join(minors())}" if minors() else ""
         raise Unsupported(
             f"this ravenstore has no native part for PyTorch {torch.__version__}{others} ({error}):"
-            " `pip install ./python` from a checkout builds it for the PyTorch that is there"
+            f" {how_to_get(torch.__version__)}"
         ) from None
     if _minor(native.compiled_for) != _minor(torch.__version__):
         raise Unsupported(
             f"this ravenstore's native part is for PyTorch {_minor(native.compiled_for)}, and this "
-            f"is {torch.__version__}: `pip install ./python` from a checkout builds it anew"
+            f"is {torch.__version__}: {how_to_get(torch.__version__)}"
         )
     native.set_error_maker(error_of)
     return native

@@ -26,8 +26,6 @@ from ravenstore.store import DEFAULT_SOCKET
 # "skip": what it needs is missing, which another finding tells.
 Level = Literal["ok", "warn", "fail", "skip"]
 
-# The PyTorch minors that the native part is tested with; see docs/python.md.
-TORCH_GUARANTEED = ((2, 9), (2, 10), (2, 11))
 _MEMLOCK_BYTES = 64 << 20
 _TRIAL_BYTES = 1 << 16
 
@@ -182,10 +180,8 @@ def check_torch(context: Context) -> Finding:
     cuda = "no CUDA" if torch.version.cuda is None else f"CUDA {torch.version.cuda}"
     usable = ", usable here" if torch.cuda.is_available() else ", no GPU usable here"
     found = f"{torch.__version__} ({cuda}{usable})"
-    minor = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if minor not in TORCH_GUARANTEED:
-        known = ", ".join(f"{a}.{b}" for a, b in TORCH_GUARANTEED)
-        return Finding("warn", "pytorch", found, f"tested with {known}: others may fall back")
+    if not _native.is_known(torch.__version__):
+        return Finding("warn", "pytorch", found, _native.how_to_get(torch.__version__))
     return Finding("ok", "pytorch", found)
 
 
@@ -196,7 +192,7 @@ def check_native(context: Context) -> Finding:
     try:
         module = _native.find(context.torch.__version__)
     except ModuleNotFoundError:
-        advice = "pip install ./python from a checkout builds it for the PyTorch that is there"
+        advice = _native.how_to_get(context.torch.__version__)
         found = (
             "only for PyTorch " + ", ".join(_native.minors()) if _native.minors() else "not there"
         )

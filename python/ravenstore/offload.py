@@ -183,7 +183,7 @@ class _Process:
         try:
             return _native.load(), ""
         except Unsupported as error:
-            if settings.way == "allocator":
+            if settings.way == "allocator" or isinstance(error, _native.TooOld):
                 raise
             return _fallback.Module(), error.message
 

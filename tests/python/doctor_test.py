@@ -104,10 +104,16 @@ class TorchCheckTest(unittest.TestCase):
         self.assertIn("libcudnn is missing", found["pytorch"]["found"])
 
     def test_an_unknown_minor_is_a_warning(self):
-        self.assertEqual(self.look(self.fake("2.11.0"))[1]["pytorch"]["level"], "ok")
-        found = self.look(self.fake("2.4.1"))[1]["pytorch"]
-        self.assertEqual(found["level"], "warn")
-        self.assertIn("tested with 2.9, 2.10, 2.11", found["advice"])
+        for version in ("2.9.0", "2.15.0+cu132"):
+            self.assertEqual(self.look(self.fake(version))[1]["pytorch"]["level"], "ok")
+        for version, advice in (
+            ("2.8.0", "offload() needs PyTorch 2.9 or newer"),
+            ("2.99.0a0+git1", "knows PyTorch up to 2.15"),
+        ):
+            found = self.look(self.fake(version))[1]
+            for check in ("pytorch", "native part"):
+                self.assertEqual(found[check]["level"], "warn")
+                self.assertIn(advice, found[check]["advice"])
 
     def test_a_simulated_device_beside_a_gpu_is_a_warning(self):
         with harness.daemon() as socket:

@@ -3,6 +3,7 @@ network. PyTorch, pip and setuptools are those of the Python that runs this."""
 
 import os
 import pathlib
+import re
 import shutil
 import site
 import subprocess
@@ -14,6 +15,7 @@ import zipfile
 import harness
 import torch
 import xml_main
+from ravenstore import _native
 from torch.utils import cpp_extension
 
 try:
@@ -61,10 +63,11 @@ PyMODINIT_FUNC PyInit__torch() {
 }
 """
 
-# Another minor version, with this one's headers and libraries.
+# Another minor version that is known, too, with this one's headers and libraries.
+OTHER = "2.10" if torch.__version__.startswith("2.9.") else "2.9"
 OTHER_TORCH = f"""
 import sys, types
-__version__ = "2.8.3+cu1"
+__version__ = "{OTHER}.3+cu1"
 __path__ = []
 version = types.SimpleNamespace(cuda=None)
 compiled_with_cxx11_abi = lambda: True
@@ -110,7 +113,8 @@ class InstallTest(unittest.TestCase):
         """A small one, with a native part that is quickly built."""
         root = self.folder / "checkout"
         shutil.copytree(harness.ROOT / "python/ravenstore", root / "python/ravenstore")
-        for name in ("python/pyproject.toml", "python/setup.py", "client/ravenstore.h"):
+        names = ("python/pyproject.toml", "python/setup.py")
+        for name in (*names, "client/ravenstore.h", "client/torch_version.h"):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(harness.ROOT / name, root / name)
         (root / "python/native").mkdir()
@@ -144,6 +148,51 @@ class InstallTest(unittest.TestCase):
         (folder / "torch.py").write_text(text)
         return self.folder / "other/bin/python"
 
+    def put_torch(self, text):
+        """A torch of that text in the place of the one that the Python imports."""
+        folder = self.folder / "another"
+        folder.mkdir()
+        (folder / "torch.py").write_text(text)
+        (pth,) = self.venv.rglob("borrowed.pth")
+        pth.write_text(f"{folder}\n{pth.read_text()}")
+
+    def build_with(self, version, **variables):
+        """What setup.py does in a Python whose PyTorch has that version."""
+        self.put_torch(OTHER_TORCH.replace(OTHER, version))
+        command = [self.python, "setup.py", "build", "--build-lib", self.folder / "built"]
+        return subprocess.run(
+            command,
+            env={**CLEAN, **variables},
+            cwd=self.checkout() / "python",
+            capture_output=True,
+            text=True,
+        )
+
+    def test_an_unknown_newer_pytorch_gets_no_native_part_and_one_warning(self):
+        done = self.build_with("2.99", **BUILT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = [line for line in done.stderr.splitlines() if "PyTorch" in line]
+        self.assertEqual(len(found), 1, done.stderr)
+        wanted = r"warning: PyTorch 2\.99\.3\+cu1 is newer than 2\.\d+, .* makes copies$"
+        self.assertRegex(found[0], wanted)
+        names = {path.name for path in (self.folder / "built").rglob("*.so")}
+        self.assertEqual(names, {"libravenstore.so"})
+
+    def test_an_older_pytorch_is_refused_before_anything_is_built(self):
+        done = self.build_with("2.8")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        wanted = r"PyTorch 2\.8\.3\+cu1 is too old: .*offload\(\) needs 2\.9 or newer"
+        self.assertRegex(done.stderr, wanted)
+        self.assertIn("RAVENSTORE_WITHOUT_TORCH=1", done.stderr)
+        # The checkout has no deploy/bazel, which would be asked for next.
+        self.assertNotIn("is no checkout", done.stderr)
+
+    def test_the_package_knows_the_bounds_of_the_header(self):
+        text = (harness.ROOT / "client/torch_version.h").read_text()
+        found = re.findall(r"#define RAVENSTORE_TORCH_(?:OLDEST|NEWEST) (\d)(\d\d)\n", text)
+        bounds = [(int(major), int(minor)) for major, minor in found]
+        self.assertEqual(bounds, [_native.OLDEST, _native.NEWEST])
+
     def make_wheel(self, other):
         """deploy/wheel in a checkout with a native part for the other one's PyTorch as well."""
         root = self.checkout()
@@ -160,11 +209,12 @@ class InstallTest(unittest.TestCase):
         self.pip_install(made.stdout.splitlines()[-1])
         text = (
             "import torch; from ravenstore import _native\n"
-            "print(*_native.minors()); print(_native.find('2.8.1+cpu').__file__)"
+            f"print(*_native.minors()); print(_native.find('{OTHER}.1+cpu').__file__)"
         )
         minors, file = self.run_ok([self.python, "-c", text], CLEAN, cwd="/").splitlines()
-        self.assertEqual(minors, "2.8 " + ".".join(torch.__version__.split(".")[:2]))
-        self.assertRegex(file, r"/_torch_2_8\.cpython-\d+-.*\.so$")
+        both = {OTHER, ".".join(torch.__version__.split(".")[:2])}
+        self.assertEqual(set(minors.split()), both)
+        self.assertRegex(file, rf"/_torch_{OTHER.replace('.', '_')}\.cpython-\d+-.*\.so$")
 
     def test_a_python_without_pytorch_makes_no_wheel(self):
         made = self.make_wheel(self.other_python("raise ImportError('no torch today')"))
@@ -172,12 +222,7 @@ class InstallTest(unittest.TestCase):
         self.assertIn("has no PyTorch, or is another CPython than this one", made.stderr)
 
     def test_without_pytorch_it_is_left_out_in_words(self):
-        # A Python whose torch cannot be imported.
-        broken = self.folder / "broken"
-        (broken / "torch").mkdir(parents=True)
-        (broken / "torch/__init__.py").write_text("raise ImportError('no torch today')\n")
-        (pth,) = self.venv.rglob("borrowed.pth")
-        pth.write_text(f"{broken}\n{pth.read_text()}")
+        self.put_torch("raise ImportError('no torch today')\n")
         words = self.pip_install(self.checkout() / "python")
         self.assertRegex(words, "without the native part for PyTorch: no torch today; install Py")
         self.assertEqual(self.run_ok([self.python, "-c", USE], CLEAN, cwd="/"), "used\n")

@@ -248,6 +248,34 @@ print("done")
             self.assertEqual(done.stderr.count("RuntimeWarning: "), 1, done.stderr)
             self.assertIn("makes copies of what autograd saves: this ravenstore has", done.stderr)
 
+    def test_an_older_pytorch_is_refused_and_an_unknown_newer_one_gets_copies(self):
+        done = self.assertRuns(
+            """
+torch.__version__ = "2.8.0"
+for way in (None, "copy"):
+    try:
+        with ravenstore.offload(embedded=True, way=way):
+            raise AssertionError("it is not supported")
+    except ravenstore.Unsupported as error:
+        wanted = "ravenstore.offload() needs PyTorch 2.9 or newer, and this is 2.8.0"
+        assert str(error) == wanted, error
+torch.__version__ = "2.99.0"
+offload.start_daemon()
+leaf = random(512, 1024, grad=True)
+for _ in range(2):
+    with ravenstore.offload("32MiB", embedded=True):
+        loss = leaf.exp().sum()
+    loss.backward()
+assert torch.equal(leaf.grad, 2 * leaf.detach().exp())
+assert ravenstore.explain().way == "copy (Python)"
+print("done")
+""",
+            RAVENSTORE_NATIVE="",
+        )
+        self.assertEqual(done.stderr.count("RuntimeWarning: "), 1, done.stderr)
+        self.assertRegex(done.stderr, r"no native part for PyTorch 2\.99\.0 .*knows PyTorch up to")
+        self.assertNotIn("pip install ./python", done.stderr)
+
 
 class EndTest(FaultCase):
     def test_the_interpreter_ends_with_live_graphs(self):
