@@ -43,15 +43,19 @@ RUFF=ruff==0.15.14
 CLANG_FORMAT=clang-format==14.0.6
 MYPY=mypy==1.19.1
 CUDA_HEADERS=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88)
-# The oldest PyTorch that the Python package's tests run with, and the wheels they get where there is none.
-TORCH_MINIMUM=2.9
-TORCH_WHEELS=(torch==2.11.0 numpy==2.3.5 setuptools==80.9.0)
-TORCH_WHEEL_SIZE="some 2.7 GB (4.7 GB unpacked)"
-# Those that the package is guaranteed with besides: deploy/test --full fetches each and tests with it.
-OLDER_TORCHES=(2.9.1 2.10.0)
+# Each minor version of PyTorch that the Python package supports, from the oldest to the newest that
+# client/torch_version.h knows. The tests run with the newest, deploy/torch_versions with each.
+TORCH_VERSIONS=(2.9.1 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0)
+TORCH_OLDEST=${TORCH_VERSIONS[0]}
+TORCH_NEWEST=${TORCH_VERSIONS[-1]}
+# The wheels that are fetched with a PyTorch, and the folder with the newest one's.
+TORCH_WHEELS=(numpy==2.3.5 setuptools==80.9.0)
+TORCH_WHEEL_SIZE="some 3 GB (5 GB unpacked)"
+TORCH_FOLDER=$CACHE/torch-$TORCH_NEWEST
 # What the examples, Hugging Face's callback and the estimator's fit need besides; without them their tests are skipped.
-MODEL_WHEELS=(transformers==5.24.0 accelerate==1.15.0 torchvision==0.26.0 scipy==1.17.1)
-MODEL_WHEELS_SIZE="some 75 MB (390 MB unpacked)"
+# torchvision fits the newest PyTorch alone.
+MODEL_WHEELS=(transformers==5.24.0 accelerate==1.15.0 torchvision==0.29.2 scipy==1.17.1)
+MODEL_WHEELS_SIZE="some 80 MB (400 MB unpacked)"
 
 # bazel COMMAND ARGS...: with the shared cache, no more jobs than cores and half of the memory. BAZEL_SECONDS: it is
 # interrupted then, and the exit code is 124.
@@ -79,30 +83,32 @@ ask_bazel() { (cd "$ROOT" && bazel "$1" --noshow_progress --color=no "${@:2}" </
 progress_seconds() { if [[ -t 1 ]]; then echo 0.2; else echo 20; fi; }
 
 # Sets and exports RAVENSTORE_TORCH_PYTHON, the Python that the package's tests run with: the one it names, else
-# python3, else that of deploy/setup's wheel, if it has numpy and a PyTorch of TORCH_MINIMUM or newer. Returns 1, with
-# it empty, when there is none or RAVENSTORE_WITHOUT_TORCH=1 leaves them out.
+# python3, else that of deploy/setup's wheel, if it has numpy and a PyTorch that is supported. Returns 1, with it empty,
+# when there is none or RAVENSTORE_WITHOUT_TORCH=1 leaves them out.
 choose_torch_python() {
-  local python chosen=${RAVENSTORE_TORCH_PYTHON:-} candidates=(python3 "$CACHE/torch/bin/python3")
+  local python chosen=${RAVENSTORE_TORCH_PYTHON:-} candidates=(python3 "$TORCH_FOLDER/bin/python3")
   export RAVENSTORE_TORCH_PYTHON=""
   [[ ${RAVENSTORE_WITHOUT_TORCH:-} != 1 ]] || return 1
   if [[ -n $chosen ]]; then candidates=("$chosen"); fi
   for python in "${candidates[@]}"; do
-    if python=$(command -v "$python") && new_enough "$python" && imported_torch "$python" >/dev/null; then
+    if python=$(command -v "$python") && has_supported_torch "$python" && imported_torch "$python" >/dev/null; then
       RAVENSTORE_TORCH_PYTHON=$python
       return
     fi
   done
   [[ -z $chosen ]] ||
-    die "RAVENSTORE_TORCH_PYTHON=$chosen is no Python 3.11 or newer with numpy and torch $TORCH_MINIMUM or newer"
+    die "RAVENSTORE_TORCH_PYTHON=$chosen is no Python 3.11 or newer with numpy and torch $TORCH_OLDEST to $TORCH_NEWEST"
   return 1
 }
 
-# new_enough PYTHON: by what is installed, without importing it.
-new_enough() {
+# has_supported_torch PYTHON: by the installed files, without importing them.
+has_supported_torch() {
   "$1" -c 'import importlib.metadata as m, importlib.util as u, sys
-version = [int(part) for part in m.version("torch").split(".")[:2]]
-wanted = [int(part) for part in sys.argv[1].split(".")]
-sys.exit(sys.version_info < (3, 11) or not u.find_spec("numpy") or version < wanted)' "$TORCH_MINIMUM" 2>/dev/null
+found, oldest, newest = ([int(part) for part in version.split(".")[:2]]
+                         for version in (m.version("torch"), *sys.argv[1:]))
+supported = oldest <= found <= newest
+sys.exit(sys.version_info < (3, 11) or not u.find_spec("numpy") or not supported)' \
+    "$TORCH_OLDEST" "$TORCH_NEWEST" 2>/dev/null
 }
 
 # Sets and exports LIBTORCH and says which libtorch the build will use: $LIBTORCH, else that of the Python that
@@ -118,7 +124,7 @@ choose_libtorch() {
     where="the torch of $RAVENSTORE_TORCH_PYTHON"
   elif LIBTORCH=$(imported_torch python3); then
     where="the torch that python3 imports"
-  elif LIBTORCH=$(imported_torch "$CACHE/torch/bin/python3"); then
+  elif LIBTORCH=$(imported_torch "$TORCH_FOLDER/bin/python3"); then
     where="the torch wheel in deploy/setup's cache"
   elif [[ -e /usr/include/torch/csrc/api/include/torch/torch.h ]]; then
     LIBTORCH=/usr

@@ -130,15 +130,16 @@ class SetupTest(InFolder):
         script = (
             f"source {DEPLOY}/common.sh; BUILD_PACKAGES=(bash); TEST_PACKAGES=(bash); "
             "CONTAINER_PACKAGES=(bash); choose_cuda() { CUDA_HOME=/there; }; has_gpu() { false; }; "
-            "imported_torch() { [[ $1 == */torch/bin/python3 && -x $1 ]]; }; "
+            "imported_torch() { [[ $1 == */torch-2*/bin/python3 && -x $1 ]]; }; "
             "choose_libtorch() { LIBTORCH=/there LIBTORCH_WORDS=there; }; "
-            f"new_enough() {{ imported_torch $1; }}; {beginning}; "
+            f"has_supported_torch() {{ imported_torch $1; }}; {beginning}; "
         )
         body = (DEPLOY / "setup").read_text().replace("source ", ": ", 1)
         self.assertIn("\nmain\n", body)
         self.assertIn('/usr/bin/python3 -m venv "$CACHE/$name', body)
         body = body.replace('/usr/bin/python3 -m venv "$CACHE/$name', 'fake_venv "$CACHE/$name')
-        body = body.replace("\nmain\n", "\nensure_tool() { :; }\nmain\n")
+        nothing = "\nensure_tool() { :; }\nensure_torch_headers() { :; }\nmain\n"
+        body = body.replace("\nmain\n", nothing)
         (self.folder / "bare").write_text(script + body)
         cache = str(self.folder / "cache")
         return run("bash", self.folder / "bare", *arguments, RAVENSTORE_CACHE=cache, **variables)
@@ -148,11 +149,9 @@ class SetupTest(InFolder):
         self.assertEqual(code, 0, words)
         self.assertEqual(words.count("torch=="), 1)
         self.assertRegex(words, r"To fetch: torch==\S+ numpy==\S+ .* GB unpacked\), into ")
-        code, words = self.bare_setup(":", "--dry-run", "--for", "test", "--older-torch")
-        found = re.findall(r"To fetch: torch==(\d+\.\d+)\.\d+ ", words)
-        self.assertEqual(found, ["2.11", "2.9", "2.10"], words)
+        self.assertIn(f"into {self.folder}/cache/{self.newest_torch()}\n", words)
         code, words = self.bare_setup(
-            ":", "--dry-run", "--for", "test", "--older-torch", RAVENSTORE_WITHOUT_TORCH="1"
+            ":", "--dry-run", "--for", "test", RAVENSTORE_WITHOUT_TORCH="1"
         )
         self.assertEqual(code, 0, words)
         self.assertNotIn("To fetch: torch", words)
@@ -164,19 +163,38 @@ class SetupTest(InFolder):
             "fake_venv() { mkdir -p $1/bin; printf '#!/bin/sh\\nexit %s\\n' $PIP >$1/bin/python3; "
             "chmod +x $1/bin/python3; }; set -- --for test"
         )
-        cache = self.folder / "cache"
+        cache, name = self.folder / "cache", self.newest_torch()
         for pip, there in (("1", False), ("0", True)):
             with self.subTest(pip=pip):
                 code, words = self.bare_setup(fake, PIP=pip)
                 self.assertEqual(code, 0, words)
-                self.assertEqual((cache / "torch/bin/python3").exists(), there, words)
-                self.assertFalse((cache / "torch.new").exists())
+                self.assertEqual((cache / name / "bin/python3").exists(), there, words)
+                self.assertFalse((cache / f"{name}.new").exists())
                 # A machine without the registry is not asked again at every run.
-                self.assertEqual((cache / "no-torch").exists(), not there)
-                (cache / "no-torch").unlink(missing_ok=True)
+                self.assertEqual((cache / f"no-{name}").exists(), not there)
+                (cache / f"no-{name}").unlink(missing_ok=True)
         self.assertRegex(words, r"Fetched in \d+ s; \S+ are kept in ")
         code, words = self.bare_setup(fake, PIP="1")
         self.assertNotIn("To fetch", words)
+        self.assertNotIn("No longer used", words)
+
+    def test_a_cache_with_an_older_pytorch_gets_the_newest(self):
+        fake = "fake_venv() { mkdir -p $1/bin; cp /bin/true $1/bin/python3; }; set -- --for test"
+        stand_in(self.folder / "cache/torch/bin/python3", "#!/bin/sh\n")
+        stand_in(self.folder / "cache/torch-2.11.0/bin/python3", "#!/bin/sh\n")
+        code, words = self.bare_setup(fake)
+        self.assertEqual(code, 0, words)
+        python = self.folder / "cache" / self.newest_torch() / "bin/python3"
+        self.assertTrue(python.exists(), words)
+        self.assertRegex(words, rf"PyTorch for the tests: .* of {python}\n")
+        self.assertIn(f"No longer used, and may be removed: {self.folder}/cache/torch\n", words)
+
+    def newest_torch(self):
+        """The folder in the cache with the tests' PyTorch."""
+        command = f"source {DEPLOY}/common.sh && echo ${{TORCH_FOLDER##*/}}"
+        code, words = run("bash", "-c", command)
+        self.assertEqual(code, 0, words)
+        return words.strip()
 
     def test_what_models_need_is_fetched_once_into_its_own_pytorch(self):
         # A Python that has them once its pip succeeded.
@@ -185,10 +203,8 @@ class SetupTest(InFolder):
             'if [ "$1 $2" = "-m pip" ]; then [ $PIP = 0 ] && : >"$0.has"; exit $PIP; fi',
             '[ -e "$0.has" ]',
         )
-        (self.folder / "cache/torch/bin").mkdir(parents=True)
-        path = self.folder / "cache/torch/bin/python3"
-        path.write_text("\n".join(python) + "\n")
-        path.chmod(0o755)
+        path = self.folder / "cache" / self.newest_torch() / "bin/python3"
+        stand_in(path, "\n".join(python) + "\n")
         for pip, fetches, fails in (("1", 1, 1), ("0", 1, 0), ("0", 0, 0)):
             code, words = self.bare_setup("set -- --for test", PIP=pip)
             self.assertEqual(code, 0, words)
