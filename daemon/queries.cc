@@ -48,11 +48,10 @@ void Queries::FillWhole(const Beside& beside, bool to_administrator, proto::Stat
   for (size_t i = 0; i < options_.devices.size(); ++i) {
     const device::DeviceInfo& info = options_.devices[i]->info();
     const core::DeviceId id{static_cast<uint16_t>(i)};
-    const auto jobs = beside.jobs.find(info.uuid);
     const DeviceUse use{.total = info.total,
                         .slabs = planner.DeviceTier(id).held,
                         .peer_pool = options_.peer_pools[i] + planner.Harvested(id),
-                        .jobs = jobs == beside.jobs.end() ? core::Bytes{} : jobs->second,
+                        .jobs = beside.jobs[i],
                         .harvest = options_.loop->ViewHarvest(id)};
     FillDevice(use, beside.devices[i], now, /*with_processes=*/to_administrator,
                stats->add_devices());

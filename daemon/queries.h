@@ -5,9 +5,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -49,7 +47,7 @@ class Queries {
   struct Beside {
     uint64_t resident = 0;
     std::vector<MemoryWatch::Seen> devices;
-    std::map<std::string, core::Bytes> jobs;  // by device
+    std::vector<core::Bytes> jobs;  // of each device
   };
   // In the loop's thread.
   void FillWhole(const Beside& beside, bool to_administrator, proto::Stats* stats) const;

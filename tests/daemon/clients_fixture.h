@@ -22,7 +22,7 @@ class ClientsFixture : public testing::Test {
   FakeConnections connections_;
   Mailbox mailbox_;
   IdleLoop loop_;
-  LegacyLedger ledger_{core::Bytes{0}};
+  LegacyLedger ledger_{core::Bytes{0}, {}};
   Limits limits_{
       {core::MiB(32), core::MiB(64), {}}, core::Bytes{0}, {}, &ledger_, loop_.get(), &connections_};
   core::Shares descriptors_{"descriptors", 1024};

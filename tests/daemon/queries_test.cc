@@ -29,7 +29,7 @@ class QueriesTest : public testing::Test {
   FakeConnections connections_;
   IdleLoop loop_;
   Names names_;
-  LegacyLedger ledger_{core::Bytes{0}};
+  LegacyLedger ledger_{core::Bytes{0}, {"HOST-0"}};
   MemoryWatch watch_{loop_.devices(),
                      {core::IdleMemory::Make({.reserve = core::MiB(1)}, IdleLoop::kDevice).value()},
                      {.interval = core::Duration{1}}};
