@@ -4,6 +4,7 @@
 // Threads: the control thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -20,6 +21,10 @@
 #include "proto/control.pb.h"
 
 namespace ravenstore::daemon {
+
+// Leaves nodes out until the figures have at most so many bytes, and counts them. Those that share
+// no memory with this one go first.
+void LeaveOutNodes(size_t bytes_most, proto::Stats* stats);
 
 class Queries {
  public:
