@@ -120,6 +120,7 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
                 .links = options.links,
                 .restart_timeout_ms = options.restart_timeout_ms,
                 .clients_max = options.clients_max,
+                .single_user = options.single_user,
                 .next_client = &next_client_,
                 .limits = &limits_,
                 .loop = loop,
