@@ -167,6 +167,30 @@ TEST_F(ReloadTest, AConfigurationThatIsNoRegularFileIsRefusedAtOnce) {
   }
 }
 
+TEST(DaemonTest, AFlagThatIsEmptyOrNoNumberIsRefusedByItsName) {
+  const std::pair<const char*, const char*> bad[] = {{"--config", ""},
+                                                     {"--pool-size", ""},
+                                                     {"--devices", ""},
+                                                     {"--link-bytes-per-second", "nan"},
+                                                     {"--link-bytes-per-second", "inf"}};
+  for (const auto& [flag, value] : bad) {
+    const FailedStart refused = StartInVain({flag, value});
+    EXPECT_EQ(refused.status, 2) << flag;
+    EXPECT_NE(refused.words.find(flag), std::string::npos) << refused.words;
+  }
+}
+
+// Without a word it would be gone at the first write that is too long.
+TEST(DaemonTest, AFileThatMayGrowNoMoreDoesNotEndIt) {
+  DaemonProcess daemon;
+  const rlimit none{0, 0};
+  ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_FSIZE, &none, nullptr), 0);
+  AttachAndDetach(daemon);
+  daemon.Signal(SIGXFSZ);
+  AttachAndDetach(daemon);
+  EXPECT_EQ(daemon.Kill(SIGTERM), 0);
+}
+
 TEST(DaemonTest, WhatIsMoreThanThereIsIsSaidWithBothNumbers) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the sanitizer leaves no range of addresses as large as the pool";
