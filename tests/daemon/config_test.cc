@@ -309,6 +309,7 @@ TEST(ConfigTest, WrongValuesNameLineKeyAndWhatIsAccepted) {
       {"[devices]\nbackend = \"rocm\"", "devices.backend", R"("auto" "cuda" "host")"},
       {"[devices]\nuuids = \"HOST-0\"", "devices.uuids", "a list of strings"},
       {"[devices]\nuuids = [\"HOST-0\", 1]", "devices.uuids", "a list of strings"},
+      {"[devices]\nuuids = [\"\"]", "devices.uuids", "a list of strings that are not empty"},
       {"[devices]\nslab = \"256 Mebi\"", "devices.slab", "12GiB"},
       {"[devices]\nslab = \"-1MiB\"", "devices.slab", "12GiB"},
       {"[limits]\ndevice_budget = -1", "limits.device_budget", "12GiB"},

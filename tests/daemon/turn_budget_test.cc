@@ -20,6 +20,8 @@ TEST(TurnBudgetTest, AUserAloneMayTakeTheWholeTurn) {
   EXPECT_EQ(budget.Left(kUser), 0u);
   EXPECT_EQ(budget.Left(kOther), 256u);
   budget.BeginTurn();
+  EXPECT_EQ(budget.Left(kUser), 252u) << "4 more than a turn were spent";
+  budget.BeginTurn();
   EXPECT_EQ(budget.Left(kUser), 256u);
 }
 

@@ -220,7 +220,10 @@ class Jobs {
   Jobs(Scene& scene, size_t most) : command_(KeyOf(::getpid())) {
     const ipc::UniqueFd page = FullLedgerPage(FirstDevice(scene.socket()));
     const ipc::UniqueFd elastic = FullElasticPage();
-    if (::pipe(attached_) != 0) return scene.Impossible("no pipe");
+    if (::pipe(attached_) != 0) {
+      scene.Impossible("no pipe");
+      return;
+    }
     while (children_.size() < most && scene.goes_on()) {
       const pid_t child = ::fork();
       if (child == 0) Be(scene, page, elastic);
