@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "daemon/elastic_page.h"
@@ -51,9 +52,8 @@ constexpr size_t RowOffset(size_t row) {
   return offsetof(proto::LedgerPage, row) + row * sizeof(proto::LedgerRow);
 }
 
-// A row out of its bytes: a stranger's, so its text is cut and checked. No text: there is none.
-LegacyRow RowAt(const char* page, size_t index) {
-  const char* at = page + RowOffset(index);
+// A row out of its bytes: a stranger's, so its text is cut and checked.
+LegacyRow RowAt(const char* at, size_t index) {
   LegacyRow row;
   row.index = index;
   row.uuid.assign(at, strnlen(at, sizeof(proto::LedgerRow::uuid)));
@@ -65,7 +65,6 @@ LegacyRow RowAt(const char* page, size_t index) {
   row.visible = granted == 0 || asked == 0 ? granted + asked : std::min(granted, asked);
   row.used = Word(at, offsetof(proto::LedgerRow, used));
   row.served = Word(at, offsetof(proto::LedgerRow, served));
-  row.peak = Word(at, offsetof(proto::LedgerRow, peak));
   for (size_t kind = 0; kind < proto::kLegacyKinds; ++kind) {
     row.kinds[kind] = Word(at, offsetof(proto::LedgerRow, kinds) + kind * sizeof(uint64_t));
   }
@@ -198,60 +197,83 @@ void LegacyLedger::WriteBudgets(const Job& job) const {
   ::munmap(page, proto::kLedgerBytes);
 }
 
+template <typename Visit>
+void LegacyLedger::ForRows(const Job& job, Visit visit) const {
+  std::array<char, proto::kLedgerBytes> page;
+  const ssize_t size = ::pread(job.about.page.get(), page.data(), page.size(), 0);
+  if (size != static_cast<ssize_t>(page.size())) return;
+  if (Word(page.data(), offsetof(proto::LedgerPage, magic)) != proto::kLedgerMagic) return;
+  std::vector<bool> seen(devices_.size());
+  for (size_t i = 0; i < proto::kLedgerDevices; ++i) {
+    const char* row = page.data() + RowOffset(i);
+    const std::string_view uuid(row, strnlen(row, sizeof(proto::LedgerRow::uuid)));
+    if (uuid.empty()) return;
+    const auto found = std::find(devices_.begin(), devices_.end(), uuid);
+    const auto device = static_cast<size_t>(found - devices_.begin());
+    const bool counts = found != devices_.end() && !seen[device];
+    if (counts) seen[device] = true;
+    visit(row, i, counts ? std::optional(device) : std::nullopt);
+  }
+}
+
 std::vector<Bytes> LegacyLedger::HeldByDevice() const {
   std::vector<Bytes> held(devices_.size());
   for (const auto& [key, job] : jobs_) {
-    for (const LegacyRow& row : RowsOf(job)) {
-      if (!row.device) continue;
+    ForRows(job, [&](const char* row, size_t, std::optional<size_t> device) {
+      if (!device) return;
       // A job may say anything: the sum does not overflow.
-      Bytes& sum = held[*row.device];
-      const Bytes own = Minus(Bytes(row.used), Bytes(row.served));
+      Bytes& sum = held[*device];
+      const Bytes own = Minus(Bytes(Word(row, offsetof(proto::LedgerRow, used))),
+                              Bytes(Word(row, offsetof(proto::LedgerRow, served))));
       sum = std::min(sum, Bytes(UINT64_MAX) - own) + own;
-    }
+    });
   }
   return held;
 }
 
 std::vector<std::vector<WaitQueue::Use>> LegacyLedger::UsesByDevice() const {
   std::vector<std::vector<WaitQueue::Use>> uses(devices_.size());
-  for (const auto& [key, job] : jobs_) {
-    for (const LegacyRow& row : RowsOf(job)) {
-      if (!row.device) continue;
-      uses[*row.device].push_back({.process = {job.about.pid, job.about.start_time},
-                                   .user = core::TenantId{job.about.uid},
-                                   .run = static_cast<pid_t>(job.about.run),
-                                   .bytes = Bytes(row.used),
-                                   .peak = Bytes(row.peak)});
-    }
+  for (const auto& [key, of_job] : jobs_) {
+    ForRows(of_job, [&, &job = of_job](const char* row, size_t, std::optional<size_t> device) {
+      if (!device) return;
+      uses[*device].push_back({.process = {job.about.pid, job.about.start_time},
+                               .user = core::TenantId{job.about.uid},
+                               .run = static_cast<pid_t>(job.about.run),
+                               .bytes = Bytes(Word(row, offsetof(proto::LedgerRow, used))),
+                               .peak = Bytes(Word(row, offsetof(proto::LedgerRow, peak)))});
+    });
   }
   return uses;
 }
 
-Bytes LegacyLedger::PeakOf(const Job& job, const std::vector<LegacyRow>& rows) {
+Bytes LegacyLedger::PeakOf(const Job& job) const {
+  constexpr size_t kContext = offsetof(proto::LedgerRow, kinds) +
+                              static_cast<size_t>(proto::LegacyKind::kContext) * sizeof(uint64_t);
   uint64_t peak = 0;
-  for (const LegacyRow& row : rows) {
-    peak = std::max(peak, row.peak);
-    if (!job.elastic || !row.device) continue;
-    const uint64_t enough = ReadElasticTotals(job.elastic.get(), row.index).enough;
-    const uint64_t context = row.kinds[static_cast<size_t>(proto::LegacyKind::kContext)];
+  ForRows(job, [&](const char* row, size_t index, std::optional<size_t> device) {
+    peak = std::max(peak, Word(row, offsetof(proto::LedgerRow, peak)));
+    if (!job.elastic || !device) return;
+    const uint64_t enough = ReadElasticTotals(job.elastic.get(), index).enough;
+    const uint64_t context = Word(row, kContext);
     if (enough > 0) peak = std::max(peak, std::min(enough, UINT64_MAX - context) + context);
-  }
+  });
   return Bytes(peak);
 }
 
 std::vector<JobUses::Holding> LegacyLedger::Holdings() const {
   std::vector<JobUses::Holding> holdings;
-  for (const auto& [key, job] : jobs_) {
-    for (const LegacyRow& row : RowsOf(job)) {
-      if (row.used == 0 || !row.device) continue;
-      JobUses::Holding holding{.job = key, .device = *row.device};
+  for (const auto& [of_job, at] : jobs_) {
+    ForRows(at, [&, key = of_job, &job = at](const char* row, size_t index,
+                                             std::optional<size_t> device) {
+      if (!device || Word(row, offsetof(proto::LedgerRow, used)) == 0) return;
+      JobUses::Holding holding{.job = key, .device = *device};
       if (job.elastic) {
-        const ElasticTotals engine = ReadElasticTotals(job.elastic.get(), row.index);
+        const ElasticTotals engine = ReadElasticTotals(job.elastic.get(), index);
         holding.moved_in = Bytes(engine.moved_in);
         holding.moved_out = Bytes(engine.moved_out);
       }
       holdings.push_back(holding);
-    }
+    });
   }
   return holdings;
 }
@@ -265,14 +287,13 @@ std::optional<LegacyLedger::Taken> LegacyLedger::TakenBy(uint64_t key) const {
                .job = about.job,
                .run = about.run,
                .name = about.name,
-               .peak = PeakOf(found->second, RowsOf(found->second))};
+               .peak = PeakOf(found->second)};
 }
 
 Bytes LegacyLedger::RunningPeak(uid_t uid, const std::string& command) const {
   Bytes peak;
   for (const auto& [key, job] : jobs_) {
-    if (job.about.uid == uid && job.about.job == command)
-      peak = std::max(peak, PeakOf(job, RowsOf(job)));
+    if (job.about.uid == uid && job.about.job == command) peak = std::max(peak, PeakOf(job));
   }
   return peak;
 }
@@ -284,28 +305,16 @@ std::vector<LegacyRow> LegacyLedger::Read(uint64_t key) const {
 }
 
 std::vector<LegacyRow> LegacyLedger::RowsOf(const Job& job) const {
-  std::array<char, proto::kLedgerBytes> page;
-  const ssize_t size = ::pread(job.about.page.get(), page.data(), page.size(), 0);
-  if (size != static_cast<ssize_t>(page.size())) return {};
-  if (Word(page.data(), offsetof(proto::LedgerPage, magic)) != proto::kLedgerMagic) return {};
   std::vector<LegacyRow> rows;
-  rows.reserve(proto::kLedgerDevices);
-  for (size_t i = 0; i < proto::kLedgerDevices; ++i) {
-    LegacyRow row = RowAt(page.data(), i);
-    if (row.uuid.empty()) break;
-    const auto device = std::find(devices_.begin(), devices_.end(), row.uuid);
-    const auto index = static_cast<size_t>(device - devices_.begin());
-    const bool again = std::any_of(rows.begin(), rows.end(), [index](const LegacyRow& other) {
-      return other.device == index;
-    });
-    if (device != devices_.end() && !again) row.device = index;
-    rows.push_back(std::move(row));
-  }
+  ForRows(job, [&](const char* at, size_t index, std::optional<size_t> device) {
+    rows.push_back(RowAt(at, index));
+    rows.back().device = device;
+  });
   return rows;
 }
 
 void LegacyLedger::FillJob(const Job& job, const std::vector<LegacyRow>& rows,
-                           proto::LegacyJob* to) {
+                           proto::LegacyJob* to) const {
   to->set_client(job.about.client);
   to->set_pid(static_cast<uint32_t>(job.about.pid));
   to->set_uid(job.about.uid);
@@ -313,7 +322,7 @@ void LegacyLedger::FillJob(const Job& job, const std::vector<LegacyRow>& rows,
   to->set_mode(job.about.mode);
   to->set_paused(job.paused);
   to->set_run(job.about.run);
-  to->set_peak(PeakOf(job, rows).count());
+  to->set_peak(PeakOf(job).count());
   for (const LegacyRow& row : rows) {
     if (row.used == 0 && row.visible == 0) continue;
     proto::LegacyDevice* device = to->add_devices();

@@ -37,7 +37,6 @@ struct LegacyRow {
   uint64_t visible = 0;
   uint64_t used = 0;
   uint64_t served = 0;
-  uint64_t peak = 0;
   std::array<uint64_t, proto::kLegacyKinds> kinds{};
 };
 
@@ -147,9 +146,13 @@ class LegacyLedger {
   const Job* FindClient(uint32_t client) const;
   core::Bytes VisibleOf(const Job& job) const;
   std::vector<LegacyRow> RowsOf(const Job& job) const;
-  static core::Bytes PeakOf(const Job& job, const std::vector<LegacyRow>& rows);
+  // Calls visit(row's bytes, its index, the daemon's device if it counts) for each row of the job's
+  // page. Allocates nothing for a row: each question about memory does this for all jobs.
+  template <typename Visit>
+  void ForRows(const Job& job, Visit visit) const;
+  core::Bytes PeakOf(const Job& job) const;
   void WriteBudgets(const Job& job) const;
-  static void FillJob(const Job& job, const std::vector<LegacyRow>& rows, proto::LegacyJob* to);
+  void FillJob(const Job& job, const std::vector<LegacyRow>& rows, proto::LegacyJob* to) const;
 
   core::Bytes visible_;
   const std::vector<std::string> devices_;
