@@ -26,11 +26,11 @@ auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
                ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au, av, aw,
                ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk, bl, bm, bn, bo, bp, bq, br,
-               bs, bt, bu, bv, bw, bx] = config;
+               bs, bt, bu, bv, bw, bx, by] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
                          z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
                          as, at, au, av, aw, ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk,
-                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv, bw, bx);
+                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv, bw, bx, by);
 }
 
 // Every key with a value that is not its default.
@@ -77,6 +77,7 @@ priority = "high"
 device_reserve = "1.5GiB"
 visible_memory = "5GiB"
 clients_max = 7
+single_user = true
 [host_pool]
 size = "3GiB"
 step = "2 MiB"
@@ -172,6 +173,7 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.device_reserve, MiB(1536));
   EXPECT_EQ(config.visible_memory, GiB(5));
   EXPECT_EQ(config.clients_max, 7u);
+  EXPECT_TRUE(config.single_user);
   EXPECT_EQ(config.pool_size, GiB(3));
   EXPECT_EQ(config.pool_step, MiB(2));
   EXPECT_EQ(config.pool_ahead, KiB(1));
