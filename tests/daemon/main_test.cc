@@ -180,13 +180,15 @@ TEST(DaemonTest, AFlagThatIsEmptyOrNoNumberIsRefusedByItsName) {
   }
 }
 
-// Without a word it would be gone at the first write that is too long.
-TEST(DaemonTest, AFileThatMayGrowNoMoreDoesNotEndIt) {
+// A client's segment is a file, too: SIGXFSZ would end the daemon without a word.
+TEST(DaemonTest, WhereFilesMayNotGrowAClientIsRefusedAndTheDaemonGoesOn) {
   DaemonProcess daemon;
-  const rlimit none{0, 0};
-  ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_FSIZE, &none, nullptr), 0);
-  AttachAndDetach(daemon);
-  daemon.Signal(SIGXFSZ);
+  rlimit before{};
+  const rlimit none{0, RLIM_INFINITY};
+  ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_FSIZE, &none, &before), 0);
+  const ipc::UniqueFd refused = Attach(daemon);
+  EXPECT_NE(Answer(refused.get()).failure().message(), "");
+  ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_FSIZE, &before, nullptr), 0);
   AttachAndDetach(daemon);
   EXPECT_EQ(daemon.Kill(SIGTERM), 0);
 }
