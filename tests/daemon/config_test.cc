@@ -446,7 +446,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
                                  "limits.file_budget", "limits.host_budget", "limits.peer_budget",
                                  "limits.priority", "limits.remote_budget", "limits.weight",
                                  "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 76u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 77u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

@@ -58,11 +58,11 @@ TEST(RenderNodesTest, TheTableHasBothDirectionsOfEachLoan) {
 TEST(RenderNodesTest, NodesThatTheDaemonLeftOutAreCounted) {
   proto::Stats stats = Sample();
   EXPECT_THAT(NodesText(stats), testing::Not(HasSubstr("left out")));
-  EXPECT_THAT(NodesJson(stats), HasSubstr("\"nodes_left_out\": 0"));
+  EXPECT_THAT(NodesJson(stats), HasSubstr("\"nodes_left_out\":0"));
   stats.mutable_cluster()->set_nodes_left_out(4000);
   EXPECT_THAT(NodesText(stats), HasSubstr("4000 more nodes, which are left out\n"));
   EXPECT_THAT(ClusterLine(stats), HasSubstr("4000 more nodes, which are left out\n"));
-  EXPECT_THAT(NodesJson(stats), HasSubstr("\"nodes_left_out\": 4000"));
+  EXPECT_THAT(NodesJson(stats), HasSubstr("\"nodes_left_out\":4000"));
 }
 
 TEST(RenderNodesTest, WithoutAClusterItSaysWhatToDo) {
