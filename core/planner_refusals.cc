@@ -95,7 +95,8 @@ std::string PlannerBooks::DescribePieces(const ClientArena& arena, const Request
 std::string PlannerBooks::HostHolder() const {
   return " the rest of the host pool of " + SizeText(options_.host_capacity) +
          " is kept for users who hold little of it, and user " +
-         std::to_string(ToInt(quota_.LargestHolder(kHostPool))) + " holds the most;";
+         std::to_string(ToInt(quota_.LargestHolder(kHostPool))) +
+         " holds the most (limits.single_user of the configuration keeps nothing);";
 }
 
 Status PlannerBooks::MayPin(ClientId id, Bytes block, Bytes slab,

@@ -3,6 +3,8 @@
 // A template, so that this floor knows nothing of the command-line library: `App` is CLI::App.
 #pragma once
 
+#include <cmath>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,24 @@ std::string UsageMessage(const App* app, const Failure& failure) {
 // For Option::check of a number without a sign, which the library would take as a huge one.
 inline std::string NotNegative(const std::string& text) {
   return text.starts_with('-') ? Printable(text) + " is negative" : "";
+}
+
+// For Option::check of a number with a fraction, beside the library's bounds, which let NaN pass.
+inline std::string Finite(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  return std::isfinite(number) ? "" : Printable(text) + " is not a finite number";
+}
+
+// An option that is given with nothing in it would do nothing: refuses that of all options that
+// `app` and its commands have so far. What follows the options is left alone.
+template <typename App>
+void RefuseEmptyValues(App* app) {
+  for (auto* option : app->get_options([](const auto*) { return true; })) {
+    if (!option->nonpositional() || option->get_items_expected_max() == 0) continue;
+    option->check([](const std::string& text) { return text.empty() ? "it is empty" : ""; });
+  }
+  for (App* command : app->get_subcommands([](App*) { return true; })) RefuseEmptyValues(command);
 }
 
 }  // namespace ravenstore::core

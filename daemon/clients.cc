@@ -90,6 +90,11 @@ core::Status Clients::TakePlace(const Caller& caller) {
     return Error{ErrorCode::kLimit,
                  "all connections of this user are taken; the last are kept for ravenctl"};
   }
+  if (options_.single_user && places_.taken() > places_.Held(caller.user())) {
+    return Error{ErrorCode::kLimit,
+                 "this daemon serves one user at a time (limits.single_user of its configuration), "
+                 "and another user's clients are attached: wait until they have ended"};
+  }
   RAVEN_RETURN_IF_ERROR(places_.Take(caller.user()));
   core::Status descriptors = options_.descriptors->Take(caller.user(), kDescriptorsOfClient);
   if (!descriptors.ok()) places_.Give(caller.user());

@@ -175,13 +175,13 @@ Key Time(core::Duration Config::*value, core::Duration unit, const char* accepte
 }
 
 std::optional<std::string> ReadTexts(const toml::node& node, std::vector<std::string>* target) {
-  static const std::string kAccepted = "a list of strings";
+  static const std::string kAccepted = "a list of strings that are not empty";
   const toml::array* list = node.as_array();
   if (list == nullptr) return kAccepted;
   target->clear();
   for (const toml::node& item : *list) {
     const auto text = item.value_exact<std::string>();
-    if (!text) return kAccepted;
+    if (!text || text->empty()) return kAccepted;
     target->push_back(*text);
   }
   return std::nullopt;
@@ -503,6 +503,7 @@ std::map<std::string, Key> MakeKeys() {
       {"limits.visible_memory", Size(&C::visible_memory)},
       {"limits.device_reserve", Size(&C::device_reserve)},
       {"limits.clients_max", Whole(&C::clients_max, 1, 100000)},
+      {"limits.single_user", Flag(&C::single_user)},
       {"host_pool.size", Checked(Size(&C::pool_size), FaultOfPool)},
       {"host_pool.step", Checked(Size(&C::pool_step), WholePages(&C::pool_step))},
       {"host_pool.ahead", Checked(Size(&C::pool_ahead), FaultOfAhead)},

@@ -38,6 +38,7 @@ struct Config {
   core::Bytes visible_memory;  // of legacy jobs: the size that a device has for them; 0: its own
   core::Bytes device_reserve = core::GiB(1);  // of each device the store never takes
   uint32_t clients_max = 512;
+  bool single_user = false;
   // [host_pool]
   core::Bytes pool_size;  // 0: a quarter of the machine's memory
   core::Bytes pool_step = core::MiB(64);

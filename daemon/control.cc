@@ -26,13 +26,13 @@ constexpr uint64_t kMailboxKey = ~uint64_t{0};
 // A pidfd's key is its connection's with this bit.
 constexpr uint64_t kPidBit = uint64_t{1} << 63;
 constexpr int kEpollEvents = 256;
-// A turn's units of work for all users. A unit is some ten microseconds: a small message is one,
-// and what takes longer some more. An operation of a client takes about ten turns
+// A turn's units of work for all users. A unit is ten microseconds of the thread's time, and a
+// message is at least one. An operation of a client takes about ten turns
 // of this thread, so a turn that others fill must be short.
 constexpr uint32_t kUnitsPerTurn = 32;
 constexpr uint32_t kUnitsLeast = 4;
 constexpr uint32_t kUnitsOfDescriptors = 8;
-constexpr size_t kBytesOfUnit = 4096;
+constexpr int64_t kNsOfUnit = 10'000;
 // Messages with a descriptor that a user may send at once, and how often beyond these. A job that
 // knows nothing of us sends one when it begins; each takes four threads of the daemon some time.
 constexpr core::Duration kDescriptorsEvery = std::chrono::milliseconds(2);
@@ -52,6 +52,20 @@ uint64_t DescriptorsForUsers() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kDescriptorsKept;
   return std::max<uint64_t>(limit.rlim_cur, 2 * kDescriptorsKept) - kDescriptorsKept;
+}
+
+std::vector<std::string> UuidsOf(const device::Devices& devices) {
+  std::vector<std::string> uuids;
+  for (const auto& device : devices) uuids.push_back(device->info().uuid);
+  return uuids;
+}
+
+// What the calling thread has computed so far. Other threads' work does not count, so a busy
+// machine makes nobody pay more.
+int64_t ThreadNs() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
 std::vector<std::optional<double>> ComputeOf(const std::vector<MemoryWatch::Seen>& seen) {
@@ -79,7 +93,7 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
                                 (!connection->hung_up || post.share != kQuestion);
                        },
                    .done = [this](uint64_t key, uint32_t share) { Resume(key, share); }}),
-      ledger_(options.visible_memory),
+      ledger_(options.visible_memory, UuidsOf(devices)),
       history_file_(options.history_folder),
       history_(history_file_.Load()),
       device_memory_(devices, loop, workers, &mailbox_),
@@ -106,6 +120,7 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
                 .links = options.links,
                 .restart_timeout_ms = options.restart_timeout_ms,
                 .clients_max = options.clients_max,
+                .single_user = options.single_user,
                 .next_client = &next_client_,
                 .limits = &limits_,
                 .loop = loop,
@@ -361,18 +376,17 @@ void Control::OnReadable(Connection& connection) {
       continue;
     }
     if (!received->has_value()) return HangUp(connection);
-    const size_t bytes = (*received)->bytes.size();
-    turns_.Spend(connection.user(), static_cast<uint32_t>(1 + bytes / kBytesOfUnit) +
-                                        (descriptors.empty() ? 0 : kUnitsOfDescriptors));
+    const core::TenantId user = connection.user();
+    turns_.Spend(user, 1 + (descriptors.empty() ? 0 : kUnitsOfDescriptors));
     connection.heard = ipc::Now();
+    const int64_t began = ThreadNs();
     proto::ClientPacket message;
-    if (!message.ParseFromString((*received)->bytes)) {
-      CloseSent(key, std::move(descriptors));
+    if (message.ParseFromString((*received)->bytes)) {
+      Handle(connection, message, descriptors);
+    } else {
       Fail(connection, 0, ErrorCode::kCorrupt, "a control packet could not be parsed");
-      if (!connection.Reads()) return;
-      continue;
     }
-    Handle(connection, message, descriptors);
+    turns_.Spend(user, static_cast<uint32_t>((ThreadNs() - began) / kNsOfUnit));
     CloseSent(key, std::move(descriptors));
     if (Find(key) == nullptr || connection.hung_up || !connection.Reads()) return;
   }

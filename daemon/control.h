@@ -86,6 +86,7 @@ struct ControlOptions {
   core::Duration settle{};              // so long a peak has not grown before it is believed
   std::string history_folder;           // empty: the history of jobs ends with the daemon
   uint32_t clients_max = 4096;
+  bool single_user = false;  // as Clients::Options has it
   uint64_t restart_timeout_ms = 0;
 };
 

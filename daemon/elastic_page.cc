@@ -86,7 +86,22 @@ void FillCalls(const Row& row, proto::ElasticDevice* to) {
   }
 }
 
+// Up to the last word of ElasticTotals.
+constexpr size_t kTotalsBytes = offsetof(ElasticPageRow, moved_out) + sizeof(uint64_t);
+
 }  // namespace
+
+ElasticTotals ReadElasticTotals(int page, size_t index) {
+  if (index >= proto::kLedgerDevices) return {};
+  Row row;
+  const auto at = static_cast<off_t>(index * proto::kElasticRowBytes);
+  const ssize_t size = ::pread(page, row.bytes.data(), kTotalsBytes, at);
+  if (size != static_cast<ssize_t>(kTotalsBytes)) return {};
+  if (row.Word(offsetof(ElasticPageRow, written_ns)) == 0) return {};  // its engine is gone
+  return {.enough = row.Word(offsetof(ElasticPageRow, enough)),
+          .moved_in = row.Word(offsetof(ElasticPageRow, moved_in)),
+          .moved_out = row.Word(offsetof(ElasticPageRow, moved_out))};
+}
 
 std::optional<proto::ElasticDevice> ReadElasticRow(int page, size_t index, core::Tick now) {
   if (index >= proto::kLedgerDevices) return std::nullopt;

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "daemon/elastic_page.h"
@@ -51,29 +52,23 @@ constexpr size_t RowOffset(size_t row) {
   return offsetof(proto::LedgerPage, row) + row * sizeof(proto::LedgerRow);
 }
 
-// The page's rows, out of its bytes: a stranger's, so every text is cut and checked.
-std::vector<LegacyRow> RowsOf(const char* page) {
-  std::vector<LegacyRow> rows;
-  for (size_t i = 0; i < proto::kLedgerDevices; ++i) {
-    const char* at = page + RowOffset(i);
-    LegacyRow row;
-    row.uuid.assign(at, strnlen(at, sizeof(proto::LedgerRow::uuid)));
-    if (row.uuid.empty()) break;
-    for (char& c : row.uuid) {
-      if (c < ' ' || c > '~') c = '?';
-    }
-    const uint64_t granted = Word(at, offsetof(proto::LedgerRow, visible));
-    const uint64_t asked = Word(at, offsetof(proto::LedgerRow, asked));
-    row.visible = granted == 0 || asked == 0 ? granted + asked : std::min(granted, asked);
-    row.used = Word(at, offsetof(proto::LedgerRow, used));
-    row.served = Word(at, offsetof(proto::LedgerRow, served));
-    row.peak = Word(at, offsetof(proto::LedgerRow, peak));
-    for (size_t kind = 0; kind < proto::kLegacyKinds; ++kind) {
-      row.kinds[kind] = Word(at, offsetof(proto::LedgerRow, kinds) + kind * sizeof(uint64_t));
-    }
-    rows.push_back(std::move(row));
+// A row out of its bytes: a stranger's, so its text is cut and checked.
+LegacyRow RowAt(const char* at, size_t index) {
+  LegacyRow row;
+  row.index = index;
+  row.uuid.assign(at, strnlen(at, sizeof(proto::LedgerRow::uuid)));
+  for (char& c : row.uuid) {
+    if (c < ' ' || c > '~') c = '?';
   }
-  return rows;
+  const uint64_t granted = Word(at, offsetof(proto::LedgerRow, visible));
+  const uint64_t asked = Word(at, offsetof(proto::LedgerRow, asked));
+  row.visible = granted == 0 || asked == 0 ? granted + asked : std::min(granted, asked);
+  row.used = Word(at, offsetof(proto::LedgerRow, used));
+  row.served = Word(at, offsetof(proto::LedgerRow, served));
+  for (size_t kind = 0; kind < proto::kLegacyKinds; ++kind) {
+    row.kinds[kind] = Word(at, offsetof(proto::LedgerRow, kinds) + kind * sizeof(uint64_t));
+  }
+  return row;
 }
 
 }  // namespace
@@ -202,69 +197,88 @@ void LegacyLedger::WriteBudgets(const Job& job) const {
   ::munmap(page, proto::kLedgerBytes);
 }
 
-std::map<std::string, Bytes> LegacyLedger::HeldByDevice() const {
-  std::map<std::string, Bytes> held;
+template <typename Visit>
+void LegacyLedger::ForRows(const Job& job, Visit visit) const {
+  std::array<char, proto::kLedgerBytes> page;
+  const ssize_t size = ::pread(job.about.page.get(), page.data(), page.size(), 0);
+  if (size != static_cast<ssize_t>(page.size())) return;
+  if (Word(page.data(), offsetof(proto::LedgerPage, magic)) != proto::kLedgerMagic) return;
+  std::vector<bool> seen(devices_.size());
+  for (size_t i = 0; i < proto::kLedgerDevices; ++i) {
+    const char* row = page.data() + RowOffset(i);
+    const std::string_view uuid(row, strnlen(row, sizeof(proto::LedgerRow::uuid)));
+    if (uuid.empty()) return;
+    const auto found = std::find(devices_.begin(), devices_.end(), uuid);
+    const auto device = static_cast<size_t>(found - devices_.begin());
+    const bool counts = found != devices_.end() && !seen[device];
+    if (counts) seen[device] = true;
+    visit(row, i, counts ? std::optional(device) : std::nullopt);
+  }
+}
+
+std::vector<Bytes> LegacyLedger::HeldByDevice() const {
+  std::vector<Bytes> held(devices_.size());
   for (const auto& [key, job] : jobs_) {
-    for (const LegacyRow& row : Read(key)) {
+    ForRows(job, [&](const char* row, size_t, std::optional<size_t> device) {
+      if (!device) return;
       // A job may say anything: the sum does not overflow.
-      Bytes& sum = held[row.uuid];
-      const Bytes own = Minus(Bytes(row.used), Bytes(row.served));
+      Bytes& sum = held[*device];
+      const Bytes own = Minus(Bytes(Word(row, offsetof(proto::LedgerRow, used))),
+                              Bytes(Word(row, offsetof(proto::LedgerRow, served))));
       sum = std::min(sum, Bytes(UINT64_MAX) - own) + own;
-    }
+    });
   }
   return held;
 }
 
-std::vector<WaitQueue::Use> LegacyLedger::UsesOf(const std::string& uuid) const {
-  std::vector<WaitQueue::Use> uses;
-  for (const auto& [key, job] : jobs_) {
-    for (const LegacyRow& row : Read(key)) {
-      if (row.uuid != uuid) continue;
-      uses.push_back({.process = {job.about.pid, job.about.start_time},
-                      .user = core::TenantId{job.about.uid},
-                      .run = static_cast<pid_t>(job.about.run),
-                      .bytes = Bytes(row.used),
-                      .peak = Bytes(row.peak)});
-      break;
-    }
+std::vector<std::vector<WaitQueue::Use>> LegacyLedger::UsesByDevice() const {
+  std::vector<std::vector<WaitQueue::Use>> uses(devices_.size());
+  for (const auto& [key, of_job] : jobs_) {
+    ForRows(of_job, [&, &job = of_job](const char* row, size_t, std::optional<size_t> device) {
+      if (!device) return;
+      uses[*device].push_back({.process = {job.about.pid, job.about.start_time},
+                               .user = core::TenantId{job.about.uid},
+                               .run = static_cast<pid_t>(job.about.run),
+                               .bytes = Bytes(Word(row, offsetof(proto::LedgerRow, used))),
+                               .peak = Bytes(Word(row, offsetof(proto::LedgerRow, peak)))});
+    });
   }
   return uses;
 }
 
-Bytes LegacyLedger::PeakOf(uint64_t key, const Job& job, core::Tick now) const {
+Bytes LegacyLedger::PeakOf(const Job& job) const {
+  constexpr size_t kContext = offsetof(proto::LedgerRow, kinds) +
+                              static_cast<size_t>(proto::LegacyKind::kContext) * sizeof(uint64_t);
   uint64_t peak = 0;
-  const std::vector<LegacyRow> rows = Read(key);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    peak = std::max(peak, rows[i].peak);
-    if (!job.elastic) continue;
-    const auto engine = ReadElasticRow(job.elastic.get(), i, now);
-    const uint64_t context = rows[i].kinds[static_cast<size_t>(proto::LegacyKind::kContext)];
-    if (engine) peak = std::max(peak, std::min(engine->enough(), UINT64_MAX - context) + context);
-  }
+  ForRows(job, [&](const char* row, size_t index, std::optional<size_t> device) {
+    peak = std::max(peak, Word(row, offsetof(proto::LedgerRow, peak)));
+    if (!job.elastic || !device) return;
+    const uint64_t enough = ReadElasticTotals(job.elastic.get(), index).enough;
+    const uint64_t context = Word(row, kContext);
+    if (enough > 0) peak = std::max(peak, std::min(enough, UINT64_MAX - context) + context);
+  });
   return Bytes(peak);
 }
 
-std::vector<JobUses::Holding> LegacyLedger::HoldingsOf(const std::vector<std::string>& uuids,
-                                                       Tick now) const {
+std::vector<JobUses::Holding> LegacyLedger::Holdings() const {
   std::vector<JobUses::Holding> holdings;
-  for (const auto& [key, job] : jobs_) {
-    const std::vector<LegacyRow> rows = Read(key);
-    for (size_t row = 0; row < rows.size(); ++row) {
-      const auto device = std::find(uuids.begin(), uuids.end(), rows[row].uuid);
-      if (rows[row].used == 0 || device == uuids.end()) continue;
-      JobUses::Holding holding{.job = key, .device = static_cast<size_t>(device - uuids.begin())};
-      const auto engine = job.elastic ? ReadElasticRow(job.elastic.get(), row, now) : std::nullopt;
-      if (engine) {
-        holding.moved_in = Bytes(engine->moved_in());
-        holding.moved_out = Bytes(engine->moved_out());
+  for (const auto& [of_job, at] : jobs_) {
+    ForRows(at, [&, key = of_job, &job = at](const char* row, size_t index,
+                                             std::optional<size_t> device) {
+      if (!device || Word(row, offsetof(proto::LedgerRow, used)) == 0) return;
+      JobUses::Holding holding{.job = key, .device = *device};
+      if (job.elastic) {
+        const ElasticTotals engine = ReadElasticTotals(job.elastic.get(), index);
+        holding.moved_in = Bytes(engine.moved_in);
+        holding.moved_out = Bytes(engine.moved_out);
       }
       holdings.push_back(holding);
-    }
+    });
   }
   return holdings;
 }
 
-std::optional<LegacyLedger::Taken> LegacyLedger::TakenBy(uint64_t key, core::Tick now) const {
+std::optional<LegacyLedger::Taken> LegacyLedger::TakenBy(uint64_t key) const {
   const auto found = jobs_.find(key);
   if (found == jobs_.end() || found->second.about.job.empty()) return std::nullopt;
   const Newcomer& about = found->second.about;
@@ -273,14 +287,13 @@ std::optional<LegacyLedger::Taken> LegacyLedger::TakenBy(uint64_t key, core::Tic
                .job = about.job,
                .run = about.run,
                .name = about.name,
-               .peak = PeakOf(key, found->second, now)};
+               .peak = PeakOf(found->second)};
 }
 
-Bytes LegacyLedger::RunningPeak(uid_t uid, const std::string& command, core::Tick now) const {
+Bytes LegacyLedger::RunningPeak(uid_t uid, const std::string& command) const {
   Bytes peak;
   for (const auto& [key, job] : jobs_) {
-    if (job.about.uid == uid && job.about.job == command)
-      peak = std::max(peak, PeakOf(key, job, now));
+    if (job.about.uid == uid && job.about.job == command) peak = std::max(peak, PeakOf(job));
   }
   return peak;
 }
@@ -288,14 +301,20 @@ Bytes LegacyLedger::RunningPeak(uid_t uid, const std::string& command, core::Tic
 std::vector<LegacyRow> LegacyLedger::Read(uint64_t key) const {
   const auto found = jobs_.find(key);
   if (found == jobs_.end()) return {};
-  std::array<char, proto::kLedgerBytes> page;
-  const ssize_t size = ::pread(found->second.about.page.get(), page.data(), page.size(), 0);
-  if (size != static_cast<ssize_t>(page.size())) return {};
-  if (Word(page.data(), offsetof(proto::LedgerPage, magic)) != proto::kLedgerMagic) return {};
-  return RowsOf(page.data());
+  return RowsOf(found->second);
 }
 
-void LegacyLedger::FillJob(uint64_t key, const Job& job, Tick now, proto::LegacyJob* to) const {
+std::vector<LegacyRow> LegacyLedger::RowsOf(const Job& job) const {
+  std::vector<LegacyRow> rows;
+  ForRows(job, [&](const char* at, size_t index, std::optional<size_t> device) {
+    rows.push_back(RowAt(at, index));
+    rows.back().device = device;
+  });
+  return rows;
+}
+
+void LegacyLedger::FillJob(const Job& job, const std::vector<LegacyRow>& rows,
+                           proto::LegacyJob* to) const {
   to->set_client(job.about.client);
   to->set_pid(static_cast<uint32_t>(job.about.pid));
   to->set_uid(job.about.uid);
@@ -303,8 +322,8 @@ void LegacyLedger::FillJob(uint64_t key, const Job& job, Tick now, proto::Legacy
   to->set_mode(job.about.mode);
   to->set_paused(job.paused);
   to->set_run(job.about.run);
-  to->set_peak(PeakOf(key, job, now).count());
-  for (const LegacyRow& row : Read(key)) {
+  to->set_peak(PeakOf(job).count());
+  for (const LegacyRow& row : rows) {
     if (row.used == 0 && row.visible == 0) continue;
     proto::LegacyDevice* device = to->add_devices();
     device->set_uuid(row.uuid);
@@ -316,7 +335,7 @@ void LegacyLedger::FillJob(uint64_t key, const Job& job, Tick now, proto::Legacy
 }
 
 void LegacyLedger::Fill(std::optional<uid_t> audience, const proto::ListLegacy& query,
-                        core::Tick now, proto::LegacyJobs* answer) const {
+                        proto::LegacyJobs* answer) const {
   uint64_t last = query.cursor();
   for (auto next = jobs_.upper_bound(query.cursor()); next != jobs_.end(); ++next) {
     const Newcomer& about = next->second.about;
@@ -324,7 +343,7 @@ void LegacyLedger::Fill(std::optional<uid_t> audience, const proto::ListLegacy& 
     if (answer->jobs_size() == static_cast<int>(kJobsPerPage)) {
       return answer->set_next_cursor(last);
     }
-    FillJob(next->first, next->second, now, answer->add_jobs());
+    FillJob(next->second, RowsOf(next->second), answer->add_jobs());
     if (answer->ByteSizeLong() > kBytesPerPage) {
       answer->mutable_jobs()->RemoveLast();
       return answer->set_next_cursor(last);
@@ -356,11 +375,13 @@ core::Result<proto::JobExplained> LegacyLedger::Explain(std::optional<uid_t> aud
                  "no legacy job " + std::to_string(query.client()) + " is attached"};
   }
   proto::JobExplained answer;
-  FillJob(found->first, found->second, now, answer.mutable_job());
-  if (!found->second.elastic) return answer;
-  const std::vector<LegacyRow> rows = Read(found->first);
+  const Job& job = found->second;
+  const std::vector<LegacyRow> rows = RowsOf(job);
+  FillJob(job, rows, answer.mutable_job());
+  if (!job.elastic) return answer;
   for (size_t row = query.cursor(); row < rows.size(); ++row) {
-    auto device = ReadElasticRow(found->second.elastic.get(), row, now);
+    if (!rows[row].device) continue;
+    auto device = ReadElasticRow(job.elastic.get(), row, now);
     if (!device) continue;
     *answer.mutable_elastic() = std::move(*device);
     answer.mutable_elastic()->set_uuid(rows[row].uuid);

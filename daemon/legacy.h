@@ -30,19 +30,22 @@ namespace ravenstore::daemon {
 
 // One row of a page as it was read.
 struct LegacyRow {
+  size_t index = 0;  // on the page
+  // The daemon's device, if it is the first row of one. Any other row is only shown.
+  std::optional<size_t> device;
   std::string uuid;
   uint64_t visible = 0;
   uint64_t used = 0;
   uint64_t served = 0;
-  uint64_t peak = 0;
   std::array<uint64_t, proto::kLegacyKinds> kinds{};
 };
 
 class LegacyLedger {
  public:
   // `visible` is every tenant's until SetTenant: the size of each device for all of its jobs
-  // together. 0: the devices' own sizes.
-  explicit LegacyLedger(core::Bytes visible) : visible_(visible) {}
+  // together. 0: the devices' own sizes. `devices`: the UUIDs of the daemon's.
+  LegacyLedger(core::Bytes visible, std::vector<std::string> devices)
+      : visible_(visible), devices_(std::move(devices)) {}
 
   struct Newcomer {
     uint32_t client = 0;
@@ -91,10 +94,13 @@ class LegacyLedger {
   // Whether the client is a job of that user's.
   bool IsOf(uint32_t client, uid_t uid) const;
 
+  // By the daemon's devices. Cost: each job's page is read once, and of an elastic job a few words
+  // for each of the daemon's devices, however many rows the job shows.
+
   // What the jobs say that they hold of each device beside the store's slabs, together.
-  std::map<std::string, core::Bytes> HeldByDevice() const;
-  // What each job says that it holds of the device, and held at most.
-  std::vector<WaitQueue::Use> UsesOf(const std::string& uuid) const;
+  std::vector<core::Bytes> HeldByDevice() const;
+  // What each job says that it holds of each device, and held at most.
+  std::vector<std::vector<WaitQueue::Use>> UsesByDevice() const;
   // What a process of a known command took so far, by its own word.
   struct Taken {
     pid_t pid = 0;
@@ -105,19 +111,20 @@ class LegacyLedger {
     core::Bytes peak;  // of one device; of an elastic job what it would have taken of a larger one
   };
   // Nullopt: there is no such job, or its command is not known.
-  std::optional<Taken> TakenBy(uint64_t key, core::Tick now) const;
+  std::optional<Taken> TakenBy(uint64_t key) const;
   // The largest peak of the processes that run that command of the user's.
-  core::Bytes RunningPeak(uid_t uid, const std::string& command, core::Tick now) const;
-  // What each job holds something of, and its engine moved, by the devices' UUIDs.
-  std::vector<JobUses::Holding> HoldingsOf(const std::vector<std::string>& uuids,
-                                           core::Tick now) const;
+  core::Bytes RunningPeak(uid_t uid, const std::string& command) const;
+  // What each job holds something of, and its engine moved.
+  std::vector<JobUses::Holding> Holdings() const;
+
   static constexpr const char* kNoElasticPage =
       "LegacyElastic needs a memfd of 196608 bytes, sealed against shrinking and growing";
   static bool IsElasticPage(int descriptor);
   // The page on which the job's engines show themselves. False: it has one, and keeps that.
   // REQUIRES: Has(key), IsElasticPage(page).
   bool SetElasticPage(uint64_t key, ipc::UniqueFd page);
-  // What is known of the job: what it holds, and of its engines the first from row `cursor` on.
+  // What is known of the job: what it holds, and of its engines on the daemon's devices the first
+  // from row `cursor` on.
   // Errors: kNotFound: there is no such job of `audience` (nullopt: all).
   core::Result<proto::JobExplained> Explain(std::optional<uid_t> audience,
                                             const proto::ExplainJob& query, core::Tick now) const;
@@ -126,7 +133,7 @@ class LegacyLedger {
   std::vector<LegacyRow> Read(uint64_t key) const;
   size_t size() const { return jobs_.size(); }
   // A page of the jobs that `audience` may see (nullopt: all).
-  void Fill(std::optional<uid_t> audience, const proto::ListLegacy& query, core::Tick now,
+  void Fill(std::optional<uid_t> audience, const proto::ListLegacy& query,
             proto::LegacyJobs* answer) const;
 
  private:
@@ -138,11 +145,17 @@ class LegacyLedger {
   };
   const Job* FindClient(uint32_t client) const;
   core::Bytes VisibleOf(const Job& job) const;
-  core::Bytes PeakOf(uint64_t key, const Job& job, core::Tick now) const;
+  std::vector<LegacyRow> RowsOf(const Job& job) const;
+  // Calls visit(row's bytes, its index, the daemon's device if it counts) for each row of the job's
+  // page. Allocates nothing for a row: each question about memory does this for all jobs.
+  template <typename Visit>
+  void ForRows(const Job& job, Visit visit) const;
+  core::Bytes PeakOf(const Job& job) const;
   void WriteBudgets(const Job& job) const;
-  void FillJob(uint64_t key, const Job& job, core::Tick now, proto::LegacyJob* to) const;
+  void FillJob(const Job& job, const std::vector<LegacyRow>& rows, proto::LegacyJob* to) const;
 
   core::Bytes visible_;
+  const std::vector<std::string> devices_;
   std::map<uid_t, core::Bytes> tenants_;
   std::map<uint64_t, Job> jobs_;  // by key
   ProcessSlots process_slots_;

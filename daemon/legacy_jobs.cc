@@ -20,10 +20,8 @@ using core::ErrorCode;
 
 namespace {
 
-// Of a turn (daemon/turn_budget.h): each looks at jobs' pages or makes one.
+// Of a turn (daemon/turn_budget.h): what other threads do for a job that begins.
 constexpr uint32_t kUnitsOfHello = 8;
-constexpr uint32_t kUnitsOfList = 4;
-constexpr uint32_t kUnitsOfExplain = 4;
 constexpr core::Duration kUsesEvery = std::chrono::seconds(5);
 // A list's answer; what else is in its packet, and its last entry, take less than the rest.
 constexpr size_t kBytesOfList = proto::kControlPacketMax - 1024;
@@ -146,7 +144,7 @@ void LegacyJobs::ForgetReplaced() {
 }
 
 void LegacyJobs::Record(uint64_t key) {
-  const auto taken = options_.ledger->TakenBy(key, ipc::Now());
+  const auto taken = options_.ledger->TakenBy(key);
   if (!taken) return;
   JobHistory::Process ended{.uid = taken->uid,
                             .job = taken->job,
@@ -355,11 +353,10 @@ void LegacyJobs::FillWaiting(const Caller& caller, proto::LegacyJobs* answer) co
 
 void LegacyJobs::HandleList(const Caller& caller, uint64_t request,
                             const proto::ListLegacy& query) {
-  options_.turns->Spend(caller.user(), kUnitsOfList);
   proto::DaemonPacket answer;
   answer.set_request(request);
   proto::LegacyJobs& jobs = *answer.mutable_legacy_jobs();
-  options_.ledger->Fill(caller.audience(), query, ipc::Now(), &jobs);
+  options_.ledger->Fill(caller.audience(), query, &jobs);
   for (proto::LegacyJob& job : *jobs.mutable_jobs()) FillWaits(&job);
   if (jobs.next_cursor() == 0) FillWaiting(caller, &jobs);
   options_.connections->Send(caller.key, answer, {});
@@ -367,7 +364,6 @@ void LegacyJobs::HandleList(const Caller& caller, uint64_t request,
 
 void LegacyJobs::HandleExplain(const Caller& caller, uint64_t request,
                                const proto::ExplainJob& query) {
-  options_.turns->Spend(caller.user(), kUnitsOfExplain);
   auto explained = options_.ledger->Explain(caller.audience(), query, ipc::Now());
   if (!explained.ok()) return options_.connections->Fail(caller.key, request, explained.error());
   proto::DaemonPacket answer;
@@ -377,7 +373,6 @@ void LegacyJobs::HandleExplain(const Caller& caller, uint64_t request,
 }
 
 void LegacyJobs::HandleQuery(const Caller& caller, uint64_t request, const proto::JobQuery& query) {
-  options_.turns->Spend(caller.user(), kUnitsOfList);
   proto::DaemonPacket answer;
   answer.set_request(request);
   proto::JobKnown& known = *answer.mutable_job_known();
@@ -385,13 +380,12 @@ void LegacyJobs::HandleQuery(const Caller& caller, uint64_t request, const proto
   if (const auto* record = options_.history->Find(uid, query.job(), query.model()))
     *known.mutable_record() = *record;
   if (JobHistory::IsKey(query.job()))
-    known.set_running(options_.ledger->RunningPeak(uid, query.job(), ipc::Now()).count());
+    known.set_running(options_.ledger->RunningPeak(uid, query.job()).count());
   options_.connections->Send(caller.key, answer, {});
 }
 
 void LegacyJobs::HandleRecords(const Caller& caller, uint64_t request,
                                const proto::ListJobRecords& query) {
-  options_.turns->Spend(caller.user(), kUnitsOfList);
   proto::DaemonPacket answer;
   answer.set_request(request);
   options_.history->Fill(caller.audience(), query, answer.mutable_job_records());
@@ -401,9 +395,7 @@ void LegacyJobs::HandleRecords(const Caller& caller, uint64_t request,
 void LegacyJobs::LookAtUses(core::Tick now) {
   if (now < uses_due_) return;
   uses_due_ = options_.ledger->size() == 0 ? core::kNever : now + kUsesEvery;
-  std::vector<std::string> uuids;
-  for (const auto& device : options_.devices) uuids.push_back(device->info().uuid);
-  uses_.Look(now, options_.compute(), options_.ledger->HoldingsOf(uuids, now));
+  uses_.Look(now, options_.compute(), options_.ledger->Holdings());
 }
 
 std::vector<ResourceUse> LegacyJobs::Measured() const {

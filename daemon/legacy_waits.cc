@@ -49,6 +49,7 @@ void LegacyWaits::OnTime(core::Tick now) {
 void LegacyWaits::OnFound(const DeviceMemory::Usage& usage) {
   const std::vector<ResourceUse> measured =
       options_.measure ? options_.measure() : std::vector<ResourceUse>(options_.devices.size());
+  auto uses = options_.ledger->UsesByDevice();
   std::vector<WaitQueue::Device> devices;
   for (size_t i = 0; i < options_.devices.size(); ++i) {
     const auto& info = options_.devices[i]->info();
@@ -58,7 +59,7 @@ void LegacyWaits::OnFound(const DeviceMemory::Usage& usage) {
                        .give_back_bytes_per_s =
                            i < options_.links.size() ? options_.links[i].down_bytes_per_second : 0,
                        .measured = measured[i],
-                       .uses = options_.ledger->UsesOf(info.uuid)});
+                       .uses = std::move(uses[i])});
   }
   const WaitQueue::News news = queue_.Update(ipc::Now(), devices);
   for (const auto& corrected : news.corrected)

@@ -148,6 +148,9 @@ core::Status Loop::InitPinned() {
   hooks.refund = [this](ClientId client, uint64_t bytes) {
     if (Session* session = FindSession(client)) Refund(*session, bytes);
   };
+  hooks.expel = [this](ClientId client, const std::string& why) {
+    if (Session* session = FindSession(client)) Expel(*session, why);
+  };
   hooks.has_unread = [this](ClientId client) {
     const Session* session = FindSession(client);
     return session != nullptr && session->HasRequests();
@@ -484,7 +487,7 @@ bool Loop::PollTickets() {
       const size_t before = session->tickets.size();
       const auto most = std::min<size_t>(kTicketsPerPass, UnitsLeft(*session));
       if (most > 0) session->tickets.Poll(*session->segment(), most, reached);
-      Refund(*session, (before - session->tickets.size()) * kTicketMemory);
+      Refund(*session, (before - session->tickets.size()) * TicketQueues::kMemory);
     }
     if (session == nullptr || session->tickets.empty()) {
       with_tickets_[i] = with_tickets_.back();

@@ -195,10 +195,9 @@ class Loop {
   // So many passes in a row read a log before its client's requests are taken: one thread's lane.
   static constexpr uint32_t kPassesForLog = proto::kLogLaneEntries / kAccessesPerPass;
 
-  // What a client is charged for: a create that waits or a tensor, with all that the planner keeps
-  // of it, and a wait for one of its streams.
+  // What a client is charged for a create that waits or a tensor, with all that the planner keeps
+  // of it.
   static constexpr uint64_t kTensorMemory = 512;
-  static constexpr uint64_t kTicketMemory = sizeof(TicketQueues::Waiting);
 
   enum class MoveKind { kOut, kClean, kIn, kOn };
   // What a lane is of: a device and another pool.

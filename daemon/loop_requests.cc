@@ -148,7 +148,7 @@ void Loop::AwaitTicket(Session& session, proto::WordValue ticket, TensorId tenso
     return Expel(session, "more waits for the streams of this client than it can have tensors");
   // It is never reached.
   if (ticket.index >= proto::kTicketWords) return;
-  if (const auto charged = Charge(session, kTicketMemory); !charged.ok())
+  if (const auto charged = Charge(session, TicketQueues::kMemory); !charged.ok())
     return Expel(session, charged.error().message);
   if (session.tickets.empty()) with_tickets_.push_back(session.id());
   session.tickets.Push(ticket, tensor, idle_word);

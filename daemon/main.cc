@@ -12,6 +12,7 @@
 
 #include "core/result.h"
 #include "core/size_text.h"
+#include "core/usage.h"
 #include "daemon/config.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
@@ -68,12 +69,15 @@ std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path, 
       ->check(CLI::Range(1, 16));
   app->add_option("--link-bytes-per-second", config->host_bytes_per_second,
                   "host_backend.bytes_per_second; 0 for no limit")
+      ->check(ravenstore::core::Finite)
       ->check(CLI::NonNegativeNumber);
   app->add_option("--clients-max", config->clients_max, "limits.clients_max")
       ->check(CLI::Range(1, 100000));
+  app->add_flag("--single-user", config->single_user, "limits.single_user");
   app->add_option("--parent", *parent,
                   "end, as on SIGTERM, with the process of this number, which started this one")
       ->check(CLI::PositiveNumber);
+  ravenstore::core::RefuseEmptyValues(app.get());
   return app;
 }
 
@@ -144,7 +148,7 @@ int Serve(int argc, char** argv, pid_t parent, Signals* signals) {
     signals->SetDrain((*server)->config().drain);
   }
   signals->At("draining");
-  spdlog::info("{}: draining", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  spdlog::info("{}: draining", Signals::NameOf(signal));
   ravenstore::daemon::NotifyServiceManager("STOPPING=1");
   const bool drained = (*server)->Drain();
   (*server)->End([signals](const char* stage) { signals->At(stage); });

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/check.h"
@@ -25,8 +26,10 @@ using core::ToInt;
 
 namespace {
 
-// What a block, or a wait for one, costs the daemon.
+// What a block, or a wait for one, costs the daemon; and one that was freed and waits for streams,
+// beside its tickets.
 constexpr uint64_t kBlockMemory = 512;
+constexpr uint64_t kEndingMemory = 64;
 // Of one user: each is looked at whenever something changed.
 constexpr size_t kWaitingMax = 16;
 constexpr size_t kTicketsPerPoll = 256;
@@ -265,16 +268,17 @@ void Pinned::Free(ClientId id, uint64_t block, const std::vector<proto::WordValu
     return;
   }
   if (!books_.Has({id, block}) || client.ending.contains(block)) return;
-  uint32_t open = 0;
-  const bool awaited = !client.tickets.empty();
-  for (const proto::WordValue ticket : tickets) {
-    if (Reached(*client.attachment->segment.get(), ticket)) continue;
-    client.tickets.Push(ticket, core::TensorId{block}, 0);
-    ++open;
-  }
-  awaiting_ += !awaited && !client.tickets.empty();
-  if (open > 0) {
-    client.ending[block] = open;
+  std::vector<proto::WordValue> open;
+  std::copy_if(tickets.begin(), tickets.end(), std::back_inserter(open),
+               [&](auto ticket) { return !Reached(*client.attachment->segment.get(), ticket); });
+  if (!open.empty()) {
+    const Status charged = hooks_.charge(id, kEndingMemory + open.size() * TicketQueues::kMemory);
+    if (!charged.ok()) return hooks_.expel(id, charged.error().message);
+    const bool awaited = !client.tickets.empty();
+    for (const proto::WordValue ticket : open)
+      client.tickets.Push(ticket, core::TensorId{block}, 0);
+    awaiting_ += !awaited && !client.tickets.empty();
+    client.ending[block] = static_cast<uint32_t>(open.size());
     return;
   }
   End(id, block);
@@ -347,14 +351,17 @@ bool Pinned::Poll(Tick now) {
   if (awaiting_ > 0) {
     for (auto& [id, client] : clients_) {
       if (client.tickets.empty()) continue;
+      const size_t before = client.tickets.size();
       client.tickets.Poll(*client.attachment->segment.get(), kTicketsPerPoll,
                           [&, id = id, ending = &client.ending](const auto& reached) {
                             busy = true;
                             const auto block = ending->find(ToInt(reached.tensor));
                             if (block == ending->end() || --block->second > 0) return;
                             ending->erase(block);
+                            hooks_.refund(id, kEndingMemory);
                             End(id, ToInt(reached.tensor));
                           });
+      hooks_.refund(id, (before - client.tickets.size()) * TicketQueues::kMemory);
       awaiting_ -= client.tickets.empty();
     }
   }

@@ -48,6 +48,8 @@ class Pinned {
     // Counts bytes of the daemon's memory to the client's user, and no longer.
     std::function<core::Status(core::ClientId, uint64_t)> charge;
     std::function<void(core::ClientId, uint64_t)> refund;
+    // Reads nothing more of the client, which wants more than it may have.
+    std::function<void(core::ClientId, const std::string& why)> expel;
     // Whether the client has asked for something that is not read yet, as a free would be.
     std::function<bool(core::ClientId)> has_unread;
     // Messages. Called on any thread.
@@ -82,7 +84,8 @@ class Pinned {
   // Errors of the reply: kInvalidArgument, kLimit, kOutOfMemory ("pinned memory is exhausted" and
   //   who holds it), kDevice where the system pins no more.
   void Alloc(const std::shared_ptr<Attachment>& client, Ask ask);
-  // Ends the block, or the wait for it, once all tickets are reached.
+  // Ends the block, or the wait for it, once all tickets are reached. A client whose user has no
+  // room for the waits is expelled, and the block stays until the client is gone.
   void Free(core::ClientId client, uint64_t block, const std::vector<proto::WordValue>& tickets);
   // The client unmapped a slab. False when nobody had asked it to.
   bool SlabReleased(core::ClientId client, core::PinnedSlabId slab);

@@ -1,5 +1,6 @@
 #include "daemon/queries.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,10 +10,39 @@
 #include "daemon/config.h"
 #include "daemon/device_use.h"
 #include "ipc/clock.h"
+#include "proto/packet.h"
 
 namespace ravenstore::daemon {
 
 using core::ClientId;
+
+namespace {
+
+// The packet's own fields take less than the rest.
+constexpr size_t kBytesOfStats = proto::kControlPacketMax - 1024;
+
+}  // namespace
+
+void LeaveOutNodes(size_t bytes_most, proto::Stats* stats) {
+  const size_t bytes = stats->ByteSizeLong();
+  if (bytes <= bytes_most) return;
+  size_t over = bytes - bytes_most;
+  auto& nodes = *stats->mutable_cluster()->mutable_nodes();
+  // Those with which nothing is shared go first.
+  const auto is_needed = [](const proto::NodeUse& node) {
+    return node.connected() || node.borrowed() > 0 || node.lent() > 0;
+  };
+  std::stable_partition(nodes.begin(), nodes.end(), is_needed);
+  const int all = nodes.size();
+  while (over > 0 && !nodes.empty()) {
+    // With its tag, and a length of one byte at least.
+    const size_t freed = nodes[nodes.size() - 1].ByteSizeLong() + 2;
+    nodes.RemoveLast();
+    over -= std::min(over, freed);
+  }
+  std::ranges::sort(nodes, {}, &proto::NodeUse::name);
+  stats->mutable_cluster()->set_nodes_left_out(static_cast<uint32_t>(all - nodes.size()));
+}
 
 bool Queries::Handle(const Caller& caller, const proto::ClientPacket& packet) {
   switch (packet.body_case()) {
@@ -40,23 +70,23 @@ bool Queries::Handle(const Caller& caller, const proto::ClientPacket& packet) {
 }
 
 void Queries::FillWhole(const Beside& beside, bool to_administrator, proto::Stats* stats) const {
-  if (options_.cluster != nullptr)
-    FillCluster(options_.cluster->view(), kClusterPiece, /*with_nodes=*/to_administrator,
-                stats->mutable_cluster());
   const core::Tick now = ipc::Now();
   const core::Planner& planner = options_.loop->planner();
   for (size_t i = 0; i < options_.devices.size(); ++i) {
     const device::DeviceInfo& info = options_.devices[i]->info();
     const core::DeviceId id{static_cast<uint16_t>(i)};
-    const auto jobs = beside.jobs.find(info.uuid);
     const DeviceUse use{.total = info.total,
                         .slabs = planner.DeviceTier(id).held,
                         .peer_pool = options_.peer_pools[i] + planner.Harvested(id),
-                        .jobs = jobs == beside.jobs.end() ? core::Bytes{} : jobs->second,
+                        .jobs = beside.jobs[i],
                         .harvest = options_.loop->ViewHarvest(id)};
     FillDevice(use, beside.devices[i], now, /*with_processes=*/to_administrator,
                stats->add_devices());
   }
+  if (options_.cluster == nullptr) return;
+  FillCluster(options_.cluster->view(), kClusterPiece, /*with_nodes=*/to_administrator,
+              stats->mutable_cluster());
+  LeaveOutNodes(kBytesOfStats, stats);
 }
 
 // Where it lies, if that is on other nodes.

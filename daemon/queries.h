@@ -4,10 +4,9 @@
 // Threads: the control thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,6 +21,10 @@
 #include "proto/control.pb.h"
 
 namespace ravenstore::daemon {
+
+// Leaves nodes out until the figures have at most so many bytes, and counts them. Those that share
+// no memory with this one go first.
+void LeaveOutNodes(size_t bytes_most, proto::Stats* stats);
 
 class Queries {
  public:
@@ -49,7 +52,7 @@ class Queries {
   struct Beside {
     uint64_t resident = 0;
     std::vector<MemoryWatch::Seen> devices;
-    std::map<std::string, core::Bytes> jobs;  // by device
+    std::vector<core::Bytes> jobs;  // of each device
   };
   // In the loop's thread.
   void FillWhole(const Beside& beside, bool to_administrator, proto::Stats* stats) const;

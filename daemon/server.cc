@@ -133,7 +133,7 @@ LoopOptions LoopOptionsOf(const Config& config) {
                    : config.policy == "gdsf" ? core::Policy::kGdsf
                                              : core::Policy::kValue;
   planner.learn = config.learn;
-  planner.guaranteed_part = kGuaranteedPart;
+  planner.guaranteed_part = config.single_user ? 0 : kGuaranteedPart;
   options.spin = config.spin;
   options.poll = config.poll;
   return options;
@@ -184,6 +184,7 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote) {
   control.settle = config_.admission_settle;
   control.history_folder = config_.history_path;
   control.clients_max = config_.clients_max;
+  control.single_user = config_.single_user;
   control.restart_timeout_ms = Milliseconds(config_.restart_timeout);
   largest_device_ = *std::max_element(options.planner.device_capacity.begin(),
                                       options.planner.device_capacity.end());

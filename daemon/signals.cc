@@ -24,7 +24,7 @@ namespace {
 sigset_t Taken() {
   sigset_t taken;
   sigemptyset(&taken);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&taken, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGXCPU}) sigaddset(&taken, signal);
   return taken;
 }
 
@@ -45,9 +45,9 @@ int Wait(core::Tick deadline) {
 
 struct Signals::State {
   void Run();
-  [[noreturn]] void End() {
+  [[noreturn]] void End(int status) {
     last_words();
-    ::_exit(0);
+    ::_exit(status);
   }
 
   std::function<void()> last_words;
@@ -67,12 +67,12 @@ void Signals::State::Run() {
     if (signal == 0) {
       spdlog::error("the daemon did not end in time and was stopped while {}", stage);
       lock.unlock();
-      End();
+      End(kExitCutShort);
     }
     if (signal != SIGHUP && !serving) {
       lock.unlock();
-      spdlog::info("{} before anybody was served: ended", signal == SIGTERM ? "SIGTERM" : "SIGINT");
-      End();
+      spdlog::info("{} before anybody was served: ended", NameOf(signal));
+      End(0);
     }
     // Whoever asks again while it ends, asks for nothing new.
     if (end_by != core::kNever) continue;
@@ -82,8 +82,17 @@ void Signals::State::Run() {
   }
 }
 
+const char* Signals::NameOf(int signal) {
+  switch (signal) {
+    case SIGTERM: return "SIGTERM";
+    case SIGINT: return "SIGINT";
+    case SIGXCPU: return "SIGXCPU (RLIMIT_CPU is reached)";
+    default: return "SIGHUP";
+  }
+}
+
 void Signals::Block() {
-  for (const int signal : {SIGPIPE, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
+  for (const int signal : {SIGPIPE, SIGUSR1, SIGUSR2, SIGXFSZ}) ::signal(signal, SIG_IGN);
   const sigset_t taken = Taken();
   pthread_sigmask(SIG_BLOCK, &taken, nullptr);
 }

@@ -3,8 +3,10 @@
 //
 // SIGTERM and SIGINT: until Serve was called they end the process at once, there being nothing to
 // lose. From then on they ask for an orderly end, for which there is time until the drain's bound
-// and kGrace; what is not done by then is left to the kernel, and the log says what that was.
-// SIGHUP is passed on. SIGPIPE, SIGUSR1 and SIGUSR2 are ignored.
+// and kGrace. What is not done by then is left to the kernel: the log says what that was, and the
+// exit status is kExitCutShort. SIGXCPU (RLIMIT_CPU is reached) means the same as SIGTERM.
+// SIGHUP is passed on. SIGPIPE, SIGUSR1, SIGUSR2 and SIGXFSZ are ignored: a write beyond
+// RLIMIT_FSIZE fails as one to a full disk does.
 //
 // Owns: the thread, which lasts as long as the process.
 // Threads: one, which called the constructor.
@@ -21,6 +23,9 @@ class Signals {
  public:
   // With the log's last words: the end is within two seconds of the drain's bound.
   static constexpr core::Duration kGrace{std::chrono::milliseconds(1400)};
+  static constexpr int kExitCutShort = 70;  // EX_SOFTWARE of sysexits.h
+  // For people.
+  static const char* NameOf(int signal);
 
   // Threads that are started from here on are not interrupted.
   // REQUIRES: there is no other thread yet.
@@ -36,7 +41,7 @@ class Signals {
   void Serve();
   // How long an orderly end may take, before kGrace.
   void SetDrain(core::Duration drain);
-  // Waits for the next signal: SIGHUP, SIGTERM or SIGINT. REQUIRES: Serve was called.
+  // Waits for the next signal: SIGHUP, SIGTERM, SIGINT or SIGXCPU. REQUIRES: Serve was called.
   int Next();
   // What is being done now, for the words about an end that took too long; lives for ever.
   void At(const char* stage);

@@ -28,6 +28,9 @@ class TicketQueues {
     uint64_t idle_word = 0;
   };
 
+  // What a wait costs the daemon.
+  static constexpr uint64_t kMemory = sizeof(Waiting);
+
   void Push(proto::WordValue ticket, core::TensorId tensor, uint64_t idle_word);
   bool empty() const { return active_.empty(); }
   size_t size() const { return size_; }

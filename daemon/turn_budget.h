@@ -3,6 +3,7 @@
 //
 // A turn has so many units for all the users that wanted something in the turn before, and at
 // least some for each. What is beyond that waits for the next turn, so a user alone loses nothing.
+// Work that took more than was left is paid for in the turns after it.
 //
 // Threads: one at a time. Cost: O(1).
 #pragma once
@@ -28,25 +29,34 @@ class TurnBudget {
   }
   uint32_t Left(core::TenantId user) const {
     const auto found = spent_.find(user);
-    if (found == spent_.end() || found->second.turn != turn_) return each_;
-    return each_ - std::min(each_, found->second.units);
+    if (found == spent_.end()) return each_;
+    return each_ - std::min(each_, Unpaid(found->second));
   }
-  // More than is left may be spent: work is not divisible at will.
+  // More than is left may be spent, because work is not divisible at will. Of more than
+  // kTurnsOwed turns the rest is forgiven.
   void Spend(core::TenantId user, uint32_t units) {
     Spent& spent = spent_[user];
     if (spent.turn != turn_) {
-      spent = {turn_, 0};
+      spent = {turn_, Unpaid(spent)};
       ++spenders_;
     }
-    spent.units += std::min(units, units_);
+    const uint32_t most = units_ * kTurnsOwed;
+    spent.units += std::min(units, most - std::min(most, spent.units));
   }
 
  private:
   static constexpr size_t kRemembered = 1024;
+  static constexpr uint32_t kTurnsOwed = 256;
   struct Spent {
     uint64_t turn = 0;
     uint32_t units = 0;
   };
+
+  // Each turn since then has paid for a user's part of one.
+  uint32_t Unpaid(const Spent& spent) const {
+    const uint64_t paid = (turn_ - spent.turn) * each_;
+    return paid < spent.units ? spent.units - static_cast<uint32_t>(paid) : 0;
+  }
 
   const uint32_t units_;
   const uint32_t least_;

@@ -78,7 +78,10 @@ void WaitQueue::Correct(Tick now, const std::vector<Device>& devices, News* news
     for (const Use& use : devices[promise.device].uses) {
       if (IsMember(use, process, promise)) peak += std::min(use.peak, total);
     }
+    const bool looked = std::exchange(promise.looked, true);
     if (peak > promise.peak) {
+      // While nobody waits nobody looks: then it may have held something from the start.
+      if (promise.peak == Bytes{0}) promise.holds_since = looked ? now : promise.since;
       promise.peak = peak;
       promise.peak_since = now;
     }
@@ -89,6 +92,12 @@ void WaitQueue::Correct(Tick now, const std::vector<Device>& devices, News* news
     promise.bytes = shown;
     news->corrected.push_back({process, promise.user, shown});
   }
+}
+
+bool WaitQueue::IsUnmeasured(Tick now, const Promise& promise) {
+  if (!promise.estimate) return false;
+  if (promise.peak == Bytes{0}) return now - promise.since < kBeginsWithin;
+  return now - promise.holds_since < kMeasuredAfter;
 }
 
 WaitQueue::Commitments WaitQueue::CommitmentsOf(Tick now, size_t index,
@@ -102,8 +111,7 @@ WaitQueue::Commitments WaitQueue::CommitmentsOf(Tick now, size_t index,
     here.emplace_back(&process, &promise);
     commitments.all.promised += promise.bytes;
     commitments.by_user[promise.user].promised += promise.bytes;
-    const bool is_new = promise.peak == Bytes{0} || now - promise.since < kMeasuredAfter;
-    if (promise.estimate && is_new) ++commitments.unmeasured;
+    if (IsUnmeasured(now, promise)) ++commitments.unmeasured;
   }
   Bytes said;
   for (const Use& use : device.uses) {
@@ -226,13 +234,14 @@ WaitQueue::News WaitQueue::Update(Tick now, const std::vector<Device>& devices) 
   return news;
 }
 
+WaitQueue::Place WaitQueue::Waiting::Shown() const {
+  // One that came since the last update is not placed yet.
+  return {std::max(place.position, uint32_t{1}), waiter.need.bytes, place.judgement};
+}
+
 WaitQueue::Place WaitQueue::PlaceOf(pid_t pid) const {
   for (const auto& [turn, waiting] : waiting_) {
-    if (waiting.waiter.process.pid != pid) continue;
-    Place place = waiting.place;
-    place.position = std::max(place.position, uint32_t{1});
-    place.bytes = waiting.waiter.need.bytes;
-    return place;
+    if (waiting.waiter.process.pid == pid) return waiting.Shown();
   }
   return {};
 }
@@ -240,8 +249,7 @@ WaitQueue::Place WaitQueue::PlaceOf(pid_t pid) const {
 std::vector<WaitQueue::Told> WaitQueue::All() const {
   std::vector<Told> all;
   for (const auto& [turn, waiting] : waiting_)
-    all.push_back(
-        {waiting.waiter, PlaceOf(waiting.waiter.process.pid).position, 0, waiting.place.judgement});
+    all.push_back({waiting.waiter, waiting.Shown().position, 0, waiting.place.judgement});
   return all;
 }
 

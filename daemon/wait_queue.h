@@ -41,9 +41,14 @@ class WaitQueue {
  public:
   static constexpr size_t kDevices = 64;
   using Devices = std::bitset<kDevices>;
-  // So long after it was admitted what a job uses is not in what is measured, and until it holds
-  // something.
+  // A job counts as one that computes all the time until its kernels are in what is measured, so
+  // long after it began to hold something. Too low: the next job comes before this one is seen. Too
+  // high: the next one waits for nothing.
   static constexpr core::Duration kMeasuredAfter = std::chrono::seconds(10);
+  // One that holds nothing computes nothing, and so long after it was admitted it counts for
+  // nothing. Too low: two jobs that take long to begin come together. Too high: a job that never
+  // begins keeps others waiting.
+  static constexpr core::Duration kBeginsWithin = std::chrono::seconds(30);
 
   // `settle`: so long a peak has not grown before a promise is corrected.
   explicit WaitQueue(core::Duration settle) : settle_(settle) {}
@@ -123,6 +128,8 @@ class WaitQueue {
     std::string model{};
     std::optional<JobHistory::Estimate> estimate{};
     core::Tick since{};
+    bool looked = false;       // at what it holds
+    core::Tick holds_since{};  // REQUIRES: peak is not zero
     core::Bytes peak{};
     core::Tick peak_since{};
   };
@@ -144,8 +151,10 @@ class WaitQueue {
     auto operator<=>(const Turn&) const = default;
   };
   struct Waiting {
+    Place Shown() const;
+
     Waiter waiter;
-    Place place{};
+    Place place{};  // as of the last Update
     uint32_t told = 0;
     Verdict told_verdict = Verdict::kMayCome;
   };
@@ -171,6 +180,8 @@ class WaitQueue {
   std::map<Turn, Waiting>::iterator Find(const Process& process);
   Devices WaitedFor() const;
   static bool IsMember(const Use& use, const Process& process, const Promise& promise);
+  // What it computes is not in what is measured yet.
+  static bool IsUnmeasured(core::Tick now, const Promise& promise);
   void Correct(core::Tick now, const std::vector<Device>& devices, News* news);
   Commitments CommitmentsOf(core::Tick now, size_t index, const Device& device) const;
   static DeviceRoom RoomOn(const Device& device, Commitments& commitments, const Waiter& waiter);

@@ -202,8 +202,10 @@ void AddTraceOptions(CLI::App* app, TraceChoice* choice) {
       ->check(CLI::IsMember(hardware))
       ->capture_default_str();
   app->add_option("--up", choice->up, "GB/s from the host to the device, if not that hardware's")
+      ->check(core::Finite)
       ->check(CLI::Range(1e-3, 1e6));
   app->add_option("--down", choice->down, "GB/s from the device to the host")
+      ->check(core::Finite)
       ->check(CLI::Range(1e-3, 1e6));
   app->add_option("--iterations", choice->iterations, "Of a generator")
       ->check(CLI::Range(1, 10000))

@@ -44,6 +44,7 @@ void AddCommon(CLI::App* app, Common* common, double* seconds) {
       ->capture_default_str();
   app->add_flag("--json", common->json, "Print one JSON object");
   app->add_option("--timeout", *seconds, "Seconds to wait for each answer of the daemon")
+      ->check(core::Finite)
       ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
 }
@@ -72,6 +73,7 @@ void AddTop(CLI::App* app, TopOptions* options, double* seconds) {
   CLI::App* top = app->add_subcommand(
       "top", "Memory, rates and users, live; with --json an object of status for each look");
   top->add_option("--interval", *seconds, "Seconds from look to look")
+      ->check(core::Finite)
       ->check(CLI::Range(0.05, 3600.0))
       ->capture_default_str();
   top->add_option("--count", options->count, "End after so many looks; 0: at an interrupt")
@@ -83,6 +85,7 @@ void AddRecord(CLI::App* app, RecordOptions* record, double* seconds) {
   CLI::App* recorder = app->add_subcommand("record", "Write what clients do to a trace");
   recorder->add_option("file", record->file, "The trace to write")->required();
   recorder->add_option("--seconds", *seconds, "How long; an interrupt ends it before")
+      ->check(core::Finite)
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
   recorder->add_option("--client", record->client, "Only this client")->check(core::NotNegative);
@@ -171,6 +174,7 @@ void AddJobs(CLI::App* app, JobsAsked* asked) {
   admit->add_option("--size", asked->admit.size,
                     "What it takes; \"capture\": reckon where no earlier run is known");
   admit->add_option("--wait", asked->wait, "Seconds to wait at most; 0: however long")
+      ->check(core::Finite)
       ->check(CLI::Range(0.0, 1e9));
   admit->add_option("--preload", asked->admit.preload, "The command's LD_PRELOAD");
   app->add_subcommand("jobs", "Jobs under ravenrun: what was expected of them, and what they took");
@@ -222,7 +226,8 @@ void AddCommands(CLI::App* app, Asked* asked) {
            &asked->job);
   AddPause(app, "resume", "An elastic job that was paused may hold device memory again",
            &asked->job);
-  AddJobs(app, &asked->jobs);
+  core::RefuseEmptyValues(app);
+  AddJobs(app, &asked->jobs);  // ravenrun passes on what it was given, and be it empty
   app->add_subcommand("doctor", "What stands in the store's way here, and what to do about it");
 }
 

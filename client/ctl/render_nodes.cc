@@ -36,6 +36,9 @@ std::string ClusterLine(const proto::Stats& stats) {
                      Size(cluster.lendable()) + " lent";
   if (cluster.bytes_per_second() > 0) text += ", " + Size(cluster.bytes_per_second()) + "/s";
   if (!cluster.discovery().empty()) text += "; " + core::Printable(cluster.discovery());
+  if (cluster.nodes_left_out() > 0)
+    text += "; the daemon's answer has no room for " + std::to_string(cluster.nodes_left_out()) +
+            " more nodes, which are left out";
   return text + "\n";
 }
 
@@ -73,6 +76,7 @@ std::string NodesJson(const proto::Stats& stats) {
       .Field("lent_bytes", cluster.lent())
       .Field("discovery", cluster.discovery())
       .Field("bytes_per_second", cluster.bytes_per_second())
+      .Field("nodes_left_out", cluster.nodes_left_out())
       .BeginArray("nodes");
   for (const proto::NodeUse& node : cluster.nodes()) {
     json.BeginObject()

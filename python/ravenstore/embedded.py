@@ -122,7 +122,7 @@ def _start(words: list[str], timeout: float) -> Daemon:
     try:
         with open(log, "wb") as out:
             process = subprocess.Popen(
-                [*words, "--socket", socket, "--parent", str(os.getpid())],
+                [*words, "--single-user", "--socket", socket, "--parent", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

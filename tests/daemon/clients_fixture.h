@@ -13,16 +13,18 @@ namespace ravenstore::daemon {
 
 class ClientsFixture : public testing::Test {
  protected:
+  explicit ClientsFixture(bool single_user = false) : single_user_(single_user) {}
   static proto::Hello Hello() {
     proto::Hello hello;
     hello.set_protocol_version(proto::kProtocolVersion);
     return hello;
   }
 
+  const bool single_user_;
   FakeConnections connections_;
   Mailbox mailbox_;
   IdleLoop loop_;
-  LegacyLedger ledger_{core::Bytes{0}};
+  LegacyLedger ledger_{core::Bytes{0}, {}};
   Limits limits_{
       {core::MiB(32), core::MiB(64), {}}, core::Bytes{0}, {}, &ledger_, loop_.get(), &connections_};
   core::Shares descriptors_{"descriptors", 1024};
@@ -35,6 +37,7 @@ class ClientsFixture : public testing::Test {
                     .links = {core::LinkModel{}},
                     .restart_timeout_ms = 7,
                     .clients_max = 8,
+                    .single_user = single_user_,
                     .next_client = &next_client_,
                     .limits = &limits_,
                     .loop = loop_.get(),

@@ -18,6 +18,7 @@ using core::MiB;
 
 class ClientsTest : public ClientsFixture {
  protected:
+  using ClientsFixture::ClientsFixture;
   proto::Welcome Attach(Caller& caller, const proto::Hello& hello = Hello()) {
     clients_.HandleHello(caller, 9, hello);
     const proto::DaemonPacket told = connections_.Told(caller);
@@ -103,6 +104,35 @@ TEST_F(ClientsTest, APlaceIsTheClientsUntilItsMemoryIsGivenBack) {
   EXPECT_TRUE(connections_.Told(leaving).has_detached());
   EXPECT_EQ(descriptors_.taken(), 12u);
   Attach(late);
+}
+
+class SingleUserTest : public ClientsTest {
+ protected:
+  SingleUserTest() : ClientsTest(/*single_user=*/true) {}
+};
+
+TEST_F(SingleUserTest, AnotherUserIsRefusedInWordsUntilTheFirstOnesClientsAreGone) {
+  constexpr uid_t kOther = FakeConnections::kUser + 1;
+  Caller first = connections_.Connect(1);
+  Attach(first);
+  Caller second = connections_.Connect(2);
+  Attach(second);
+  Caller other = connections_.Connect(3, kOther);
+  clients_.HandleHello(other, 9, Hello());
+  const std::string why = connections_.Told(other).failure().message();
+  EXPECT_NE(why.find("limits.single_user"), std::string::npos) << why;
+  Caller tool = connections_.Connect(4, kOther);
+  proto::Hello looks = Hello();
+  looks.set_control_only(true);
+  Attach(tool, looks);
+  for (Caller* gone : {&first, &second}) {
+    EXPECT_EQ(Refused(other), ErrorCode::kLimit);
+    clients_.Died(*gone);
+    GiveBack();
+  }
+  Attach(other);
+  Caller again = connections_.Connect(5);
+  EXPECT_EQ(Refused(again), ErrorCode::kLimit);
 }
 
 TEST_F(ClientsTest, AClientWhoseProcessEndsLeaves) {

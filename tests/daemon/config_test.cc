@@ -26,11 +26,11 @@ auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
                ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au, av, aw,
                ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk, bl, bm, bn, bo, bp, bq, br,
-               bs, bt, bu, bv, bw, bx] = config;
+               bs, bt, bu, bv, bw, bx, by] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
                          z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
                          as, at, au, av, aw, ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk,
-                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv, bw, bx);
+                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv, bw, bx, by);
 }
 
 // Every key with a value that is not its default.
@@ -77,6 +77,7 @@ priority = "high"
 device_reserve = "1.5GiB"
 visible_memory = "5GiB"
 clients_max = 7
+single_user = true
 [host_pool]
 size = "3GiB"
 step = "2 MiB"
@@ -172,6 +173,7 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.device_reserve, MiB(1536));
   EXPECT_EQ(config.visible_memory, GiB(5));
   EXPECT_EQ(config.clients_max, 7u);
+  EXPECT_TRUE(config.single_user);
   EXPECT_EQ(config.pool_size, GiB(3));
   EXPECT_EQ(config.pool_step, MiB(2));
   EXPECT_EQ(config.pool_ahead, KiB(1));
@@ -309,6 +311,7 @@ TEST(ConfigTest, WrongValuesNameLineKeyAndWhatIsAccepted) {
       {"[devices]\nbackend = \"rocm\"", "devices.backend", R"("auto" "cuda" "host")"},
       {"[devices]\nuuids = \"HOST-0\"", "devices.uuids", "a list of strings"},
       {"[devices]\nuuids = [\"HOST-0\", 1]", "devices.uuids", "a list of strings"},
+      {"[devices]\nuuids = [\"\"]", "devices.uuids", "a list of strings that are not empty"},
       {"[devices]\nslab = \"256 Mebi\"", "devices.slab", "12GiB"},
       {"[devices]\nslab = \"-1MiB\"", "devices.slab", "12GiB"},
       {"[limits]\ndevice_budget = -1", "limits.device_budget", "12GiB"},
@@ -443,7 +446,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
                                  "limits.file_budget", "limits.host_budget", "limits.peer_budget",
                                  "limits.priority", "limits.remote_budget", "limits.weight",
                                  "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 76u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 77u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

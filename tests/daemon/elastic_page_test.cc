@@ -76,6 +76,23 @@ TEST_F(ElasticPageTest, ReadsWhatAnEngineShows) {
   EXPECT_EQ(device->calls(0).waited_ns(), 11u);
 }
 
+TEST_F(ElasticPageTest, TotalsAreThoseOfTheRowThoughItIsBeingWritten) {
+  EXPECT_EQ(ReadElasticTotals(file_.get(), 0).enough, 0u);
+  Row(2).sequence = 3;
+  Row(2).written_ns = 1;
+  Row(2).enough = 5;
+  Row(2).moved_in = 6;
+  Row(2).moved_out = 7;
+  const ElasticTotals totals = ReadElasticTotals(file_.get(), 2);
+  EXPECT_EQ(totals.enough, 5u);
+  EXPECT_EQ(totals.moved_in, 6u);
+  EXPECT_EQ(totals.moved_out, 7u);
+  Row(2).written_ns = 0;
+  EXPECT_EQ(ReadElasticTotals(file_.get(), 2).enough, 0u) << "its engine ended";
+  EXPECT_EQ(ReadElasticTotals(file_.get(), proto::kLedgerDevices).enough, 0u);
+  EXPECT_EQ(ReadElasticTotals(-1, 0).enough, 0u);
+}
+
 TEST_F(ElasticPageTest, WhatIsBeingWrittenOrIsOfNoEngineIsNotRead) {
   Row(0).sequence = 3;
   Row(0).written_ns = 1;

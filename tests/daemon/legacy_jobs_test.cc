@@ -118,7 +118,7 @@ class LegacyJobsTest : public testing::Test {
 
   FakeConnections connections_;
   FakeDeviceMemory memory_{1};
-  LegacyLedger ledger_{Bytes{0}};
+  LegacyLedger ledger_{Bytes{0}, {"HOST-0"}};
   JobHistory history_;
   std::optional<double> compute_;
   core::Shares descriptors_{"descriptors", kDescriptors};

@@ -8,9 +8,9 @@
 #include <chrono>
 #include <cstring>
 #include <future>
-#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "proto/elastic_page.h"
 #include "proto/packet.h"
@@ -25,6 +25,8 @@ using core::MiB;
 
 using Page = LedgerPage;
 
+const std::vector<std::string> kDevices{"GPU-0", "GPU-1"};
+
 core::Result<ProcessSlots::Slot> Add(LegacyLedger& ledger, uint64_t key, const Page& page,
                                      uid_t uid = 7, const char* mode = "account") {
   LegacyLedger::Newcomer job;
@@ -37,9 +39,22 @@ core::Result<ProcessSlots::Slot> Add(LegacyLedger& ledger, uint64_t key, const P
   return ledger.Add(key, std::move(job));
 }
 
+// The page of an elastic job's engines, whose row 1 says that so much is live.
+ipc::UniqueFd ElasticPage(uint64_t live, size_t bytes = proto::kElasticPageBytes) {
+  ipc::UniqueFd file(memfd_create("elastic", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(ftruncate(file.get(), static_cast<off_t>(bytes)), 0);
+  auto row = std::make_unique<proto::ElasticPageRow>();
+  row->sequence = 2;
+  row->written_ns = 1;
+  row->live = live;
+  EXPECT_GT(pwrite(file.get(), row.get(), sizeof(*row), proto::kElasticRowBytes), 0);
+  EXPECT_EQ(fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  return file;
+}
+
 // Its write of the page takes as long as the job likes, and whoever else writes the file waits.
 TEST(LegacyLedgerTest, AJobThatNeverEndsWritingItsPageHoldsUpNobody) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
   ASSERT_TRUE(Add(ledger, 1, page).ok());
   const ipc::UniqueFd file = page.Descriptor();
@@ -50,7 +65,7 @@ TEST(LegacyLedgerTest, AJobThatNeverEndsWritingItsPageHoldsUpNobody) {
 }
 
 TEST(LegacyLedgerTest, SumsWhatJobsHoldOfEachDeviceBesideTheStoresSlabs) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   Page first, second;
   first.Row(0, "GPU-0").used = 300;
   first.Row(0, "GPU-0").served = 100;
@@ -60,14 +75,39 @@ TEST(LegacyLedgerTest, SumsWhatJobsHoldOfEachDeviceBesideTheStoresSlabs) {
   second.Row(1, "GPU-1").served = 9;  // which cannot be
   ASSERT_TRUE(Add(ledger, 1, first).ok());
   ASSERT_TRUE(Add(ledger, 2, second).ok());
-  EXPECT_EQ(ledger.HeldByDevice(),
-            (std::map<std::string, Bytes>{{"GPU-0", Bytes{240}}, {"GPU-1", Bytes{5}}}));
+  EXPECT_EQ(ledger.HeldByDevice(), (std::vector{Bytes{240}, Bytes{5}}));
   second.Row(0, "GPU-0").used = UINT64_MAX;
-  EXPECT_EQ(ledger.HeldByDevice().at("GPU-0"), Bytes(UINT64_MAX));
+  EXPECT_EQ(ledger.HeldByDevice().at(0), Bytes(UINT64_MAX));
+}
+
+// A job can fill its page with any rows: only the first of each of the daemon's devices counts.
+TEST(LegacyLedgerTest, RowsOfNoDeviceAndSecondRowsOfOneAreShownAndCountForNothing) {
+  LegacyLedger ledger(Bytes{0}, kDevices);
+  Page page;
+  page.Row(0, "GPU-9").used = 1;
+  page.Row(1, "GPU-1").used = 20;
+  page.Row(2, "GPU-1").used = 300;
+  ASSERT_TRUE(Add(ledger, 1, page, 7, "elastic").ok());
+  ASSERT_TRUE(ledger.SetElasticPage(1, ElasticPage(300)));
+  EXPECT_EQ(ledger.HeldByDevice(), (std::vector{Bytes{0}, Bytes{20}}));
+  const auto uses = ledger.UsesByDevice();
+  ASSERT_EQ(uses.size(), 2u);
+  EXPECT_TRUE(uses[0].empty());
+  ASSERT_EQ(uses[1].size(), 1u);
+  EXPECT_EQ(uses[1][0].bytes, Bytes{20});
+  const auto holdings = ledger.Holdings();
+  ASSERT_EQ(holdings.size(), 1u);
+  EXPECT_EQ(holdings[0].device, 1u);
+  proto::ExplainJob query;
+  query.set_client(101);
+  const auto explained = ledger.Explain(7, query, core::Tick{});
+  ASSERT_TRUE(explained.ok());
+  EXPECT_EQ(explained->job().devices_size(), 3);
+  EXPECT_EQ(explained->elastic().uuid(), "GPU-1");
 }
 
 TEST(LegacyLedgerTest, ReadsWhatTheJobWrote) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
   auto& row = page.Row(0, "GPU-0");
   ASSERT_TRUE(Add(ledger, 1, page).ok());
@@ -75,14 +115,14 @@ TEST(LegacyLedgerTest, ReadsWhatTheJobWrote) {
   row.served = 100;
   row.kinds[2] = 300;
   proto::LegacyJobs jobs;
-  ledger.Fill(std::nullopt, {}, core::Tick{}, &jobs);
+  ledger.Fill(std::nullopt, {}, &jobs);
   ASSERT_EQ(jobs.jobs_size(), 1);
   ASSERT_EQ(jobs.jobs(0).devices_size(), 1);
   EXPECT_EQ(jobs.jobs(0).devices(0).kinds(2), 300u);
 }
 
 TEST(LegacyLedgerTest, BudgetsStandInThePageWhenTheCallReturns) {
-  LegacyLedger ledger(MiB(50));
+  LegacyLedger ledger(MiB(50), kDevices);
   Page page;
   auto& row = page.Row(0, "GPU-0");
   ASSERT_TRUE(Add(ledger, 1, page).ok());
@@ -101,7 +141,7 @@ TEST(LegacyLedgerTest, BudgetsStandInThePageWhenTheCallReturns) {
 }
 
 TEST(LegacyLedgerTest, OnlyAnElasticJobIsPaused) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
   Page elastic_page;
   auto& row = page.Row(0, "GPU-0");
@@ -125,7 +165,7 @@ TEST(LegacyLedgerTest, OnlyAnElasticJobIsPaused) {
 }
 
 TEST(LegacyLedgerTest, ATenantsJobsHaveItsBudgetTogetherAndOneMayGoPastIt) {
-  LegacyLedger ledger(MiB(50));
+  LegacyLedger ledger(MiB(50), kDevices);
   Page page;
   Page other;
   auto& row = page.Row(0, "GPU-0");
@@ -142,7 +182,7 @@ TEST(LegacyLedgerTest, ATenantsJobsHaveItsBudgetTogetherAndOneMayGoPastIt) {
 }
 
 TEST(LegacyLedgerTest, AJobThatHungUpIsNotShownButKeepsItsProcessSlotUntilItsProcessEnds) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
   page.Row(0, "GPU-0").used = 5;
   ASSERT_TRUE(Add(ledger, 1, page).ok());
@@ -155,7 +195,7 @@ TEST(LegacyLedgerTest, AJobThatHungUpIsNotShownButKeepsItsProcessSlotUntilItsPro
 }
 
 TEST(LegacyLedgerTest, AProcessThatAttachesAgainHasOneEntry) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
   const auto first = Add(ledger, 1, page);
   LegacyLedger::Newcomer again;
@@ -170,7 +210,7 @@ TEST(LegacyLedgerTest, AProcessThatAttachesAgainHasOneEntry) {
 }
 
 TEST(LegacyLedgerTest, RefusesWhatCanBeResizedUnderIt) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   EXPECT_FALSE(Add(ledger, 1, Page(F_SEAL_GROW)).ok());
   EXPECT_FALSE(Add(ledger, 1, Page(F_SEAL_SHRINK | F_SEAL_GROW, 8192)).ok());
   LegacyLedger::Newcomer nothing;
@@ -179,26 +219,26 @@ TEST(LegacyLedgerTest, RefusesWhatCanBeResizedUnderIt) {
 }
 
 TEST(LegacyLedgerTest, ShowsEachUserItsOwn) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   Page mine;
   Page yours;
   ASSERT_TRUE(Add(ledger, 1, mine, 7).ok());
   ASSERT_TRUE(Add(ledger, 2, yours, 8).ok());
   proto::LegacyJobs jobs;
-  ledger.Fill(uid_t{8}, {}, core::Tick{}, &jobs);
+  ledger.Fill(uid_t{8}, {}, &jobs);
   ASSERT_EQ(jobs.jobs_size(), 1);
   EXPECT_EQ(jobs.jobs(0).client(), 102u);
 }
 
 TEST(LegacyLedgerTest, ListsPageByPage) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
   for (uint64_t key = 1; key <= 150; ++key) ASSERT_TRUE(Add(ledger, key, page).ok());
   int seen = 0;
   proto::ListLegacy query;
   do {
     proto::LegacyJobs jobs;
-    ledger.Fill(std::nullopt, query, core::Tick{}, &jobs);
+    ledger.Fill(std::nullopt, query, &jobs);
     seen += jobs.jobs_size();
     query.set_cursor(jobs.next_cursor());
   } while (query.cursor() != 0);
@@ -206,7 +246,7 @@ TEST(LegacyLedgerTest, ListsPageByPage) {
 }
 
 TEST(LegacyLedgerTest, APageOfTheLargestJobsFitsAPacket) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
   for (uint32_t i = 0; i < proto::kLedgerDevices; ++i) {
     auto& row = page.Row(i, std::string(sizeof(proto::LedgerRow::uuid) - 1, 'G').c_str());
@@ -220,7 +260,7 @@ TEST(LegacyLedgerTest, APageOfTheLargestJobsFitsAPacket) {
     proto::DaemonPacket packet;
     packet.set_request(~uint64_t{0});
     proto::LegacyJobs& jobs = *packet.mutable_legacy_jobs();
-    ledger.Fill(std::nullopt, query, core::Tick{}, &jobs);
+    ledger.Fill(std::nullopt, query, &jobs);
     ASSERT_LE(packet.ByteSizeLong(), proto::kControlPacketMax);
     ASSERT_GT(jobs.jobs_size(), 0);
     seen += jobs.jobs_size();
@@ -230,7 +270,7 @@ TEST(LegacyLedgerTest, APageOfTheLargestJobsFitsAPacket) {
 }
 
 TEST(LegacyLedgerTest, PrintsNothingOfAStrangerThatIsNotText) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
   page.Row(0, "GPU\n\x01").used = 1;
   ASSERT_TRUE(Add(ledger, 1, page).ok());
@@ -239,26 +279,13 @@ TEST(LegacyLedgerTest, PrintsNothingOfAStrangerThatIsNotText) {
 }
 
 TEST(LegacyLedgerTest, AGoneJobHoldsNothing) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
   page.Row(0, "GPU-0").used = 5;
   ASSERT_TRUE(Add(ledger, 1, page).ok());
   EXPECT_EQ(ledger.KeyOfProcess(1001), 1u);
   ledger.Remove(1);
   EXPECT_EQ(ledger.KeyOfProcess(1001), 0u);
-}
-
-// The page of an elastic job's engines, whose row 1 says that so much is live.
-ipc::UniqueFd ElasticPage(uint64_t live, size_t bytes = proto::kElasticPageBytes) {
-  ipc::UniqueFd file(memfd_create("elastic", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  EXPECT_EQ(ftruncate(file.get(), static_cast<off_t>(bytes)), 0);
-  auto row = std::make_unique<proto::ElasticPageRow>();
-  row->sequence = 2;
-  row->written_ns = 1;
-  row->live = live;
-  EXPECT_GT(pwrite(file.get(), row.get(), sizeof(*row), proto::kElasticRowBytes), 0);
-  EXPECT_EQ(fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-  return file;
 }
 
 TEST(LegacyLedgerTest, OnlyASealedFileOfTheRightSizeIsAnElasticPage) {
@@ -272,7 +299,7 @@ TEST(LegacyLedgerTest, OnlyASealedFileOfTheRightSizeIsAnElasticPage) {
 }
 
 TEST(LegacyLedgerTest, AJobIsExplainedToItsUserByWhatItHoldsAndWhatItsEnginesShow) {
-  LegacyLedger ledger(Bytes{0});
+  LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
   page.Row(0, "GPU-0").used = 5;
   page.Row(1, "GPU-1").used = 6;
@@ -304,7 +331,7 @@ TEST(LegacyLedgerTest, AJobIsExplainedToItsUserByWhatItHoldsAndWhatItsEnginesSho
 }
 
 TEST(LegacyLedgerTest, ARunIsLoweredInAllItsProcessesAndNeverRaised) {
-  LegacyLedger ledger{Bytes{0}};
+  LegacyLedger ledger(Bytes{0}, kDevices);
   const auto add = [&](uint64_t key, pid_t pid, uint32_t run, uid_t uid) {
     LegacyLedger::Newcomer job;
     job.client = static_cast<uint32_t>(key);

@@ -35,7 +35,7 @@ class LegacyWaitsTest : public testing::Test {
 
   FakeConnections connections_;
   FakeDeviceMemory memory_{1};
-  LegacyLedger ledger_{Bytes{0}};
+  LegacyLedger ledger_{Bytes{0}, {"HOST-0"}};
   LogBudget log_;
   LegacyWaits waits_{{.devices = device::OpenHostDevices({.count = 1, .total = kDevice}),
                       .ledger = &ledger_,

@@ -83,7 +83,7 @@ class LimitsTest : public testing::Test {
 
   FakeConnections connections_;
   IdleLoop loop_;
-  LegacyLedger ledger_{Bytes{0}};
+  LegacyLedger ledger_{Bytes{0}, {}};
   Limits limits_{kDefaults, MiB(8),      {{kPeer, PeerPool()}, {kFile, FilePool()}},
                  &ledger_,  loop_.get(), &connections_};
   const Caller root_ = connections_.Connect(1, FakeConnections::kRoot);

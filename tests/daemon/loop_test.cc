@@ -114,7 +114,7 @@ class BareLoop {
                                     workers_.get(),
                                     {.slab_ready = [](auto) {},
                                      .release_slab = [](auto...) {},
-                                     .expel = [](auto...) {},
+                                     .expel = [this](auto...) { ++expelled_; },
                                      .pinned_slab = [](auto) {},
                                      .release_pinned_slab = [](auto...) {}}));
     thread_ = std::thread([this] { loop_->Run(); });
@@ -168,6 +168,25 @@ class BareLoop {
     while (ring.Room() < proto::kRequestRingEntries) std::this_thread::yield();
     Do([](Loop&) {});
   }
+  int expelled() const { return expelled_; }
+  // Whether the client has a block of pinned memory of that number now.
+  bool Pin(core::ClientId client, uint64_t block) {
+    std::atomic<int> had{-1};
+    Do([&](Loop& loop) {
+      loop.PinnedAlloc(client, {.block = block,
+                                .bytes = core::KiB(4),
+                                .deadline = ipc::Now() + std::chrono::hours(1),
+                                .reply = [&had](const auto& place) { had = place.ok(); }});
+    });
+    while (had < 0) std::this_thread::yield();
+    return had == 1;
+  }
+  // Frees it behind 64 tickets of that value.
+  void Unpin(core::ClientId client, uint64_t block, uint64_t value) {
+    std::vector<proto::WordValue> tickets;
+    for (uint16_t i = 0; i < 64; ++i) tickets.push_back({i, value});
+    Do([&](Loop& loop) { loop.PinnedFree(client, block, tickets); });
+  }
   void Detach(core::ClientId client) {
     std::atomic<bool> done{false};
     loop_->mailbox().Post([&] { loop_->Detach(client, [&done] { done = true; }); });
@@ -175,10 +194,39 @@ class BareLoop {
   }
 
  private:
+  std::atomic<int> expelled_{0};
   std::unique_ptr<WorkerPool> workers_ = std::make_unique<WorkerPool>("worker", 2);
   std::unique_ptr<Loop> loop_;
   std::thread thread_;
 };
+
+// Each takes 64 waits, which cost three times what the block does.
+TEST(LoopTest, PinnedBlocksThatWereFreedAndWaitForStreamsCountWithAllTheirTickets) {
+  constexpr uint64_t kNever = proto::kWordValueMask;
+  BareLoop loop(core::KiB(64));
+  const auto client = loop.Attach(1, core::TenantId{1000});
+  uint64_t blocks = 0;
+  while (loop.expelled() == 0 && blocks < 100 && loop.Pin(client->id, blocks)) {
+    loop.Unpin(client->id, blocks, kNever);
+    ++blocks;
+  }
+  EXPECT_GT(blocks, 10u);
+  EXPECT_LT(blocks, 40u);
+  loop.Detach(client->id);
+  const auto next = loop.Attach(2, core::TenantId{1000});
+  EXPECT_TRUE(loop.Pin(next->id, 1)) << "all that the first took was given back";
+}
+
+TEST(LoopTest, WhatFreedPinnedBlocksTookComesBackOnceTheirTicketsAreReached) {
+  BareLoop loop(core::KiB(64));
+  const auto client = loop.Attach(1, core::TenantId{1000});
+  for (uint64_t round = 1; round <= 200; ++round) {
+    ASSERT_TRUE(loop.Pin(client->id, round)) << round;
+    loop.Unpin(client->id, round, round);
+    for (int i = 0; i < 64; ++i) client->segment->tickets[i] = round;
+  }
+  EXPECT_EQ(loop.expelled(), 0);
+}
 
 // A client whose only tensor is on the host, and takes half of what it may have there.
 class HalfFullHost {

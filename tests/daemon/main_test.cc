@@ -167,6 +167,32 @@ TEST_F(ReloadTest, AConfigurationThatIsNoRegularFileIsRefusedAtOnce) {
   }
 }
 
+TEST(DaemonTest, AFlagThatIsEmptyOrNoNumberIsRefusedByItsName) {
+  const std::pair<const char*, const char*> bad[] = {{"--config", ""},
+                                                     {"--pool-size", ""},
+                                                     {"--devices", ""},
+                                                     {"--link-bytes-per-second", "nan"},
+                                                     {"--link-bytes-per-second", "inf"}};
+  for (const auto& [flag, value] : bad) {
+    const FailedStart refused = StartInVain({flag, value});
+    EXPECT_EQ(refused.status, 2) << flag;
+    EXPECT_NE(refused.words.find(flag), std::string::npos) << refused.words;
+  }
+}
+
+// A client's segment is a file, too: SIGXFSZ would end the daemon without a word.
+TEST(DaemonTest, WhereFilesMayNotGrowAClientIsRefusedAndTheDaemonGoesOn) {
+  DaemonProcess daemon;
+  rlimit before{};
+  const rlimit none{0, RLIM_INFINITY};
+  ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_FSIZE, &none, &before), 0);
+  const ipc::UniqueFd refused = Attach(daemon);
+  EXPECT_NE(Answer(refused.get()).failure().message(), "");
+  ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_FSIZE, &before, nullptr), 0);
+  AttachAndDetach(daemon);
+  EXPECT_EQ(daemon.Kill(SIGTERM), 0);
+}
+
 TEST(DaemonTest, WhatIsMoreThanThereIsIsSaidWithBothNumbers) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the sanitizer leaves no range of addresses as large as the pool";

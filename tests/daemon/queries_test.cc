@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include <utility>
 
 #include "ipc/clock.h"
+#include "proto/packet.h"
 #include "tests/daemon/fake_connections.h"
 #include "tests/daemon/idle_loop.h"
 #include "tests/daemon/ledger_page.h"
@@ -29,7 +33,7 @@ class QueriesTest : public testing::Test {
   FakeConnections connections_;
   IdleLoop loop_;
   Names names_;
-  LegacyLedger ledger_{core::Bytes{0}};
+  LegacyLedger ledger_{core::Bytes{0}, {"HOST-0"}};
   MemoryWatch watch_{loop_.devices(),
                      {core::IdleMemory::Make({.reserve = core::MiB(1)}, IdleLoop::kDevice).value()},
                      {.interval = core::Duration{1}}};
@@ -70,6 +74,38 @@ TEST_F(QueriesTest, FiguresSayWhoseTheDevicesMemoryIs) {
   EXPECT_EQ(use.total(), IdleLoop::kDevice.count());
   EXPECT_EQ(use.free(), IdleLoop::kDevice.count());
   EXPECT_EQ(use.jobs(), 0u) << "nothing is used, whatever the job says";
+}
+
+TEST(LeaveOutNodesTest, WhatFitsIsLeftAsItIs) {
+  proto::Stats stats;
+  for (const char* name : {"a", "b"}) stats.mutable_cluster()->add_nodes()->set_name(name);
+  const std::string before = stats.SerializeAsString();
+  LeaveOutNodes(before.size(), &stats);
+  EXPECT_EQ(stats.SerializeAsString(), before);
+}
+
+TEST(LeaveOutNodesTest, ThousandsOfNodesFitAPacketWithACountAndThoseThatShareMemoryStay) {
+  constexpr int kNodes = 5000;
+  proto::DaemonPacket packet;
+  packet.set_request(~uint64_t{0});
+  proto::Stats& stats = *packet.mutable_stats();
+  for (int i = 0; i < kNodes; ++i) {
+    proto::NodeUse& node = *stats.mutable_cluster()->add_nodes();
+    node.set_name("node-" + std::to_string(10'000 + i));
+    node.set_address("192.0.2.1:7420");
+  }
+  const auto node = [&](int i) { return stats.mutable_cluster()->mutable_nodes(i); };
+  node(kNodes - 1)->set_lent(1);
+  node(kNodes - 2)->set_borrowed(1);
+  node(kNodes - 3)->set_connected(true);
+  LeaveOutNodes(proto::kControlPacketMax - 1024, &stats);
+  EXPECT_LE(packet.ByteSizeLong(), proto::kControlPacketMax);
+  const auto& nodes = stats.cluster().nodes();
+  EXPECT_GT(nodes.size(), 1000);
+  EXPECT_EQ(static_cast<uint32_t>(nodes.size()) + stats.cluster().nodes_left_out(), kNodes);
+  EXPECT_TRUE(std::ranges::is_sorted(nodes, {}, &proto::NodeUse::name));
+  for (int i = 1; i <= 3; ++i)
+    EXPECT_EQ(nodes[nodes.size() - i].name(), "node-" + std::to_string(10'000 + kNodes - i));
 }
 
 TEST_F(QueriesTest, ListsAreAnsweredThoughTheyAreEmpty) {

@@ -62,7 +62,7 @@ TEST(SignalsTest, OnceServingTheyArePassedOnInOrder) {
   EXPECT_EQ(EndOf([](Signals& signals) {
               signals.Serve();
               signals.SetDrain(seconds(kTimeoutSeconds));
-              for (const int signal : {SIGHUP, SIGTERM}) {
+              for (const int signal : {SIGHUP, SIGXCPU}) {
                 ::kill(::getpid(), signal);
                 if (signals.Next() != signal) return 1;
               }
@@ -92,13 +92,14 @@ TEST(SignalsTest, AnEndThatHangsIsCutOffAfterTheDrainAndItsGrace) {
               ::kill(::getpid(), SIGTERM);  // does not lengthen it
               Hang();
             }),
-            0);
+            Signals::kExitCutShort);
   EXPECT_GE(ipc::Now() - begun, kDrain + Signals::kGrace);
 }
 
 TEST(SignalsTest, SignalsWithoutAMeaningDoNothing) {
   EXPECT_EQ(EndOf([](Signals& signals) {
-              for (const int signal : {SIGPIPE, SIGUSR1, SIGUSR2}) ::kill(::getpid(), signal);
+              for (const int signal : {SIGPIPE, SIGUSR1, SIGUSR2, SIGXFSZ})
+                ::kill(::getpid(), signal);
               signals.Serve();
               ::kill(::getpid(), SIGHUP);
               return signals.Next() == SIGHUP ? 0 : 1;

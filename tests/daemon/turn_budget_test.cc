@@ -20,6 +20,8 @@ TEST(TurnBudgetTest, AUserAloneMayTakeTheWholeTurn) {
   EXPECT_EQ(budget.Left(kUser), 0u);
   EXPECT_EQ(budget.Left(kOther), 256u);
   budget.BeginTurn();
+  EXPECT_EQ(budget.Left(kUser), 252u) << "4 more than a turn were spent";
+  budget.BeginTurn();
   EXPECT_EQ(budget.Left(kUser), 256u);
 }
 
@@ -31,6 +33,23 @@ TEST(TurnBudgetTest, TheNextTurnIsDividedAmongThoseWhoSpentInThisOne) {
   EXPECT_EQ(budget.Left(kUser), 64u);
   budget.BeginTurn();
   EXPECT_EQ(budget.Left(kUser), 256u) << "nobody wanted anything in between";
+}
+
+TEST(TurnBudgetTest, WorkBeyondATurnIsPaidForInTheTurnsAfterIt) {
+  TurnBudget budget(256, 16);
+  budget.BeginTurn();
+  budget.Spend(kUser, 256 * 3 + 10);
+  for (int turn = 0; turn < 2; ++turn) {
+    budget.BeginTurn();
+    EXPECT_EQ(budget.Left(kUser), 0u);
+    EXPECT_EQ(budget.Left(kOther), 256u);
+  }
+  budget.BeginTurn();
+  EXPECT_EQ(budget.Left(kUser), 246u);
+  budget.Spend(kUser, 10);
+  EXPECT_EQ(budget.Left(kUser), 236u);
+  budget.BeginTurn();
+  EXPECT_EQ(budget.Left(kUser), 256u);
 }
 
 TEST(TurnBudgetTest, EverybodyHasSomeHoweverManyThereAre) {

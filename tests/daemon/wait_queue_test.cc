@@ -280,7 +280,34 @@ TEST_F(AdmissionQueueTest, OneThatWasJustAdmittedCountsUntilItIsMeasured) {
   now_ += WaitQueue::kMeasuredAfter;
   EXPECT_EQ(Look(), "") << "it holds nothing yet";
   Use(0, 1, 7, GiB(1));
+  EXPECT_EQ(Look(), "") << "its kernels are not in what is measured yet";
+  now_ += WaitQueue::kMeasuredAfter;
   EXPECT_EQ(Look(), "2@0");
+}
+
+TEST_F(AdmissionQueueTest, OneThatHeldSomethingBeforeAnybodyWaitedIsMeasured) {
+  devices_[0].measured.compute = 0.4;
+  Admit(1, 7, GiB(10), 1);
+  EXPECT_EQ(Look(), "1@0");
+  Use(0, 1, 7, GiB(1));
+  now_ += WaitQueue::kMeasuredAfter;
+  Admit(2, 6, GiB(10), 1);
+  EXPECT_EQ(Look(), "2@0");
+}
+
+// A stranger's promise of one byte, of which it uses nothing.
+TEST_F(AdmissionQueueTest, WhoHoldsNothingKeepsOthersWaitingForAWhileOnly) {
+  devices_[0].measured.compute = 0.0;
+  Admit(1, 8, Bytes{1}, 1);
+  Admit(2, 7, GiB(10), 1);
+  EXPECT_EQ(Look(), "1@0 2:1");
+  now_ += WaitQueue::kBeginsWithin - core::Duration(1);
+  EXPECT_EQ(Look(), "");
+  // The next of the stranger's stands behind who waits already.
+  Admit(3, 8, Bytes{1}, 1);
+  EXPECT_EQ(Look(), "3:2");
+  now_ += core::Duration(1);
+  EXPECT_EQ(Look(), "2@0 3:1");
 }
 
 TEST_F(AdmissionQueueTest, WhatIsNotUsedIsOthersOnceThePeakHasSettledAndSomebodyWaits) {

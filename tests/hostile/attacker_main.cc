@@ -21,8 +21,8 @@ namespace {
 
 std::vector<Attack> All() {
   std::vector<Attack> all;
-  for (const auto attacks :
-       {ConnectionAttacks(), HoldingAttacks(), LegacyAttacks(), StoreAttacks(), StallingAttacks()})
+  for (const auto attacks : {ConnectionAttacks(), HoldingAttacks(), LegacyAttacks(),
+                             MessageAttacks(), StoreAttacks(), StallingAttacks()})
     all.insert(all.end(), attacks.begin(), attacks.end());
   return all;
 }

@@ -55,6 +55,7 @@ struct Attack {
 std::span<const Attack> ConnectionAttacks();
 std::span<const Attack> HoldingAttacks();
 std::span<const Attack> LegacyAttacks();
+std::span<const Attack> MessageAttacks();
 std::span<const Attack> StoreAttacks();
 std::span<const Attack> StallingAttacks();
 

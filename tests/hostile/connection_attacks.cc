@@ -1,4 +1,4 @@
-// Connections: made and closed, silent, never read, and with more to say than anybody can answer.
+// Connections: made and closed, silent, and never read.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -67,97 +67,13 @@ void Silent(Scene& scene) {
   }
 }
 
-std::vector<Connection> Greeted(Scene& scene, size_t most) {
-  std::vector<Connection> made;
-  while (made.size() < most) {
-    auto connection = Connection::Open(scene.socket());
-    if (!connection.ok()) {
-      scene.Refused(connection.error().message);
-      break;
-    }
-    const auto answer = connection->Ask(HelloPacket(true));
-    if (!answer || !answer->has_welcome()) {
-      scene.Refused(answer ? answer->failure().message() : "hung up");
-      break;
-    }
-    made.push_back(std::move(*connection));
-  }
-  return made;
-}
-
-// As many questions as the sockets take, on many connections, their answers read and forgotten.
-void Flood(Scene& scene, const std::function<std::string()>& question) {
-  constexpr int kAtOnce = 32;
-  std::vector<Connection> connections = Greeted(scene, scene.count(64));
-  scene.Ready();
-  while (scene.goes_on()) {
-    bool any = false;
-    for (Connection& connection : connections) {
-      for (int i = 0; i < kAtOnce && connection.Send(question()); ++i) {
-        any = true;
-        scene.Did();
-      }
-      connection.Drain();
-    }
-    if (!any) scene.Pause(milliseconds(1));
-  }
-}
-
-std::string Question(proto::ClientPacket packet) {
-  packet.set_request(1);
-  return packet.SerializeAsString();
-}
-
-void FloodOfNames(Scene& scene) {
-  // Names of its own: 2^18 is a user's bound, and beyond it each is refused.
-  const std::string prefix = "name of " + std::to_string(::getpid()) + " ";
-  uint64_t next = 0;
-  Flood(scene, [&] { return InternPacket(prefix + std::to_string(next++)); });
-}
-
-void FloodOfStats(Scene& scene) {
-  proto::ClientPacket packet;
-  packet.mutable_stats()->set_whole_store(true);
-  const std::string question = Question(packet);
-  Flood(scene, [&] { return question; });
-}
-
-// With tensors of its own to list.
-void FloodOfTensors(Scene& scene) {
-  std::string why;
-  auto client = RawClient::Attach(scene.socket(), &why);
-  for (uint32_t slot = 0; client && slot < 4096 && scene.goes_on();)
-    slot += client->Create(slot, KiB(4)) ? 1 : 0;
-  proto::ClientPacket packet;
-  packet.mutable_list_tensors();
-  const std::string question = Question(packet);
-  Flood(scene, [&] { return question; });
-}
-
-void FloodOfJobs(Scene& scene) {
-  const std::string uuid = FirstDevice(scene.socket());
-  const ipc::UniqueFd page = LedgerPage(uuid, 0);
-  std::string why;
-  const auto job = AttachLegacy(scene.socket(), page, &why);
-  if (!job) scene.Refused(why);
-  proto::ClientPacket packet;
-  packet.mutable_list_legacy();
-  const std::string question = Question(packet);
-  Flood(scene, [&] { return question; });
-}
-
-// Packets that cannot be parsed, or say what nobody may.
-void FloodOfNonsense(Scene& scene) {
-  const std::string nonsense(60000, '\xff');
-  Flood(scene, [&] { return nonsense; });
-}
-
 // Asks until the socket takes no more, and reads nothing; then the oldest is left for a new one.
 void NeverReads(Scene& scene) {
   const size_t most = scene.count(256);
   proto::ClientPacket packet;
+  packet.set_request(1);
   packet.mutable_stats()->set_whole_store(true);
-  const std::string question = Question(packet);
+  const std::string question = packet.SerializeAsString();
   std::vector<Connection> open;
   size_t next = 0;
   while (scene.goes_on()) {
@@ -212,11 +128,6 @@ constexpr Attack kAttacks[] = {
     {"connect_close", [](Scene& scene) { ConnectAndClose(scene, 0); }},
     {"connect_close_nonblocking", [](Scene& scene) { ConnectAndClose(scene, SOCK_NONBLOCK); }},
     {"silent", Silent},
-    {"flood_names", FloodOfNames},
-    {"flood_stats", FloodOfStats},
-    {"flood_tensors", FloodOfTensors},
-    {"flood_jobs", FloodOfJobs},
-    {"flood_nonsense", FloodOfNonsense},
     {"never_reads", NeverReads},
     {"welcomes_unread", WelcomesUnread},
     {"attaches", Attaches},

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import select
 import shutil
 import signal
@@ -75,8 +76,27 @@ ATTACKS = {
         Attack("flood_names"),
         Attack("flood_stats"),
         Attack("flood_tensors"),
-        Attack("flood_jobs"),
         Attack("flood_nonsense"),
+        Attack("flood_clients"),
+        Attack("flood_records"),
+        Attack("flood_steps"),
+        Attack("flood_failures"),
+        Attack("flood_trims"),
+        Attack("flood_slabs_released"),
+        Attack("flood_pinned_slabs_released"),
+        Attack("flood_give_backs"),
+        Attack("pinned_frees"),
+        Attack("detaches"),
+        Attack("explain_tensors"),
+        Attack("explain_jobs"),
+        Attack("pauses"),
+        Attack("job_records"),
+        Attack("admissions", processes=4),
+        Attack("job_queries_8", does=("job_queries",), count=8),
+        Attack("job_queries_60", does=("job_queries",), count=60),
+        Attack("job_queries_400", does=("job_queries",), count=400),
+        Attack("flood_stats_400", does=("flood_stats",), count=400),
+        Attack("idle_jobs", count=400),
         Attack("never_reads"),
         Attack("welcomes_unread"),
         Attack("slabs_unread"),
@@ -116,6 +136,61 @@ ATTACKS = {
         ),
     )
 }  # fmt: skip
+
+
+# What carries each message out at its dearest: of `body` of ClientPacket (proto/control.proto),
+# RequestOp and AccessOp (proto/layout.h).
+MESSAGES = {
+    "hello": "attaches",
+    "intern_name": "flood_names",
+    "explain_failure": "flood_failures",
+    "slab_released": "flood_slabs_released",
+    "detach": "detaches",
+    "stats": "flood_stats_400",
+    "list_tensors": "flood_tensors",
+    "list_clients": "flood_clients",
+    "set_limits": "pauses",
+    "trim": "flood_trims",
+    "record": "flood_records",
+    "explain_tensor": "explain_tensors",
+    "pinned_alloc": "pinned_churn",
+    "pinned_free": "pinned_frees",
+    "pinned_slab_released": "flood_pinned_slabs_released",
+    "legacy_hello": "legacy_churn",
+    "legacy_reclaim": "yield_again",
+    "list_legacy": "job_queries_400",
+    "legacy_elastic": "elastic_pages",
+    "explain_job": "explain_jobs",
+    "legacy_wait": "wait_churn",
+    "give_back_harvest": "flood_give_backs",
+    "job_query": "job_queries_400",
+    "list_job_records": "job_records",
+    "admit_job": "admissions",
+    "kCreate": "pending_creates",
+    "kFetch": "dirty_evictions",
+    "kFree": "slab_churn",
+    "kStep": "flood_steps",
+    "kGet": "flood_log",
+    "kPut": "flood_log",
+}
+
+
+def messages(root):
+    """Every kind of message that a client can send, as the protocol's files list them."""
+    control = (pathlib.Path(root) / "proto/control.proto").read_text()
+    layout = (pathlib.Path(root) / "proto/layout.h").read_text()
+
+    def between(text, begin, end, pattern):
+        found = re.findall(pattern, text.split(begin, 1)[1].split(end, 1)[0], re.MULTILINE)
+        if not found:
+            raise RuntimeError(f"no messages behind {begin}")
+        return found
+
+    bodies = between(control, "message ClientPacket {", "\n  }", r"^ +\w+ (\w+) = \d+;")
+    bodies.remove("request")  # it goes before the body
+    for enum in ("enum class RequestOp", "enum class AccessOp"):
+        bodies += between(layout, enum, "};", r"\b(k\w+) = \d+")
+    return bodies
 
 
 def missing():

@@ -167,11 +167,14 @@ class HostileTest(unittest.TestCase):
 
     def test_nothing_piles_up_from_soak_to_soak(self):
         with hostile.Daemon(self.stage) as daemon:
+            threads = daemon.threads()
             left = []
             for _ in range(SOAKS):
                 hostile.soak(daemon, SOAK_CLIENTS, SOAK_SECONDS)
                 left.append(hostile.trimmed(daemon, left[-1] + RESIDUE_MAX if left else 0))
             self.assertLessEqual(left[1] - left[0], RESIDUE_MAX, left)
+            # Those that close what users sent come with the load, and go after it.
+            self.assertTrue(hostile.eventually(lambda: daemon.threads() <= threads))
             self.ends(daemon)
 
 

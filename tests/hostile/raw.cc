@@ -10,6 +10,7 @@
 #include <span>
 
 #include "ipc/clock.h"
+#include "proto/elastic_page.h"
 #include "proto/version.h"
 
 namespace ravenstore::hostile {
@@ -35,11 +36,13 @@ std::string HelloPacket(bool control_only) {
   return packet.SerializeAsString();
 }
 
-std::string LegacyHelloPacket() {
+std::string LegacyHelloPacket(const std::string& job) {
   proto::ClientPacket packet = Numbered();
   packet.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
   packet.mutable_legacy_hello()->set_name("attacker");
-  packet.mutable_legacy_hello()->set_mode("account");
+  packet.mutable_legacy_hello()->set_mode(job.empty() ? "account" : "elastic");
+  packet.mutable_legacy_hello()->set_job(job);
+  packet.mutable_legacy_hello()->set_run(static_cast<uint32_t>(::getpid()));
   return packet.SerializeAsString();
 }
 
@@ -121,21 +124,58 @@ bool RawClient::Create(uint32_t slot, uint64_t bytes) {
   return Push(request);
 }
 
-ipc::UniqueFd LedgerPage(const std::string& uuid, uint64_t used) {
+namespace {
+
+// A sealed memfd of so many bytes, filled by `fill` through a mapping that is all zeros.
+template <typename Page, typename Fill>
+ipc::UniqueFd SealedPage(size_t bytes, Fill fill) {
   ipc::UniqueFd file(::memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file || ::ftruncate(file.get(), proto::kLedgerBytes) != 0) return {};
-  void* mapped =
-      ::mmap(nullptr, proto::kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (!file || ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return {};
+  void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (mapped == MAP_FAILED) return {};
-  auto* page = static_cast<proto::LedgerPage*>(mapped);
-  page->magic = proto::kLedgerMagic;
-  page->rows = 1;
-  std::strncpy(page->row[0].uuid, uuid.c_str(), sizeof(page->row[0].uuid) - 1);
-  page->row[0].used = used;
-  page->row[0].kinds[0] = used;
-  ::munmap(mapped, proto::kLedgerBytes);
+  fill(static_cast<Page*>(mapped));
+  ::munmap(mapped, bytes);
   ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   return file;
+}
+
+void FillRow(const std::string& uuid, uint64_t used, proto::LedgerRow* row) {
+  std::strncpy(row->uuid, uuid.c_str(), sizeof(row->uuid) - 1);
+  row->used = used;
+  row->kinds[0] = used;
+  row->peak = used;
+}
+
+}  // namespace
+
+ipc::UniqueFd LedgerPage(const std::string& uuid, uint64_t used) {
+  return SealedPage<proto::LedgerPage>(proto::kLedgerBytes, [&](proto::LedgerPage* page) {
+    page->magic = proto::kLedgerMagic;
+    page->rows = 1;
+    FillRow(uuid, used, &page->row[0]);
+  });
+}
+
+ipc::UniqueFd FullLedgerPage(const std::string& uuid) {
+  return SealedPage<proto::LedgerPage>(proto::kLedgerBytes, [&](proto::LedgerPage* page) {
+    page->magic = proto::kLedgerMagic;
+    page->rows = proto::kLedgerDevices;
+    FillRow(uuid, 1, &page->row[0]);
+    const std::string longest(sizeof(page->row[0].uuid) - 3, 'G');
+    for (uint32_t i = 1; i < proto::kLedgerDevices; ++i)
+      FillRow(longest + static_cast<char>('a' + i), 1, &page->row[i]);
+  });
+}
+
+ipc::UniqueFd FullElasticPage() {
+  return SealedPage<char>(proto::kElasticPageBytes, [](char* page) {
+    for (uint32_t i = 0; i < proto::kLedgerDevices; ++i) {
+      auto* row = reinterpret_cast<proto::ElasticPageRow*>(page + i * proto::kElasticRowBytes);
+      std::memset(static_cast<void*>(row), 'e', sizeof(*row));
+      row->sequence = 2;
+      row->enough = 1;
+    }
+  });
 }
 
 std::string FirstDevice(const std::string& path) {
@@ -146,7 +186,8 @@ std::string FirstDevice(const std::string& path) {
 }
 
 std::optional<Connection> AttachLegacy(const std::string& path, const ipc::UniqueFd& page,
-                                       std::string* why, ipc::UniqueFd* tenant_page) {
+                                       std::string* why, ipc::UniqueFd* tenant_page,
+                                       const std::string& job, uint32_t* client) {
   auto connection = Connection::Open(path);
   if (!connection.ok()) {
     *why = connection.error().message;
@@ -154,12 +195,13 @@ std::optional<Connection> AttachLegacy(const std::string& path, const ipc::Uniqu
   }
   std::vector<ipc::UniqueFd> descriptors;
   std::optional<proto::DaemonPacket> answer;
-  if (connection->Send(LegacyHelloPacket(), {page.get()}))
+  if (connection->Send(LegacyHelloPacket(job), {page.get()}))
     answer = connection->Receive(&descriptors);
   if (!answer || !answer->has_legacy_welcome()) {
     *why = answer ? answer->failure().message() : "hung up";
     return std::nullopt;
   }
+  if (client != nullptr) *client = answer->legacy_welcome().client();
   if (tenant_page != nullptr && !descriptors.empty()) *tenant_page = std::move(descriptors[0]);
   return std::move(*connection);
 }

@@ -20,7 +20,8 @@ namespace ravenstore::hostile {
 
 // Packets as the daemon expects them; `request` is what the answer carries.
 std::string HelloPacket(bool control_only);
-std::string LegacyHelloPacket();
+// Of a process of the command `job` (a key; empty: none is known), which runs as one of its own.
+std::string LegacyHelloPacket(const std::string& job = "");
 std::string InternPacket(const std::string& name);
 
 // One connection. Owns: its socket. Threads: one.
@@ -75,11 +76,16 @@ class RawClient {
 
 // The page of a legacy job that claims `used` bytes of the device `uuid`.
 ipc::UniqueFd LedgerPage(const std::string& uuid, uint64_t used);
+// A page with all the rows that it can have, the first of the device `uuid`, and the page of an
+// engine that shows as much as it can of each.
+ipc::UniqueFd FullLedgerPage(const std::string& uuid);
+ipc::UniqueFd FullElasticPage();
 // The UUID of the store's first device; empty when the daemon does not say.
 std::string FirstDevice(const std::string& path);
 // A legacy job of this process: its connection, or nullopt with the daemon's words in `*why`.
-// `*tenant_page` is the page that came along.
+// `*tenant_page` is the page that came along, `*client` the job's number.
 std::optional<Connection> AttachLegacy(const std::string& path, const ipc::UniqueFd& page,
-                                       std::string* why, ipc::UniqueFd* tenant_page = nullptr);
+                                       std::string* why, ipc::UniqueFd* tenant_page = nullptr,
+                                       const std::string& job = "", uint32_t* client = nullptr);
 
 }  // namespace ravenstore::hostile

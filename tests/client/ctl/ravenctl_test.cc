@@ -45,10 +45,28 @@ TEST(RavenctlTest, ExplainsItself) {
 }
 
 TEST(RavenctlTest, WrongUsageHasItsOwnExitCode) {
-  for (const char* arguments :
-       {"", "nonsense", "status --nonsense", "top --interval 0", "ls --sort color", "ls --limit x",
-        "ls --limit -1", "ls --client -1", "record x --client -1", "limits", "limits --client 0",
-        "limits --client 1 --user root", "pause", "resume 0", "pause x", "status --timeout 0"}) {
+  for (const char* arguments : {"",
+                                "nonsense",
+                                "status --nonsense",
+                                "top --interval 0",
+                                "ls --sort color",
+                                "ls --limit x",
+                                "top --interval nan",
+                                "status --timeout nan",
+                                "record x --seconds nan",
+                                "limits --user 1 --device-budget ''",
+                                "ls --tier ''",
+                                "status --socket ''",
+                                "ls --limit -1",
+                                "ls --client -1",
+                                "record x --client -1",
+                                "limits",
+                                "limits --client 0",
+                                "limits --client 1 --user root",
+                                "pause",
+                                "resume 0",
+                                "pause x",
+                                "status --timeout 0"}) {
     EXPECT_EQ(Ravenctl(arguments).code, 2) << arguments;
   }
 }

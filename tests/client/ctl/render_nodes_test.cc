@@ -55,6 +55,16 @@ TEST(RenderNodesTest, TheTableHasBothDirectionsOfEachLoan) {
   EXPECT_THAT(text, testing::ContainsRegex("d +- "));
 }
 
+TEST(RenderNodesTest, NodesThatTheDaemonLeftOutAreCounted) {
+  proto::Stats stats = Sample();
+  EXPECT_THAT(NodesText(stats), testing::Not(HasSubstr("left out")));
+  EXPECT_THAT(NodesJson(stats), HasSubstr("\"nodes_left_out\":0"));
+  stats.mutable_cluster()->set_nodes_left_out(4000);
+  EXPECT_THAT(NodesText(stats), HasSubstr("4000 more nodes, which are left out\n"));
+  EXPECT_THAT(ClusterLine(stats), HasSubstr("4000 more nodes, which are left out\n"));
+  EXPECT_THAT(NodesJson(stats), HasSubstr("\"nodes_left_out\":4000"));
+}
+
 TEST(RenderNodesTest, WithoutAClusterItSaysWhatToDo) {
   EXPECT_THAT(NodesText(proto::Stats()), HasSubstr("there is no cluster: cluster.node"));
   EXPECT_EQ(ClusterLine(proto::Stats()), "");

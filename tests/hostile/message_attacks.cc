@@ -1,0 +1,407 @@
+// Each message of the protocol, as often as the sockets take it and at its dearest: with all that
+// the user may have for it to look at. hostile.py names the attack of each.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "tests/hostile/attacks.h"
+#include "tests/hostile/raw.h"
+
+namespace ravenstore::hostile {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kConnections = 64;
+constexpr size_t kClients = 16;
+constexpr uint32_t kTensors = 4096;
+// A command's key (daemon/job_history.h), and how many of them the daemon remembers of a user.
+constexpr size_t kKeyDigits = 32;
+constexpr size_t kRecords = 512;
+
+std::string KeyOf(size_t number) {
+  char digits[kKeyDigits + 1];
+  std::snprintf(digits, sizeof(digits), "%032zx", number);
+  return digits;
+}
+
+std::vector<Connection> Greeted(Scene& scene, size_t most) {
+  std::vector<Connection> made;
+  while (made.size() < most) {
+    auto connection = Connection::Open(scene.socket());
+    if (!connection.ok()) {
+      scene.Refused(connection.error().message);
+      break;
+    }
+    const auto answer = connection->Ask(HelloPacket(true));
+    if (!answer || !answer->has_welcome()) {
+      scene.Refused(answer ? answer->failure().message() : "hung up");
+      break;
+    }
+    made.push_back(std::move(*connection));
+  }
+  return made;
+}
+
+using Question = std::function<std::string()>;
+
+// As many questions as the sockets take, their answers read and forgotten.
+void FloodOn(Scene& scene, const std::vector<Connection*>& connections, const Question& question) {
+  constexpr int kAtOnce = 32;
+  scene.Ready();
+  while (scene.goes_on()) {
+    bool any = false;
+    for (Connection* connection : connections) {
+      for (int i = 0; i < kAtOnce && connection->Send(question()); ++i) {
+        any = true;
+        scene.Did();
+      }
+      connection->Drain();
+    }
+    if (!any) scene.Pause(milliseconds(1));
+  }
+}
+
+void Flood(Scene& scene, const Question& question) {
+  std::vector<Connection> made = Greeted(scene, kConnections);
+  std::vector<Connection*> connections;
+  for (Connection& connection : made) connections.push_back(&connection);
+  FloodOn(scene, connections, question);
+}
+
+std::vector<RawClient> Attached(Scene& scene, size_t most) {
+  std::vector<RawClient> clients;
+  while (clients.size() < most) {
+    std::string why;
+    auto client = RawClient::Attach(scene.socket(), &why);
+    if (!client) {
+      scene.Refused(why);
+      break;
+    }
+    clients.push_back(std::move(*client));
+  }
+  return clients;
+}
+
+// By clients with tensors.
+void FloodByClients(Scene& scene, const Question& question) {
+  std::vector<RawClient> clients = Attached(scene, kClients);
+  std::vector<Connection*> connections;
+  for (RawClient& client : clients) {
+    for (uint32_t slot = 0; slot < kTensors / kClients && scene.goes_on();)
+      slot += client.Create(slot, KiB(4)) ? 1 : 0;
+    connections.push_back(&client.connection());
+  }
+  FloodOn(scene, connections, question);
+}
+
+// Always the same.
+template <typename Fill>
+Question Same(Fill fill) {
+  proto::ClientPacket packet;
+  packet.set_request(1);
+  fill(packet);
+  return [text = packet.SerializeAsString()] { return text; };
+}
+
+void FloodOfNames(Scene& scene) {
+  // Names of its own: 2^18 is a user's bound, and beyond it each is refused.
+  const std::string prefix = "name of " + std::to_string(::getpid()) + " ";
+  uint64_t next = 0;
+  Flood(scene, [&] { return InternPacket(prefix + std::to_string(next++)); });
+}
+
+// Packets that cannot be parsed, or say what nobody may.
+void FloodOfNonsense(Scene& scene) {
+  const std::string nonsense(60000, '\xff');
+  Flood(scene, [&] { return nonsense; });
+}
+
+// With tensors of its own to list.
+void FloodOfTensors(Scene& scene) {
+  std::string why;
+  auto client = RawClient::Attach(scene.socket(), &why);
+  for (uint32_t slot = 0; client && slot < kTensors && scene.goes_on();)
+    slot += client->Create(slot, KiB(4)) ? 1 : 0;
+  Flood(scene, Same([](auto& packet) { packet.mutable_list_tensors(); }));
+}
+
+void FloodOfClients(Scene& scene) {
+  const std::vector<RawClient> clients = Attached(scene, 256);
+  Flood(scene, Same([](auto& packet) { packet.mutable_list_clients(); }));
+}
+
+void FloodOfTensorExplanations(Scene& scene) {
+  std::string why;
+  auto client = RawClient::Attach(scene.socket(), &why);
+  for (uint32_t slot = 0; client && slot < kTensors && scene.goes_on();)
+    slot += client->Create(slot, KiB(4)) ? 1 : 0;
+  uint64_t id = 0;
+  Flood(scene, [&] {
+    proto::ClientPacket packet;
+    packet.set_request(1);
+    packet.mutable_explain_tensor()->set_id(id++ % kTensors);
+    return packet.SerializeAsString();
+  });
+}
+
+// Clients come, fill their rings and say that they are done.
+void Detaches(Scene& scene) {
+  const Question detach = Same([](auto& packet) { packet.mutable_detach(); });
+  while (scene.goes_on()) {
+    std::vector<RawClient> clients = Attached(scene, kClients);
+    for (RawClient& client : clients) {
+      for (uint32_t slot = 0; slot < 256; ++slot) client.Create(slot, KiB(4));
+      client.connection().Ask(detach());
+      scene.Did();
+    }
+    scene.Ready();
+  }
+}
+
+// Small blocks, each freed behind tickets that no stream ever reaches.
+void PinnedFrees(Scene& scene) {
+  constexpr int kTickets = 64;
+  uint64_t block = 0;
+  bool frees = false;
+  FloodByClients(scene, [&] {
+    frees = !frees;
+    proto::ClientPacket packet;
+    packet.set_request(1);
+    if (frees) {
+      packet.mutable_pinned_alloc()->set_block(++block);
+      packet.mutable_pinned_alloc()->set_bytes(1);
+      packet.mutable_pinned_alloc()->set_deadline_ns(std::numeric_limits<int64_t>::max());
+      return packet.SerializeAsString();
+    }
+    packet.mutable_pinned_free()->set_block(block);
+    for (int i = 0; i < kTickets; ++i)
+      packet.mutable_pinned_free()->add_tickets(
+          proto::Pack({static_cast<uint16_t>(i), proto::kWordValueMask}));
+    return packet.SerializeAsString();
+  });
+}
+
+// What it records is its own tensors' coming and going.
+void FloodOfRecords(Scene& scene) {
+  std::vector<RawClient> clients = Attached(scene, 1);
+  uint32_t slot = 0;
+  const Question record = Same([](auto& packet) { packet.mutable_record(); });
+  Flood(scene, [&] {
+    if (!clients.empty()) clients[0].Create(slot++ % kTensors, KiB(4));
+    return record();
+  });
+}
+
+// Iterations that begin as fast as the ring takes them.
+void Steps(Scene& scene) {
+  std::vector<RawClient> clients = Attached(scene, 1);
+  if (clients.empty()) return;
+  scene.Ready();
+  proto::Request request{};
+  request.op = static_cast<uint32_t>(proto::RequestOp::kStep);
+  while (scene.goes_on()) {
+    for (int i = 0; i < 1000; ++i) scene.Did(clients[0].Push(request) ? 1 : 0);
+  }
+}
+
+// Elastic jobs of one command, whose pages show as much as a page can. A job is a process.
+class Jobs {
+ public:
+  Jobs(Scene& scene, size_t most) : command_(KeyOf(::getpid())) {
+    const ipc::UniqueFd page = FullLedgerPage(FirstDevice(scene.socket()));
+    const ipc::UniqueFd elastic = FullElasticPage();
+    if (::pipe(attached_) != 0) {
+      scene.Impossible("no pipe");
+      return;
+    }
+    while (children_.size() < most && scene.goes_on()) {
+      const pid_t child = ::fork();
+      if (child == 0) Be(scene, page, elastic);
+      if (child < 0) break;
+      children_.push_back(child);
+    }
+    for (size_t i = 0; i < children_.size(); ++i) {
+      uint32_t client = 0;
+      if (::read(attached_[0], &client, sizeof(client)) != sizeof(client) || client == 0) {
+        scene.Refused("a job was refused");
+        continue;
+      }
+      clients_.push_back(client);
+    }
+  }
+  ~Jobs() {
+    for (const pid_t child : children_) ::kill(child, SIGKILL);
+    for (const pid_t child : children_) ::waitpid(child, nullptr, 0);
+  }
+  Jobs(const Jobs&) = delete;
+  Jobs& operator=(const Jobs&) = delete;
+
+  const std::string& command() const { return command_; }
+  const std::vector<uint32_t>& clients() const { return clients_; }
+
+ private:
+  [[noreturn]] void Be(Scene& scene, const ipc::UniqueFd& page, const ipc::UniqueFd& elastic) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    std::string why;
+    uint32_t client = 0;
+    const auto job = AttachLegacy(scene.socket(), page, &why, nullptr, command_, &client);
+    auto brings = Connection::Open(scene.socket());
+    proto::ClientPacket packet;
+    packet.mutable_legacy_elastic();
+    if (brings.ok()) brings->Send(packet.SerializeAsString(), {elastic.get()});
+    [[maybe_unused]] const auto said = ::write(attached_[1], &client, sizeof(client));
+    scene.Hold();
+    ::_exit(0);
+  }
+
+  const std::string command_;
+  int attached_[2] = {-1, -1};
+  std::vector<pid_t> children_;
+  std::vector<uint32_t> clients_;
+};
+
+void IdleJobs(Scene& scene) {
+  const Jobs jobs(scene, scene.count(400));
+  scene.Did(jobs.clients().size());
+  scene.Ready();
+  scene.Hold();
+}
+
+// What its jobs took, and which there are.
+void JobQueries(Scene& scene) {
+  const Jobs jobs(scene, scene.count(8));
+  const Question query =
+      Same([&](auto& packet) { packet.mutable_job_query()->set_job(jobs.command()); });
+  const Question list = Same([](auto& packet) { packet.mutable_list_legacy(); });
+  bool lists = false;
+  Flood(scene, [&] {
+    lists = !lists;
+    return lists ? list() : query();
+  });
+}
+
+// Whose memory it is needs a look at each job's page.
+void FloodOfStats(Scene& scene) {
+  const Jobs jobs(scene, scene.count(8));
+  Flood(scene, Same([](auto& packet) { packet.mutable_stats()->set_whole_store(true); }));
+}
+
+void FloodOfJobExplanations(Scene& scene) {
+  const Jobs jobs(scene, scene.count(8));
+  const uint32_t client = jobs.clients().empty() ? 0 : jobs.clients()[0];
+  Flood(scene, Same([&](auto& packet) { packet.mutable_explain_job()->set_client(client); }));
+}
+
+// Its own jobs are to pause and to go on, which is written on their pages.
+void FloodOfPauses(Scene& scene) {
+  const Jobs jobs(scene, scene.count(8));
+  if (jobs.clients().empty()) return;
+  size_t next = 0;
+  Flood(scene, [&] {
+    proto::ClientPacket packet;
+    packet.set_request(1);
+    packet.mutable_set_limits()->set_client(jobs.clients()[next++ % jobs.clients().size()]);
+    packet.mutable_set_limits()->set_paused(next % 2 == 0);
+    return packet.SerializeAsString();
+  });
+}
+
+// With a history as long as a user's may be.
+void FloodOfRecordsOfJobs(Scene& scene) {
+  const ipc::UniqueFd page = FullLedgerPage(FirstDevice(scene.socket()));
+  for (size_t i = 0; i < kRecords && scene.goes_on(); ++i) {
+    std::string why;
+    if (!AttachLegacy(scene.socket(), page, &why, nullptr, KeyOf(i))) scene.Refused(why);
+  }
+  const Question records = Same([](auto& packet) { packet.mutable_list_job_records(); });
+  const Question query = Same([](auto& packet) {
+    packet.mutable_job_query()->set_job(KeyOf(kRecords));
+    packet.mutable_job_query()->set_model(KeyOf(kRecords));
+  });
+  bool lists = false;
+  Flood(scene, [&] {
+    lists = !lists;
+    return lists ? records() : query();
+  });
+}
+
+// Wants to be admitted with all that nobody has, and hangs up.
+void Admissions(Scene& scene) {
+  const Question admit = Same([](auto& packet) {
+    packet.mutable_admit_job()->set_bytes(MiB(256));
+    packet.mutable_admit_job()->set_source("history");
+    packet.mutable_admit_job()->set_name(std::string(1024, 'n'));
+  });
+  scene.Ready();
+  while (scene.goes_on()) {
+    auto connection = Connection::Open(scene.socket());
+    if (connection.ok() && connection->Send(admit())) {
+      scene.Did();
+    } else {
+      scene.Refused(connection.ok() ? "no room" : connection.error().message);
+    }
+  }
+}
+
+constexpr Attack kAttacks[] = {
+    {"flood_names", FloodOfNames},
+    {"flood_nonsense", FloodOfNonsense},
+    {"flood_tensors", FloodOfTensors},
+    {"flood_clients", FloodOfClients},
+    {"flood_stats", FloodOfStats},
+    {"flood_records", FloodOfRecords},
+    {"flood_steps", Steps},
+    {"flood_failures",
+     [](Scene& scene) {
+       FloodByClients(scene,
+                      Same([](auto& packet) { packet.mutable_explain_failure()->set_slot(7); }));
+     }},
+    {"flood_trims",
+     [](Scene& scene) {
+       FloodByClients(scene, Same([](auto& packet) { packet.mutable_trim(); }));
+     }},
+    {"flood_slabs_released",
+     [](Scene& scene) {
+       FloodByClients(scene,
+                      Same([](auto& packet) { packet.mutable_slab_released()->set_offset(1); }));
+     }},
+    {"flood_pinned_slabs_released",
+     [](Scene& scene) {
+       FloodByClients(
+           scene, Same([](auto& packet) { packet.mutable_pinned_slab_released()->set_offset(1); }));
+     }},
+    {"flood_give_backs",
+     [](Scene& scene) {
+       Flood(scene, Same([](auto& packet) {
+               packet.mutable_give_back_harvest()->set_bytes(MiB(1));
+               packet.mutable_give_back_harvest()->set_within_ns(1);
+             }));
+     }},
+    {"pinned_frees", PinnedFrees},
+    {"detaches", Detaches},
+    {"explain_tensors", FloodOfTensorExplanations},
+    {"idle_jobs", IdleJobs},
+    {"job_queries", JobQueries},
+    {"explain_jobs", FloodOfJobExplanations},
+    {"pauses", FloodOfPauses},
+    {"job_records", FloodOfRecordsOfJobs},
+    {"admissions", Admissions},
+};
+
+}  // namespace
+
+std::span<const Attack> MessageAttacks() {
+  return kAttacks;
+}
+
+}  // namespace ravenstore::hostile
