@@ -12,7 +12,10 @@ bazel-bin or from $RAVENSTORE_LIBRARY and $RAVENSTORED.
 
 import argparse
 import gc
+import platform
 import statistics
+import subprocess
+import sys
 import time
 
 import figures
@@ -201,6 +204,17 @@ def saving_peak(training, machine):
     figures.tell(name, rise / training.states, unit, 0.01, machine, detail=detail)
 
 
+def exit_status(device, socket, machine):
+    """Of a training that ends as most do: nothing is closed, and the interpreter ends."""
+    script = figures.ROOT / "bench/ends_with_states.py"
+    command = [sys.executable, str(script), socket, device]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    detail = f"Python {platform.python_version()}, {run.stdout.strip()} chunks of states"
+    if run.returncode != 0:
+        detail += f"; {run.stderr[-300:]}"
+    figures.tell("pytorch.exit_status", run.returncode, "", 0, machine, detail=detail)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     found = "cuda" if torch.cuda.is_available() else "cpu"
@@ -213,6 +227,7 @@ def main():
     socket = start_daemon(options.device)
     same = equal_steps(options.device, socket)
     figures.tell("pytorch.optimizer_equal", int(same), "", 1, machine, at_least=True)
+    exit_status(options.device, socket, machine)
     gc.collect()
     measure(options, socket, machine)
 
