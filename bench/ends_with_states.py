@@ -19,15 +19,14 @@ import torch  # noqa: E402
 
 CHUNK = 64 << 10
 CHUNKS = 200
-# So many new objects make CPython collect, instead of 700: finalizers that made one each would start
-# collections with few chunks already.
+# So many new objects make CPython collect, instead of 700: finalizers that made one each would
+# start collections with few chunks already.
 COLLECT = 20
 
 socket, device = sys.argv[1:]
 elements = CHUNK // 8  # AdamW's two states in fp32
-model = torch.nn.Sequential(
-    *(torch.nn.Linear(elements, 1, bias=False) for _ in range(CHUNKS))
-).to(device)
+layers = [torch.nn.Linear(elements, 1, bias=False) for _ in range(CHUNKS)]
+model = torch.nn.Sequential(*layers).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 store = ravenstore.Store.connect(socket=socket, device_budget="4MiB")
 ravenstore.offload_optimizer(optimizer, store, in_backward=True, chunk=CHUNK)

@@ -25,6 +25,7 @@ class OptimizerBenchTest(unittest.TestCase):
             [
                 "pytorch.exit_status",
                 "pytorch.optimizer_equal",
+                "pytorch.optimizer_first_step",
                 "pytorch.optimizer_peak_saved",
                 "pytorch.optimizer_peak_saved_in_backward",
                 "pytorch.optimizer_state_dict_peak",
