@@ -12,7 +12,10 @@ bazel-bin or from $RAVENSTORE_LIBRARY and $RAVENSTORED.
 
 import argparse
 import gc
+import platform
 import statistics
+import subprocess
+import sys
 import time
 
 import figures
@@ -32,6 +35,7 @@ SHAPES = {
 # chunk, the store's device budget, the daemon's pool
 SIZES = {"cuda": (64 << 20, 256 << 20, 20 << 30), "cpu": (512 << 10, 2 << 20, 64 << 20)}
 HOST_LINK = 4e9  # bytes a second, that the host backend is told to have
+FIRST_STEP = 6e3 / 64  # ms a GiB of states: 64 GiB in 6 s
 WARM_UP = 3
 BATCHES = 3
 
@@ -67,7 +71,11 @@ class Training:
 
     def run(self):
         """Seconds a step, and the peak of PyTorch's memory, None on the CPU."""
-        for _ in range(WARM_UP):
+        begin = time.perf_counter()
+        self.step()
+        self.synchronize()
+        self.first = time.perf_counter() - begin
+        for _ in range(WARM_UP - 1):
             self.step()
         self.synchronize()
         if self.device == "cuda":
@@ -180,8 +188,20 @@ def measure(options, socket, machine):
             detail = f"{plain_peak / 2**30:.2f} GiB, {(peak + budget) / 2**30:.2f} with the store's"
             figures.tell(name, saved, "of the states", 0.95, machine, at_least=True, detail=detail)
         if not in_backward:
+            first_step(training, took, machine)
             saving_peak(training, machine)
         del training, store
+
+
+def first_step(training, later, machine):
+    """What a GiB of states adds to the first step: the host pool grows by it."""
+    name, unit = "pytorch.optimizer_first_step", "ms a GiB"
+    if training.device == "cpu":
+        figures.tell(name, None, unit, FIRST_STEP, machine, skipped="needs a GPU")
+        return
+    added = (training.first - later) * 1e3 / (training.states / 2**30)
+    detail = f"{training.first:.2f} s, later ones {later:.2f}"
+    figures.tell(name, added, unit, FIRST_STEP, machine, detail=detail)
 
 
 def saving_peak(training, machine):
@@ -201,6 +221,17 @@ def saving_peak(training, machine):
     figures.tell(name, rise / training.states, unit, 0.01, machine, detail=detail)
 
 
+def exit_status(device, socket, machine):
+    """Of a training that ends as most do: nothing is closed, and the interpreter ends."""
+    script = figures.ROOT / "bench/ends_with_states.py"
+    command = [sys.executable, str(script), socket, device]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    detail = f"Python {platform.python_version()}, {run.stdout.strip()} chunks of states"
+    if run.returncode != 0:
+        detail += f"; {run.stderr[-300:]}"
+    figures.tell("pytorch.exit_status", run.returncode, "", 0, machine, detail=detail)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     found = "cuda" if torch.cuda.is_available() else "cpu"
@@ -213,6 +244,7 @@ def main():
     socket = start_daemon(options.device)
     same = equal_steps(options.device, socket)
     figures.tell("pytorch.optimizer_equal", int(same), "", 1, machine, at_least=True)
+    exit_status(options.device, socket, machine)
     gc.collect()
     measure(options, socket, machine)
 

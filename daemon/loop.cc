@@ -81,7 +81,7 @@ core::Status Loop::Init() {
   event.data.u64 = kMailboxKey;
   RAVEN_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, mailbox_.descriptor(), &event) == 0);
 
-  RAVEN_ASSIGN_OR_RETURN(auto pool, devices_.front()->ReserveHostVaRange(
+  RAVEN_ASSIGN_OR_RETURN(auto pool, devices_.front()->ReservePoolVaRange(
                                         options_.planner.host_capacity, options_.host_numa_node));
   host_pool_ = std::move(pool);
   RAVEN_RETURN_IF_ERROR(InitPinned());

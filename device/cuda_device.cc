@@ -135,6 +135,9 @@ class CudaDevice : public Device {
   Result<std::unique_ptr<VaRange>> ReserveHostVaRange(Bytes size, int numa_node) override {
     return ReserveCudaHostVaRange(gpu_, all_, size, granularity_, numa_node);
   }
+  Result<std::unique_ptr<VaRange>> ReservePoolVaRange(Bytes size, int numa_node) override {
+    return ReserveCudaPoolVaRange(gpu_, all_, size, granularity_, numa_node);
+  }
   Result<std::unique_ptr<Registration>> RegisterWords(void* begin, Bytes bytes) override {
     RAVEN_RETURN_IF_ERROR(gpu_->words().Add(*gpu_, begin, bytes));
     return std::unique_ptr<Registration>(std::make_unique<CudaRegistration>(gpu_, begin));

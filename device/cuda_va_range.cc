@@ -158,18 +158,19 @@ class CudaVaRange : public VaRange {
 };
 
 struct RegisteredChunk {
-  ipc::UniqueFd memory;  // none when it was imported
+  ipc::UniqueFd memory;  // none when it was imported, or is the process's own
   Bytes bytes;
 };
 
-// Host memory of memfds that are registered with the driver.
+// Host memory that is registered with the driver.
 class RegisteredVaRange : public VaRange {
  public:
   RegisteredVaRange(std::shared_ptr<CudaGpu> gpu, CUcontext context, Reservation range,
-                    Bytes granularity, int numa_node)
+                    Bytes granularity, int numa_node, RegisteredMemory memory)
       : gpu_(std::move(gpu)),
         context_(context),
         numa_node_(numa_node),
+        is_own_(memory == RegisteredMemory::kOwn),
         range_(std::move(range)),
         chunks_(range_.size(), granularity) {}
 
@@ -186,9 +187,8 @@ class RegisteredVaRange : public VaRange {
 
   Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
     return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<RegisteredChunk>> {
-      RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd memory, NewMemory(bytes));
-      RAVEN_RETURN_IF_ERROR(OfferCopy(offer, memory.get()));
-      RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, memory.get()));
+      if (is_own_ && offer) return NotShared();
+      RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd memory, MapNew(offset, bytes, offer));
       // Populating touches every page, and so puts it where the policy says. A kernel without NUMA
       // has one place only.
       const unsigned long nodes = 1ul << numa_node_;
@@ -198,19 +198,22 @@ class RegisteredVaRange : public VaRange {
         return Undo(SystemError("mbind"), offset, bytes);
       }
       // Else the driver would do it under a lock that every copy waits for.
-      if (auto populated = range_.Populate(offset, bytes); !populated.ok())
-        return Undo(std::move(populated).error(), offset, bytes);
+      auto populated =
+          is_own_ ? range_.PopulateInParallel(offset, bytes) : range_.Populate(offset, bytes);
+      if (!populated.ok()) return Undo(std::move(populated).error(), offset, bytes);
       return Register(std::move(memory), offset, bytes);
     });
   }
 
   Result<ipc::UniqueFd> Export(Bytes offset) override {
     RAVEN_ASSIGN_OR_RETURN(auto chunk, chunks_.Find(offset));
+    if (is_own_) return NotShared();
     if (!chunk->memory) return chunks_.Imported(offset);
     return Duplicate(chunk->memory.get());
   }
 
   Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
+    if (is_own_) return NotShared();
     return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<RegisteredChunk>> {
       RAVEN_RETURN_IF_ERROR(range_.MapWhole(offset, bytes, descriptor.get()));
       return Register(ipc::UniqueFd(), offset, bytes);
@@ -227,6 +230,22 @@ class RegisteredVaRange : public VaRange {
   }
 
  private:
+  static core::Error NotShared() {
+    return {core::ErrorCode::kUnsupported, "this range's memory is not shared with processes"};
+  }
+
+  // New memory is there; its descriptor, none if it is this process's own.
+  Result<ipc::UniqueFd> MapNew(Bytes offset, Bytes bytes, const Offer& offer) {
+    if (is_own_) {
+      RAVEN_RETURN_IF_ERROR(range_.MapOwn(offset, bytes));
+      return ipc::UniqueFd();
+    }
+    RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd memory, NewMemory(bytes));
+    RAVEN_RETURN_IF_ERROR(OfferCopy(offer, memory.get()));
+    RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, memory.get()));
+    return memory;
+  }
+
   Result<std::shared_ptr<RegisteredChunk>> Register(ipc::UniqueFd memory, Bytes offset,
                                                     Bytes bytes) {
     const CudaScope scope(gpu_->driver(), context_);
@@ -247,6 +266,7 @@ class RegisteredVaRange : public VaRange {
   const std::shared_ptr<CudaGpu> gpu_;
   const CUcontext context_;
   const int numa_node_;
+  const bool is_own_;
   Reservation range_;
   ChunkTable<RegisteredChunk> chunks_;
 };
@@ -333,12 +353,24 @@ Result<std::unique_ptr<VaRange>> ReserveCudaHostVaRange(std::shared_ptr<CudaGpu>
 }
 
 Result<std::unique_ptr<VaRange>> ReserveRegisteredVaRange(std::shared_ptr<CudaGpu> gpu, Bytes size,
-                                                          Bytes granularity, int numa_node) {
+                                                          Bytes granularity, int numa_node,
+                                                          RegisteredMemory memory) {
   RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu->Primary());
-  RAVEN_ASSIGN_OR_RETURN(Reservation range, Reservation::Make(size.RoundUp(granularity)));
+  RAVEN_ASSIGN_OR_RETURN(Reservation range,
+                         Reservation::Make(size.RoundUp(granularity), granularity));
   const int node = numa_node >= 0 ? numa_node : NearestNode(*gpu);
   return std::unique_ptr<VaRange>(std::make_unique<RegisteredVaRange>(
-      std::move(gpu), context, std::move(range), granularity, node));
+      std::move(gpu), context, std::move(range), granularity, node, memory));
+}
+
+Result<std::unique_ptr<VaRange>> ReserveCudaPoolVaRange(std::shared_ptr<CudaGpu> gpu,
+                                                        const std::vector<CUdevice>& all,
+                                                        Bytes size, Bytes granularity,
+                                                        int numa_node) {
+  if (!HasHugePages())
+    return ReserveCudaHostVaRange(std::move(gpu), all, size, granularity, numa_node);
+  return ReserveRegisteredVaRange(std::move(gpu), size, granularity, numa_node,
+                                  RegisteredMemory::kOwn);
 }
 
 }  // namespace ravenstore::device

@@ -209,6 +209,12 @@ class Device {
   // the CPU's to read and write as well; those of ReserveVaRange are not.
   virtual Result<std::unique_ptr<VaRange>> ReserveHostVaRange(Bytes size, int numa_node) = 0;
 
+  // The same for memory that nobody exports, which may come faster (with CUDA 0.08 s a GiB, where
+  // the system has huge pages). One thread makes chunks of it.
+  virtual Result<std::unique_ptr<VaRange>> ReservePoolVaRange(Bytes size, int numa_node) {
+    return ReserveHostVaRange(size, numa_node);
+  }
+
   // Makes the words in [begin, begin + bytes), whole pages of shared memory that stay mapped,
   // usable by this device's channels and streams.
   virtual Result<std::unique_ptr<Registration>> RegisterWords(void* begin, Bytes bytes) = 0;

@@ -138,6 +138,9 @@ class PartOfDevice : public Device {
   Result<std::unique_ptr<VaRange>> ReserveHostVaRange(Bytes size, int numa_node) override {
     return whole().ReserveHostVaRange(size, numa_node);
   }
+  Result<std::unique_ptr<VaRange>> ReservePoolVaRange(Bytes size, int numa_node) override {
+    return whole().ReservePoolVaRange(size, numa_node);
+  }
   Result<std::unique_ptr<Registration>> RegisterWords(void* begin, Bytes bytes) override {
     return whole().RegisterWords(begin, bytes);
   }

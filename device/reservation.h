@@ -14,7 +14,8 @@ namespace ravenstore::device {
 // inherit it. Owns: the range, and unmaps all of it at its end.
 class Reservation {
  public:
-  static core::Result<Reservation> Make(core::Bytes size);
+  // Its base is a multiple of `alignment`, a power of two.
+  static core::Result<Reservation> Make(core::Bytes size, core::Bytes alignment = core::KiB(4));
   Reservation() = default;
   Reservation(Reservation&& other) noexcept;
   Reservation& operator=(Reservation&& other) noexcept;
@@ -27,9 +28,13 @@ class Reservation {
   core::Status Map(core::Bytes offset, core::Bytes bytes, int memory);
   // The same of memory that came from elsewhere. kInvalidArgument: it is not of that size.
   core::Status MapWhole(core::Bytes offset, core::Bytes bytes, int memory);
+  // Maps memory of this process alone, in huge pages where the system has some.
+  core::Status MapOwn(core::Bytes offset, core::Bytes bytes);
   // Gives the mapped range its pages now rather than at the first touch of each; kSystem if there
   // are not so many. A kernel before 5.14 cannot, and leaves it to the touches.
   core::Status Populate(core::Bytes offset, core::Bytes bytes);
+  // The same on all cores: what takes long is clearing the pages.
+  core::Status PopulateInParallel(core::Bytes offset, core::Bytes bytes);
   // Makes the range inaccessible again.
   core::Status Unmap(core::Bytes offset, core::Bytes bytes);
 
@@ -37,6 +42,9 @@ class Reservation {
   std::byte* base_ = nullptr;
   core::Bytes size_;
 };
+
+// Whether memory of MapOwn comes in huge pages, as long as there are some.
+bool HasHugePages();
 
 // A memfd of this size, zeroed, closed on exec, sealed against shrinking and growing: with another
 // size, another process that holds it could make our access fault.

@@ -28,7 +28,7 @@ from ravenstore.errors import (
     VersionMismatch,
     WrongState,
 )
-from ravenstore.offload import Explanation, explain, offload, step
+from ravenstore.offload import Explanation, explain, max_memory_plain, offload, step
 from ravenstore.pinned import patch_dataloader, pin_memory, pinned_empty
 from ravenstore.profile import profile
 from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
@@ -82,6 +82,7 @@ __all__ = [
     "__version__",
     "bytes_of",
     "explain",
+    "max_memory_plain",
     "offload",
     "offload_optimizer",
     "patch_dataloader",

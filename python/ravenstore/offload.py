@@ -89,6 +89,9 @@ class Explanation:
     used_bytes_peak: int
     """Of the allocator: bytes of the blocks that the program holds, parked ones not, on the device
     that ever had the most."""
+    plain_bytes_peak: int
+    """The same with parked ones: what the program would hold without offload(). See
+    max_memory_plain()."""
     advice: tuple[str, ...]
 
     @property
@@ -110,7 +113,8 @@ class Explanation:
         ]
         if self.way == "allocator":
             lines.append(
-                f"in use: {size_text(self.used_bytes)} now, {size_text(self.used_bytes_peak)} peak"
+                f"in use: {size_text(self.used_bytes)} now, {size_text(self.used_bytes_peak)} peak;"
+                f" without offload() {size_text(self.plain_bytes_peak)} (max_memory_plain)"
             )
         return "\n".join([*lines, *(f"advice: {words}" for words in self.advice)])
 
@@ -359,6 +363,35 @@ def block_stats(native: ModuleType | _fallback.Module) -> list[dict[str, int]]:
     return [stats for stats in found if stats is not None]
 
 
+def max_memory_plain(device: int | torch.device | None = None) -> int:
+    """The most bytes at once that PyTorch would have had on `device` without offload(), by default
+    the current one: what torch.cuda.max_memory_allocated() says in a plain run. Here that leaves
+    out what is saved and parked, on the device or away.
+
+    It counts from the last torch.cuda.reset_peak_memory_stats(), like PyTorch's figure. On the host
+    backend these are the blocks of at least 1 MiB, since the first offload().
+    Errors: WrongState before the first offload(); Unsupported where offload() makes copies.
+    """
+    import torch
+
+    native = _attached()
+    on_gpu = _here().backend == "cuda"
+    index = device.index if isinstance(device, torch.device) else device
+    if index is None:
+        index = torch.cuda.current_device() if on_gpu else 0
+    blocks = native.block_stats(index)
+    if blocks is None:
+        raise Unsupported(
+            "max_memory_plain() is known with offload()'s allocator alone: with copies of what is "
+            "saved PyTorch's figure is that of a run that saves nothing"
+        )
+    needed: int = blocks["needed_peak"]
+    if not on_gpu:
+        return needed
+    small = torch.cuda.max_memory_allocated(index) - blocks["used_peak"]
+    return needed + int(small)
+
+
 def explain() -> Explanation:
     """What became of the tensors that autograd saved under the scopes of this process so far, and
     why. Errors: WrongState before the first offload(); Lost, Unavailable when the daemon is gone.
@@ -393,6 +426,7 @@ def explain() -> Explanation:
         stall_seconds=store["stall_ns"] / 1e9,
         used_bytes=blocks.get("used", 0),
         used_bytes_peak=blocks.get("used_peak", 0),
+        plain_bytes_peak=blocks.get("needed_peak", 0),
         advice=_advice(process, counts, summed, kept, store, blocks),
     )
 

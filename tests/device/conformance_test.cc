@@ -242,6 +242,30 @@ TEST_P(Conformance, APieceIsUnmappedOnce) {
 TEST_P(Conformance, AnEmptyArenaIsRefused) {
   EXPECT_CODE(device().ReserveVaRange(Bytes{0}), ErrorCode::kInvalidArgument);
   EXPECT_CODE(device().ReserveHostVaRange(Bytes{0}, -1), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(device().ReservePoolVaRange(Bytes{0}, -1), ErrorCode::kInvalidArgument);
+}
+
+TEST_P(Conformance, AChunkOfThePoolIsCopiedFromAndMadeAnew) {
+  auto made = device().ReservePoolVaRange(MiB(64), -1);
+  ASSERT_OK(made);
+  const std::unique_ptr<VaRange> pool = *std::move(made);
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
+  auto up = NewChannel(Direction::kHostToDevice);
+  for (uint64_t round = 1; round <= 3; ++round) {
+    ASSERT_OK(pool->Create(MiB(8), MiB(32)));
+    std::byte* const at = pool->base() + MiB(40).count() - MiB(1).count();
+    EXPECT_EQ(std::vector<uint8_t>(MiB(1).count()),
+              std::vector<uint8_t>(reinterpret_cast<uint8_t*>(at),
+                                   reinterpret_cast<uint8_t*>(at) + MiB(1).count()));
+    const auto pattern = Pattern(MiB(1), round);
+    memcpy(at, pattern.data(), pattern.size());
+    ASSERT_OK(up->Copy(arena_->base(), at, MiB(1)));
+    ASSERT_OK(up->Signal(&word(0), round));
+    ASSERT_TRUE(Reaches(0, round));
+    EXPECT_EQ(Read(arena_->base(), MiB(1)), pattern);
+    ASSERT_OK(pool->Unmap(MiB(8)));
+    EXPECT_CODE(pool->Unmap(MiB(8)), ErrorCode::kNotFound);
+  }
 }
 
 TEST_P(Conformance, AnExtentMaySpanChunks) {

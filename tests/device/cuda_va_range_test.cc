@@ -112,6 +112,21 @@ TEST_F(CudaVaRangeTest, AnImportKeepsTheMemoryOfAnEndedArena) {
   ASSERT_OK(importer->Unmap(MiB(0)));
 }
 
+TEST_F(CudaVaRangeTest, APoolsMemoryIsNotShared) {
+  const auto pool = ReserveRegisteredVaRange(gpu_, MiB(64), MiB(2), 0, RegisteredMemory::kOwn);
+  ASSERT_OK(pool);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>((*pool)->base()) % MiB(2).count(), 0u);
+  ASSERT_OK((*pool)->Create(MiB(2), MiB(8)));
+  EXPECT_CODE((*pool)->Export(MiB(2)), ErrorCode::kUnsupported);
+  EXPECT_CODE((*pool)->Create(MiB(16), MiB(2), [](ipc::UniqueFd) { FAIL(); }),
+              ErrorCode::kUnsupported);
+  EXPECT_CODE((*pool)->Import(NewMemory(MiB(2)).value(), MiB(16), MiB(2)), ErrorCode::kUnsupported);
+  fake_.fail("cuMemHostRegister", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_CODE((*pool)->Create(MiB(16), MiB(2)), ErrorCode::kOutOfMemory);
+  ASSERT_OK((*pool)->Create(MiB(16), MiB(2)));
+  ASSERT_OK((*pool)->Unmap(MiB(2)));
+}
+
 TEST_F(CudaVaRangeTest, ADriverWithoutHostMemoryGetsRegisteredMemory) {
   fake_.fail("cuMemCreate", 1, CUDA_ERROR_NOT_SUPPORTED);  // the trial
   const auto arena = ReserveCudaHostVaRange(gpu_, {0, 1}, MiB(64), MiB(2), -1);

@@ -14,6 +14,7 @@ namespace {
 
 using core::ErrorCode;
 using core::KiB;
+using core::MiB;
 
 // Whether the kernel would read from there, asked without a fault.
 bool Readable(const std::byte* at) {
@@ -47,6 +48,40 @@ TEST(ReservationTest, APopulatedRangeHasItsPages) {
   ASSERT_OK(range->Populate(KiB(16), KiB(8)));
   EXPECT_EQ(ResidentPages(range->base() + KiB(16).count(), KiB(8)), 2);
   EXPECT_EQ(ResidentPages(range->base() + KiB(24).count(), KiB(8)), 0);
+}
+
+TEST(ReservationTest, ItBeginsWhereHugePagesDo) {
+  for (int i = 0; i < 3; ++i) {
+    auto range = Reservation::Make(KiB(12), MiB(2));
+    ASSERT_OK(range);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(range->base()) % MiB(2).count(), 0u);
+    EXPECT_EQ(range->size(), KiB(12));
+  }
+}
+
+TEST(ReservationTest, OwnMemoryHasAllItsPagesWhicheverThreadPopulates) {
+  auto range = Reservation::Make(MiB(32), MiB(2));
+  ASSERT_OK(range);
+  for (const core::Bytes size : {KiB(4), MiB(4), MiB(18) + KiB(8)}) {
+    ASSERT_OK(range->MapOwn(MiB(2), size.RoundUp(MiB(2))));
+    ASSERT_OK(range->PopulateInParallel(MiB(2), size));
+    EXPECT_EQ(ResidentPages(range->base() + MiB(2).count(), size),
+              static_cast<int64_t>(size.count() / KiB(4).count()));
+    EXPECT_EQ(range->base()[MiB(2).count()], std::byte{0});
+    range->base()[MiB(2).count()] = std::byte{1};
+    ASSERT_OK(range->Unmap(MiB(2), size.RoundUp(MiB(2))));
+    EXPECT_FALSE(Readable(range->base() + MiB(2).count()));
+  }
+}
+
+TEST(ReservationTest, APartThatCannotBePopulatedIsAnError) {
+  auto range = Reservation::Make(MiB(32), MiB(2));
+  ASSERT_OK(range);
+  ASSERT_OK(range->MapOwn(MiB(0), MiB(16)));
+  // Of the part that another thread may populate.
+  ASSERT_EQ(munmap(range->base() + MiB(14).count(), KiB(4).count()), 0);
+  EXPECT_CODE(range->PopulateInParallel(MiB(0), MiB(16)), ErrorCode::kSystem);
+  ASSERT_OK(range->PopulateInParallel(MiB(0), MiB(8)));
 }
 
 TEST(ReservationTest, AForkedChildDoesNotInheritIt) {

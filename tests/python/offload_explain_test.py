@@ -163,6 +163,7 @@ class ExplainTest(OffloadCase):
             stall_seconds=0.0125,
             used_bytes=6 * MIB,
             used_bytes_peak=7 * MIB,
+            plain_bytes_peak=9 * MIB,
             advice=("do this", "do that"),
         )
         self.assertEqual(
@@ -175,7 +176,7 @@ class ExplainTest(OffloadCase):
             "  left alone, parameter: 4 tensors, 8.0 MiB\n"
             "  left alone, small: 2 tensors, 2.0 KiB\n"
             "moved: 5.0 MiB out, 4.0 MiB back, 0.013 s waited\n"
-            "in use: 6.0 MiB now, 7.0 MiB peak\n"
+            "in use: 6.0 MiB now, 7.0 MiB peak; without offload() 9.0 MiB (max_memory_plain)\n"
             "advice: do this\n"
             "advice: do that",
         )

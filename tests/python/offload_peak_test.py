@@ -1,6 +1,7 @@
 """The smaller the budget, the fewer bytes are held on the device, and the bits stay the same."""
 
 import contextlib
+import unittest
 
 import harness  # noqa: F401 - the package's path
 import offload_harness as offload
@@ -48,6 +49,54 @@ def under(budget):
     told = ravenstore.explain()
     needed = (native.block_stats(0) or {"needed_peak": told.live_bytes_peak})["needed_peak"]
     return out, max(held), told, needed
+
+
+def peak_of_mlp(rows, scope):
+    """What a step of it with `rows` rows would take without offload(), and what it took here."""
+    offload.start_daemon(device_total="192MiB")
+    with offloading(device_budget=AMPLE):
+        native = _attached()
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (torch.nn.Linear(512, 512), torch.nn.GELU())]
+    model = torch.nn.Sequential(*layers)
+    for _ in range(2):
+        with scope():
+            loss = model(torch.randn(rows, 512)).square().mean()
+        loss.backward()
+        model.zero_grad()
+    return ravenstore.max_memory_plain(), native.block_stats(0)["used_peak"]
+
+
+class PlainPeakTest(OffloadCase):
+    @classmethod
+    def setUpClass(cls):
+        pass  # each child has a daemon of its own
+
+    @unittest.skipUnless(offload.WAY == "allocator", "copies have no blocks")
+    def test_a_line_through_it_tells_the_batch_that_fits(self):
+        def within():
+            return offloading(device_budget=AMPLE)
+
+        for rows in (512, 1024, 2048, 3072, 4096):
+            with self.subTest(rows):
+                told, plain = in_child(lambda rows=rows: peak_of_mlp(rows, contextlib.nullcontext))
+                self.assertEqual(told, plain, "nothing was saved in the store's care")
+                ours, used = in_child(lambda rows=rows: peak_of_mlp(rows, within))
+                self.assertEqual(ours, plain)
+                self.assertLess(used, plain)
+
+    @unittest.skipIf(offload.WAY == "allocator", "the allocator tells it")
+    def test_copies_say_that_it_is_not_known(self):
+        def ask():
+            offload.start_daemon()
+            with offloading():
+                pass
+            try:
+                ravenstore.max_memory_plain()
+            except ravenstore.Unsupported as error:
+                return str(error)
+
+        self.assertIn("with offload()'s allocator alone", in_child(ask))
 
 
 class PeakTest(OffloadCase):

@@ -23,7 +23,9 @@ class OptimizerBenchTest(unittest.TestCase):
         self.assertEqual(
             sorted(figures),
             [
+                "pytorch.exit_status",
                 "pytorch.optimizer_equal",
+                "pytorch.optimizer_first_step",
                 "pytorch.optimizer_peak_saved",
                 "pytorch.optimizer_peak_saved_in_backward",
                 "pytorch.optimizer_state_dict_peak",
@@ -31,6 +33,8 @@ class OptimizerBenchTest(unittest.TestCase):
                 "pytorch.optimizer_vs_bound_in_backward",
             ],
         )
+        self.assertTrue(figures["pytorch.exit_status"]["ok"], figures["pytorch.exit_status"])
+        self.assertRegex(figures["pytorch.exit_status"]["detail"], r" \d{3,} chunks")
         self.assertTrue(figures["pytorch.optimizer_equal"]["ok"])
         for way in ("", "_in_backward"):
             row = figures["pytorch.optimizer_vs_bound" + way]

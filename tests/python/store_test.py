@@ -9,14 +9,17 @@ import signal
 import threading
 import time
 import traceback
+import types
 import unittest
 import weakref
+from unittest import mock
 
 import harness
 import ravenstore
 import xml_main
 from harness import MIB
 from ravenstore import _arrays
+from ravenstore import store as store_module
 
 
 class VerbsTest(harness.StoreCase):
@@ -328,6 +331,31 @@ print("end")
 """
         run = harness.run_python(text, self.socket)
         self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "end\n", ""))
+
+    def test_finalizers_allocate_nothing_at_the_interpreters_end(self):
+        """See Tensor.__del__: what they allocate in the last collection may crash CPython 3.12."""
+        tensors = [self.store.create(4096) for _ in range(50)]
+        things = [*tensors, self.store, tensors[0]._latest()._export()]
+        ending = types.SimpleNamespace(is_finalizing=lambda: True)
+        with (
+            mock.patch.object(store_module, "sys", ending),
+            mock.patch.object(_arrays, "sys", ending),
+        ):
+            gc.collect()
+            gc.disable()
+            try:
+                before = gc.get_count()[0]
+                for thing in things:
+                    type(thing).__del__(thing)
+                made = gc.get_count()[0] - before
+            finally:
+                gc.enable()
+        self.assertLess(made, 10)  # what counting itself makes
+        self.assertTensors(50)
+
+    def test_handles_that_were_never_made_end_quietly(self):
+        for kind in (store_module.Tensor, store_module.Store):
+            kind.__new__(kind).__del__()
 
     def test_late_puts_of_other_threads_do_not_meet_this_ones(self):
         tensor = self.store.adopt(bytes(4096))
