@@ -125,6 +125,11 @@ typedef struct raven_elastic_use {
                        read) */
   const char* kind; /* for people: the driver's function that was called; null: not told */
   CUfunction function; /* of a launch, or a CUkernel; else null */
+  uint64_t code;    /* of a launch or a graph: the same for each of the same code, as long as that
+                       is loaded; 0: it runs no code */
+  uint64_t pattern; /* which words of its parameters may be addresses */
+  const CUdeviceptr* others; /* words that may be addresses of other memory of the device */
+  uint32_t other_count;
 } raven_elastic_use_t;
 
 /* What begin has to give end. */

@@ -57,6 +57,20 @@ proto::ElasticCall& Stall(JobView& view, const char* name) {
   return *call;
 }
 
+TEST(RenderJobTest, OfAPausedJobItTellsWhatLeavesAndWhatStaysAndWhy) {
+  JobView view = Elastic();
+  view.devices[0].set_pinned(2 * kGiB);
+  const std::string text = PausedText(view);
+  EXPECT_THAT(text, HasSubstr("GPU-1: 15 GiB leave; 3 GiB stay until the process ends: context 1 "
+                              "GiB, pinned 2 GiB\n"));
+  EXPECT_THAT(text, HasSubstr("context: code"));
+  // Whatever a job says of itself.
+  view.devices[0].set_pinned(kMost);
+  EXPECT_THAT(PausedText(view), HasSubstr(": 0 B leave; 18 GiB stay"));
+  view.devices.clear();
+  EXPECT_EQ(PausedText(view), "");
+}
+
 TEST(RenderJobTest, TellsWhatIsWhereHowHotAndWhatStalled) {
   JobView view = Elastic();
   Stall(view, "gemm");
