@@ -152,9 +152,8 @@ void Engine::NoteNeed(Bytes at_once) {
 
 void Engine::PinFor(Bytes at_once) {
   const Bytes most = parts_->limit(Place::kDevice);
-  Bytes needed = std::min(at_once, Bytes(parts_->limit(Place::kHost).count() / kAheadShare));
-  if (at_once > most) needed = std::max(needed, at_once - most + options_.part * kPartsAhead);
-  pinner_->Need(needed);
+  pinner_->Want(std::min(at_once, Bytes(parts_->limit(Place::kHost).count() / kAheadShare)));
+  if (at_once > most) pinner_->Need(at_once - most + options_.part * kPartsAhead);
 }
 
 void Engine::Leave(PageId id) {

@@ -29,10 +29,14 @@ def positive(batch):
 
 
 def grouped(batch):
-    count, rows, _ = batch.shape
-    flat = batch.to(torch.bfloat16).reshape(count * rows, rows)
-    ends = torch.arange(rows, count * rows + 1, rows, device="cuda", dtype=torch.int32)
-    return torch._grouped_mm(flat, batch.to(torch.bfloat16).mT, offs=ends)
+    """In groups of at most 1024, which is as many as PyTorch takes."""
+    parts = []
+    for part in batch.split(1024):
+        count, rows, _ = part.shape
+        flat = part.to(torch.bfloat16).reshape(count * rows, rows)
+        ends = torch.arange(rows, count * rows + 1, rows, device="cuda", dtype=torch.int32)
+        parts.append(torch._grouped_mm(flat, part.to(torch.bfloat16).mT, offs=ends))
+    return torch.cat(parts)
 
 
 def pointers(batch):
