@@ -55,9 +55,10 @@ typedef struct raven_elastic_options {
   /* A row of the page on which the engine shows what lies where (proto/elastic_page.h); it outlives
    * the engine. Null: nothing is shown. */
   void* shown;
-  /* 1: what lies on the host is mapped at its address all the time. 0: until a call names it, it is
-   * not, and who reaches it without is told that the address is illegal; but from the first sign on
-   * that the job reaches memory by ways that name none, as with 1. */
+  /* 1: what lies on the host is mapped at its address all the time, and what runs code may touch
+   * all memory. 0: until a call names it, it is not mapped, and who reaches it without is told that
+   * the address is illegal; but it is from the first sign on that the job reaches memory by ways
+   * that name none. */
   uint32_t maps_away;
 } raven_elastic_options_t;
 

@@ -82,7 +82,8 @@ struct EngineOptions {
   // What of the device may be held now, asked by the engine's thread; empty: SetDeviceLimit alone
   // changes it.
   std::function<core::Bytes()> limit;
-  // What lies on the host is mapped at its address at once, not only when it is named.
+  // What lies on the host is mapped at its address at once, not only when it is named, and each
+  // kernel may touch all memory.
   bool maps_away = false;
   std::function<void(const char*)> log;
   std::shared_ptr<Recorder> recorder;  // null: nothing is recorded
