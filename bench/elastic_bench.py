@@ -44,7 +44,8 @@ Of the figures:
                         steps together; over plain's two runs one after the other
     wrong_guess         192 matrices of 64 MiB, read and written in another order in each step, at
                         80%, over the same with nothing moved
-    samples             the programs of bench/elastic_samples.cu (27), and CuPy: exit code and
+    samples             the programs of bench/elastic_samples.cu (27), CuPy, and routines of
+                        bench/gpu_jobs/linalg_sample.py (12): exit code and
                         output as alone, with all of the memory that they want and with half of
                         their peak less
 
@@ -451,6 +452,10 @@ def samples(bench):
         if bench.runs.output([bench.options.python, "-c", "import cupy"])[0] == 0:
             script = str(ROOT / "bench/gpu_jobs/cupy_sample.py")
             commands["CuPy"] = [bench.options.python, script]
+        # Of PyTorch: batches of small matrices, which libraries find by tables of addresses.
+        linalg = [bench.options.python, str(ROOT / "bench/gpu_jobs/linalg_sample.py")]
+        for each in bench.runs.output([*linalg, "--list"])[1].split():
+            commands[each] = [*linalg, each]
         different = [each for each in commands if not as_plain(bench, each, commands[each])]
     value = 1 - len(different) / max(len(commands), 1)
     return bench.tell(

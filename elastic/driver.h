@@ -18,12 +18,16 @@ namespace ravenstore::elastic {
   F(cuMemAddressFree, address_free)             \
   F(cuMemAddressReserve, address_reserve)       \
   F(cuMemCreate, mem_create)                    \
+  F(cuMemGetAddressRange, address_range)        \
   F(cuMemGetAllocationGranularity, granularity) \
+  F(cuMemHostRegister, host_register)           \
+  F(cuMemHostUnregister, host_unregister)       \
   F(cuMemMap, mem_map)                          \
   F(cuMemRelease, mem_release)                  \
   F(cuMemSetAccess, set_access)                 \
   F(cuMemUnmap, mem_unmap)                      \
   F(cuMemcpyAsync, copy_async)                  \
+  F(cuPointerGetAttribute, pointer_attribute)   \
   F(cuStreamCreate, stream_create)              \
   F(cuStreamIsCapturing, is_capturing)          \
   F(cuThreadExchangeStreamCaptureMode, exchange_mode)

@@ -226,7 +226,9 @@ void raven_elastic_begin(raven_elastic_t* engine, const raven_elastic_use_t* use
                                         use->stream,
                                         {use->addresses, use->count},
                                         use->unknown != 0,
-                                        {use->kind, use->function}})};
+                                        {use->kind, use->function},
+                                        {use->code, use->pattern},
+                                        {use->others, use->other_count}})};
   });
   std::memcpy(token, &begun, sizeof(begun));
 }

@@ -55,9 +55,10 @@ typedef struct raven_elastic_options {
   /* A row of the page on which the engine shows what lies where (proto/elastic_page.h); it outlives
    * the engine. Null: nothing is shown. */
   void* shown;
-  /* 1: what lies on the host is mapped at its address all the time. 0: until a call names it, it is
-   * not, and who reaches it without is told that the address is illegal; but from the first sign on
-   * that the job reaches memory by ways that name none, as with 1. */
+  /* 1: what lies on the host is mapped at its address all the time, and what runs code may touch
+   * all memory. 0: until a call names it, it is not mapped, and who reaches it without is told that
+   * the address is illegal; but it is from the first sign on that the job reaches memory by ways
+   * that name none. */
   uint32_t maps_away;
 } raven_elastic_options_t;
 
@@ -125,6 +126,11 @@ typedef struct raven_elastic_use {
                        read) */
   const char* kind; /* for people: the driver's function that was called; null: not told */
   CUfunction function; /* of a launch, or a CUkernel; else null */
+  uint64_t code;    /* of a launch or a graph: the same for each of the same code, as long as that
+                       is loaded; 0: it runs no code */
+  uint64_t pattern; /* which words of its parameters may be addresses */
+  const CUdeviceptr* others; /* words that may be addresses of other memory of the device */
+  uint32_t other_count;
 } raven_elastic_use_t;
 
 /* What begin has to give end. */

@@ -29,6 +29,11 @@ constexpr int kBusyShare = 10;
 // What the host has beyond what lies there: beneath moves of both directions that are under way.
 constexpr uint64_t kPartsAhead = 8;
 
+// Of what may be pinned, one in so many bytes at most is pinned before anything has to leave: a
+// pause, and the first steps that do not fit, find it there. With all of it, jobs that are started
+// one after another would leave the last none.
+constexpr uint64_t kAheadShare = 2;
+
 // So far ahead of the GPU the job names its calls while not all fits.
 constexpr std::chrono::milliseconds kAhead{5};
 
@@ -39,12 +44,15 @@ Engine::Engine(EngineOptions options, const Driver& driver)
       driver_(driver),
       plan_({.device = options_.on_device.most, .part = options_.part}),
       streams_(&driver_),
+      tables_(&driver_),
       pace_(&driver_),
       ranges_(1),
       pages_(1),
       maps_away_(options_.maps_away),
       all_mapped_(options_.maps_away),
-      broken_(!options_.moves) {}
+      broken_(!options_.moves) {
+  if (options_.maps_away) tables_.Expect();
+}
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options, const Driver& driver) {
   std::unique_ptr<Engine> engine(new Engine(std::move(options), driver));
@@ -144,6 +152,7 @@ void Engine::NoteNeed(Bytes at_once) {
 
 void Engine::PinFor(Bytes at_once) {
   const Bytes most = parts_->limit(Place::kDevice);
+  pinner_->Want(std::min(at_once, Bytes(parts_->limit(Place::kHost).count() / kAheadShare)));
   if (at_once > most) pinner_->Need(at_once - most + options_.part * kPartsAhead);
 }
 
@@ -324,6 +333,12 @@ Status Engine::MapAt(CUdeviceptr at, const Part& part) {
   const Mover::Pause pause(mover_.get());
   const RelaxedCapture relaxed(driver_);
   return parts_->Map(at, part);
+}
+
+void Engine::MapLiveInPlace(Lock& lock) {
+  for (uint32_t page = 1; page < pages_.size() && stats_.away > Bytes{0}; ++page) {
+    if (pages_[page] != nullptr && pages_[page]->live()) MapInPlace(PageId{page}, lock);
+  }
 }
 
 void Engine::MapAllInPlace(Lock& lock) {
@@ -626,13 +641,18 @@ bool Engine::IsMoving(const Submission& submission) const {
 
 // What the call may touch is mapped where it lies. How long that took.
 core::Duration Engine::Reach(const Submission& submission, Lock& lock) {
+  const bool can_reach_all = all_mapped_ || (!maps_away_ && stats_.away == Bytes{0});
   const bool can_reach =
-      (!submission.unknown || all_mapped_) &&
+      (!submission.unknown || can_reach_all) &&
       std::all_of(submission.pages.begin(), submission.pages.end(),
                   [this](PageId id) { return At(id).is_mapped && !At(id).being_mapped; });
   if (can_reach) return {};
   const core::Tick began = ipc::Now();
-  if (submission.unknown) MapAllInPlace(lock);
+  if (submission.unknown && maps_away_) {
+    MapAllInPlace(lock);
+  } else if (submission.unknown) {
+    MapLiveInPlace(lock);
+  }
   for (const PageId id : submission.pages) MapInPlace(id, lock);
   return ipc::Now() - began;
 }
@@ -642,11 +662,43 @@ void Engine::ReachAll() {
   MapAllInPlace(lock);
 }
 
-Engine::Submission* Engine::Begin(const Use& use) {
+TableFinder::Search* Engine::BeginSearch(const Use& use) {
+  TableFinder::Search* search = tables_.Begin(use.kind);
+  if (search == nullptr) return nullptr;
+  for (const CUdeviceptr address : use.addresses) {
+    const uint32_t number = addresses_->At(address);
+    if (number == Addresses::kNobody || search->named.size() == TableFinder::kAddresses) continue;
+    const Range& range = ranges_[number];
+    search->named.push_back({address, range.begin + range.size.count() - address});
+  }
+  for (const CUdeviceptr address : use.others) {
+    if (search->named.size() == TableFinder::kAddresses) break;
+    search->named.push_back({address, 0});
+  }
+  return search;
+}
+
+void Engine::PollSearches() {
+  const bool found = tables_.Poll([this](uint64_t word) {
+    const uint32_t number = addresses_->At(word);
+    return number != Addresses::kNobody && !ranges_[number].pinned;
+  });
+  if (!found) return;
+  maps_away_ = true;
+  if (options_.log) {
+    options_.log(
+        "a kernel reads or writes a table of addresses in device memory: from now on each kernel "
+        "may touch all memory, and nothing moves while one runs");
+  }
+}
+
+Engine::Submission* Engine::Begin(const Use& named) {
   Lock lock(mutex_);
-  maps_away_ = maps_away_ || use.unknown;
+  maps_away_ = maps_away_ || named.unknown;
   KeepPace(lock);
-  core::Duration waited = Await(use, lock);
+  core::Duration waited = Await(named, lock);
+  Use use = named;
+  use.unknown = named.unknown || tables_.MayFollow(named.kind);
   if (unused_submissions_.empty()) {
     submissions_.push_back(std::make_unique<Submission>());
     unused_submissions_.push_back(submissions_.back().get());
@@ -671,23 +723,30 @@ Engine::Submission* Engine::Begin(const Use& use) {
     ++range.calls;
     range.used = now;
   }
-  const bool tells = waited > core::Duration{0} || in_place > Bytes{0} || use.unknown;
+  const bool is_unknown = named.unknown || (use.unknown && tables_.found());
+  const bool tells = waited > core::Duration{0} || in_place > Bytes{0} || is_unknown;
   if (options_.shown && tells)
-    options_.shown->Note(use.identity, use.caller, {waited, in_place, use.unknown}, now);
+    options_.shown->Note(use.identity, use.caller, {waited, in_place, is_unknown}, now);
   ++stats_.uses;
   stats_.uses_in_place += in_place > Bytes{0} ? 1 : 0;
   stats_.bytes_in_place += in_place;
   submission->call = plan_.position();
   plan_.Used(use.identity, submission->pages, now);
   submission->ends_stretch = plan_.EndsStretch();
+  submission->search = BeginSearch(named);
   if (options_.recorder)
-    options_.recorder->Used(use.identity, use.caller, submission->ranges, use.unknown, now);
+    options_.recorder->Used(use.identity, use.caller, submission->ranges, named.unknown, now);
   if (asleep_ && WantsAny()) wake_.notify_one();  // the rest wakes it by itself
   return submission;
 }
 
 void Engine::End(Submission* submission, bool enqueued) {
+  TableFinder::Search* search = std::exchange(submission->search, nullptr);
+  const bool searches =
+      search != nullptr && enqueued && tables_.Enqueue(search, submission->stream);
   const Lock lock(mutex_);
+  if (search != nullptr) tables_.End(search, searches);
+  if (searches && asleep_) wake_.notify_one();
   const Point point =
       enqueued ? streams_.Enqueued(submission->stream) : streams_.Now(submission->stream);
   for (const PageId id : submission->pages) {

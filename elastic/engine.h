@@ -7,12 +7,13 @@
 // says (plan.h), and a mover (mover.h) does it: it copies a part by the addresses at which parts
 // are mapped for good. What comes to the device is then mapped in its place; what leaves is mapped
 // there only when a call that names it begins, and then on its thread. The host's parts are pinned
-// ahead (pinner.h) as soon as more lives than the device may hold.
+// ahead (pinner.h), and more of them as soon as more lives than the device may hold.
 //
 // Who reaches what is away without naming it finds nothing there, which is a fault that ends the
 // job's context. So as soon as the job shows that it reaches memory in other ways (a call that may
 // touch anything, a table of addresses), all that is away is mapped, and stays so. Segments and
-// what is pinned always are.
+// what is pinned always are. Whether kernels read tables that other kernels made is searched for
+// (table_finder.h): such a job's pages move only when no kernel runs.
 //
 // Where not all fits a job names its calls little ahead of the GPU: each waits until the GPU is
 // near. A call that names what is away waits for it as long as the GPU has other work, since that
@@ -61,6 +62,7 @@
 #include "elastic/recorder.h"
 #include "elastic/shown.h"
 #include "elastic/streams.h"
+#include "elastic/table_finder.h"
 
 namespace ravenstore::elastic {
 
@@ -80,7 +82,8 @@ struct EngineOptions {
   // What of the device may be held now, asked by the engine's thread; empty: SetDeviceLimit alone
   // changes it.
   std::function<core::Bytes()> limit;
-  // What lies on the host is mapped at its address at once, not only when it is named.
+  // What lies on the host is mapped at its address at once, not only when it is named, and each
+  // kernel may touch all memory.
   bool maps_away = false;
   std::function<void(const char*)> log;
   std::shared_ptr<Recorder> recorder;  // null: nothing is recorded
@@ -118,6 +121,8 @@ class Engine {
     std::span<const CUdeviceptr> addresses;
     bool unknown;  // it may touch any range
     Caller caller = {};
+    TableFinder::Kind kind = {};               // what it runs
+    std::span<const CUdeviceptr> others = {};  // words that may be addresses of other memory
   };
   // Addresses that the job reserved. What is mapped there is used together.
   struct Reservation {
@@ -138,6 +143,7 @@ class Engine {
     bool unknown = false;
     int64_t call = 0;  // its number, for the plan
     bool ends_stretch = false;
+    TableFinder::Search* search = nullptr;
   };
 
   // REQUIRES: a current context.
@@ -256,7 +262,7 @@ class Engine {
   void CountAway(const Page& page, bool more);
   // So much needs room at once.
   void NoteNeed(core::Bytes at_once);
-  // Of which the host gets what does not fit.
+  // Of which the host gets what does not fit; all of it if the job is to be paused.
   void PinFor(core::Bytes at_once);
 
   uint32_t AddRange(CUdeviceptr begin, core::Bytes asked, core::Bytes size);
@@ -273,8 +279,13 @@ class Engine {
   // Waits for who moves or maps it. Afterwards what has a part can be reached.
   void MapInPlace(PageId id, Lock& lock);
   void MapAllInPlace(Lock& lock);
+  // What lives and is away now; what leaves later is not mapped for that.
+  void MapLiveInPlace(Lock& lock);
   core::Status MapAt(CUdeviceptr at, const Part& part);
   core::Duration Reach(const Submission& submission, Lock& lock);
+  // What the call names is searched for tables once it was made; null: it need not be.
+  TableFinder::Search* BeginSearch(const Use& use);
+  void PollSearches();
   // What lies on the host is reached where the page is, not only by who names it.
   bool MapsAway(const Page& page) const { return maps_away_ || page.reservation != nullptr; }
   Part* TakeDevicePart(core::Bytes size, Patience* patience, Lock& lock);
@@ -363,6 +374,7 @@ class Engine {
   std::unique_ptr<Parts> parts_;
   Plan plan_;
   Streams streams_;
+  TableFinder tables_;
   Pace pace_;
   uint32_t pacing_ = 0;          // calls that wait for the GPU to come nearer
   std::optional<int64_t> slow_;  // under way for so long that nobody waits for it any more

@@ -57,6 +57,7 @@ void Engine::Run() {
     Show(lock);
     streams_.Look();
     Measure();
+    PollSearches();
     if (streams_.saw_illegal_address()) TellOfIllegalAddress();
     bool moved = false;
     if (!stopping_ && !broken_) {
@@ -150,8 +151,9 @@ bool Engine::WantsAny() const {
 
 bool Engine::HasWork() const {
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
-  return !broken_ &&
-         (wanted_ > Bytes{0} || over || pacing_ > 0 || !demanded_.empty() || WantsAny());
+  const bool moves =
+      !broken_ && (wanted_ > Bytes{0} || over || pacing_ > 0 || !demanded_.empty() || WantsAny());
+  return moves || tables_.AnyUnderWay();
 }
 
 bool Engine::StartMoves(Lock& lock) {

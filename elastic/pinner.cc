@@ -3,7 +3,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "elastic/own_thread.h"
+#include "ipc/clock.h"
 
 namespace ravenstore::elastic {
 
@@ -31,27 +34,41 @@ Pinner::~Pinner() {
 }
 
 void Pinner::Need(Bytes held) {
+  Raise(&needed_, held);
+}
+
+void Pinner::Want(Bytes held) {
+  Raise(&wanted_, held);
+}
+
+void Pinner::Raise(Bytes* to, Bytes held) {
   const std::lock_guard lock(mutex_);
-  if (held <= needed_) return;
-  needed_ = held;
+  if (held <= *to) return;
+  *to = held;
+  raised_ = ipc::Now();
   wake_.notify_one();
 }
 
 void Pinner::Run() {
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowest);
   std::unique_lock lock(mutex_);
+  Bytes refused;  // so much was asked for then
   while (!stopping_) {
-    const Bytes needed = needed_;
-    lock.unlock();
-    bool made = true;
-    while (made && parts_->held(Place::kHost) < needed) {
-      made = parts_->Add(Place::kHost, size_).ok();
-      lock.lock();
-      made = made && !stopping_;
-      lock.unlock();
+    const Bytes asked = std::max(needed_, wanted_);
+    const Bytes held = parts_->held(Place::kHost);
+    if (held >= asked || asked <= refused) {
+      wake_.wait(lock);
+      continue;
     }
+    const core::Tick now = ipc::Now();
+    if (held >= needed_ && now < raised_ + kQuiet) {
+      wake_.wait_for(lock, raised_ + kQuiet - now);
+      continue;
+    }
+    lock.unlock();
+    const bool made = parts_->Add(Place::kHost, size_).ok();
     lock.lock();
-    wake_.wait(lock, [&] { return stopping_ || needed_ > needed; });
+    if (!made) refused = asked;
   }
 }
 

@@ -1,6 +1,8 @@
 // Memory of the host, pinned before it is needed: 32 MiB take 6 to 20 ms, in which whoever needs
 // them would wait. A thread makes parts (parts.h) until as much of the host is held as was asked
-// for. Whoever finds none that is free makes one beside it.
+// for. Whoever finds none that is free makes one beside it. More threads pin no faster: the driver
+// pins for one caller at a time, and other calls that map wait meanwhile. So what is only wanted
+// ahead is pinned once nothing more was asked for within kQuiet.
 //
 // What was pinned stays so: what has been too much once will be again.
 //
@@ -9,6 +11,7 @@
 
 #include <cuda.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -30,16 +33,26 @@ class Pinner {
   // So much of the host is to be held, what is taken included, or as much as it may. After a
   // refusal it tries again when more is asked for than ever.
   void Need(core::Bytes held);
+  // The same, once the job rests from allocating.
+  void Want(core::Bytes held);
+
+  // Shorter, and pinning slows a job down that allocates; longer, and a job that is about to exceed
+  // the device finds less pinned.
+  static constexpr std::chrono::milliseconds kQuiet{20};
 
  private:
   void Run();
+  void Raise(core::Bytes* to, core::Bytes held);
 
   Parts* const parts_;
   const core::Bytes size_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  core::Bytes needed_;     // guarded by mutex_
-  bool stopping_ = false;  // guarded by mutex_
+  // All below: guarded by mutex_.
+  core::Bytes needed_;
+  core::Bytes wanted_;
+  core::Tick raised_{};  // either of them, at last
+  bool stopping_ = false;
   std::thread thread_;
 };
 

@@ -19,6 +19,7 @@ namespace {
 // What an executable names, on pages of its own.
 struct Uses {
   size_t mapped;
+  Code code;  // of all its kernels
   uint32_t count;
   bool unknown;
   CUdeviceptr addresses[];
@@ -153,6 +154,7 @@ void Note(CUgraphExec executable, bool keep, Name name) {
   Touched touched(0, room->addresses, kMost);
   const Uses* before = UsesOf(executable);
   if (keep && (before == nullptr || before->unknown)) touched.Unknown();
+  if (keep && before != nullptr) touched.Runs(before->code);
   for (uint32_t i = 0; keep && before != nullptr && i < before->count; ++i) {
     touched.Name(before->addresses[i]);
   }
@@ -165,6 +167,7 @@ void Note(CUgraphExec executable, bool keep, Name name) {
     memcpy(uses->addresses, room->addresses, count * sizeof(CUdeviceptr));
     uses->count = count;
     uses->unknown = touched.unknown();
+    uses->code = touched.code();
   }
   Unmap(room);
   Drop(executable);
@@ -243,7 +246,7 @@ CUresult Launch(CUgraphExec executable, CUstream stream, bool per_thread,
   Touched touched(kGraph, uses == nullptr ? nullptr : uses->addresses, count);
   touched.Shape(reinterpret_cast<uint64_t>(executable));
   touched.NameAll();
-  touched.Follows();
+  if (uses != nullptr) touched.Runs(uses->code);
   if (uses == nullptr || uses->unknown) touched.Unknown();
   Touching touching(&touched, stream, per_thread);
   const CUresult result = call(executable, stream);

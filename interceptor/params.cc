@@ -167,8 +167,9 @@ void NamePacked(void** extra, Touched* touched) {
 }  // namespace
 
 void Name(CUfunction function, void** parameters, void** extra, Touched* touched) {
-  touched->Follows();
   const Layout* layout = Of(function);
+  touched->Runs(
+      Mix(layout == nullptr ? 0 : layout->generation, reinterpret_cast<uint64_t>(function)));
   const bool told = layout != nullptr && !layout->tables && (layout->known || extra != nullptr);
   if (!told) return touched->Unknown();
   touched->Shape(layout->shape);

@@ -58,8 +58,11 @@ void Touched::MaybeTable(uint64_t to, uint64_t from, uint64_t bytes) {
 }
 
 Touching::Touching(Touched* touched, CUstream stream, bool per_thread) {
-  const bool matters = touched->count_ > 0 || touched->unknown_ ||
-                       (touched->follows_ && elastic::any_pinned.load(std::memory_order_relaxed));
+  // Code that names other memory may find addresses of ours there.
+  const Code& code = touched->code_;
+  const bool follows = code.name != 0 && (code.other_count > 0 ||
+                                          elastic::any_pinned.load(std::memory_order_relaxed));
+  const bool matters = touched->count_ > 0 || touched->unknown_ || follows;
   if (!matters) return;
   if (stream == nullptr && per_thread) stream = CU_STREAM_PER_THREAD;
   // What is captured runs when its graph is launched.
@@ -69,7 +72,8 @@ Touching::Touching(Touched* touched, CUstream stream, bool per_thread) {
     return;
   }
   use_.Begin({touched->identity_, stream, nullptr, touched->count_, touched->unknown_ ? 1u : 0u,
-              NameOfKind(touched->kind_), touched->function_},
+              NameOfKind(touched->kind_), touched->function_, code.name, code.pattern, code.others,
+              code.other_count},
              touched->room_);
 }
 

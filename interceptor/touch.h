@@ -24,6 +24,17 @@ inline uint64_t Mix(uint64_t hash, uint64_t word) {
 inline constexpr uint64_t kKernel = uint64_t{1} << 32;
 inline constexpr uint64_t kGraph = uint64_t{2} << 32;
 
+// What code a call runs, and what of the device's other memory that gets: it may follow addresses
+// that it finds in memory.
+struct Code {
+  static constexpr uint32_t kMostOthers = 64;
+  uint64_t name = 0;     // the same for each call of the same code as long as it is loaded; 0: none
+  uint64_t pattern = 0;  // which of the first words of its parameters may be addresses
+  uint32_t words = 0;
+  uint32_t other_count = 0;
+  CUdeviceptr others[kMostOthers];
+};
+
 // The words of one call that may be addresses of ours, and what tells the call from others.
 class Touched {
  public:
@@ -34,7 +45,8 @@ class Touched {
 
   // Any word: kept if it may be an address of ours.
   void Name(uint64_t word) {
-    if (!elastic::MayBeOurs(word)) return;
+    if (!elastic::MayBeOurs(word)) return NameOther(word);
+    AddToPattern(2);
     if (count_ < most_) {
       room_[count_++] = word;
     } else {
@@ -54,8 +66,10 @@ class Touched {
   void Unknown() { unknown_ = true; }
   // What is launched.
   void Function(CUfunction function) { function_ = function; }
-  // It runs code, which may follow addresses that it finds in memory.
-  void Follows() { follows_ = true; }
+  // It runs this code, too.
+  void Runs(uint64_t name) { code_.name = Mix(code_.name, name) | 1; }
+  void Runs(const Code& code) { code_ = code; }
+  const Code& code() const { return code_; }
 
   // All that there is room for is named already.
   void NameAll() { count_ = most_; }
@@ -71,14 +85,27 @@ class Touched {
 
  private:
   friend class Touching;
+
+  // An address has 48 bits at most, and none of the device's memory is below 4 GiB.
+  static bool MayBeAddress(uint64_t word) { return word >> 32 != 0 && word >> 48 == 0; }
+  void NameOther(uint64_t word) {
+    if (code_.name == 0 || !MayBeAddress(word)) return AddToPattern(0);
+    AddToPattern(1);
+    if (code_.other_count < Code::kMostOthers) code_.others[code_.other_count++] = word;
+  }
+  void AddToPattern(uint64_t kind) {
+    constexpr uint32_t kInPattern = 32;
+    if (code_.words++ < kInPattern) code_.pattern = code_.pattern << 2 | kind;
+  }
+
   uint64_t kind_;
   uint64_t identity_;
   CUfunction function_ = nullptr;
   CUdeviceptr* room_;
   uint32_t most_;
   uint32_t count_ = 0;
+  Code code_;
   bool unknown_ = false;
-  bool follows_ = false;
   bool is_after_ = false;
 };
 

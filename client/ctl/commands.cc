@@ -414,6 +414,9 @@ int RunPause(const Common& common, uint32_t job, bool paused, Streams streams) {
   const auto answer = session->SetLimits(limits);
   if (!answer.ok()) return Report(common, answer.error(), streams);
   streams.out << (common.json ? PauseJson(job, paused) : PauseText(job, paused));
+  if (!paused || common.json) return kExitOk;
+  const auto found = FindJob(*session, job);
+  if (found.ok() && *found) streams.out << PausedText(**found);
   return kExitOk;
 }
 

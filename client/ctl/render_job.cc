@@ -7,6 +7,7 @@
 #include "core/printable.h"
 #include "core/size_text.h"
 #include "core/text_table.h"
+#include "proto/ledger_page.h"
 
 namespace ravenstore::client::ctl {
 namespace {
@@ -241,6 +242,28 @@ std::vector<std::string> AdviceForJob(const JobView& view) {
   for (const proto::ElasticDevice& device : view.devices) AddAdvice(view, device, &advice);
   if (advice.empty()) advice.emplace_back("nothing: it did not stall");
   return advice;
+}
+
+std::string PausedText(const JobView& view) {
+  std::string text;
+  for (const proto::ElasticDevice& device : view.devices) {
+    const proto::LegacyDevice* held = HeldOf(view.job, device.uuid());
+    if (held == nullptr) continue;
+    const uint64_t pinned = std::min(device.pinned(), device.device());
+    const uint64_t leaves = Less(device.device(), pinned);
+    proto::LegacyDevice stays = *held;
+    const int engine = static_cast<int>(proto::LegacyKind::kVmm);
+    if (stays.kinds_size() > engine)
+      stays.set_kinds(engine, Less(stays.kinds(engine), device.device()));
+    text += "  " + Printable(device.uuid()) + ": " + Size(leaves) + " leave; " +
+            Size(Less(held->used(), leaves)) + " stay until the process ends: " + KindsText(stays);
+    if (pinned > 0) text += ", pinned " + Size(pinned);
+    text += "\n";
+  }
+  if (text.empty()) return text;
+  return text +
+         "  (context: code, stacks and the driver's own; pool and async: allocations below 2 MiB "
+         "and what libraries hold;\n   pinned: memory whose address the job gave to others)\n";
 }
 
 std::string JobText(const JobView& view, size_t columns) {

@@ -20,6 +20,9 @@ struct JobView {
 
 std::string JobText(const JobView& view, size_t columns = kColumns);
 std::string JobJson(const JobView& view);
+// For a job that was just paused: of each device how much leaves, and what stays and why, a line
+// each.
+std::string PausedText(const JobView& view);
 // What would make the job faster, a sentence each; never empty.
 std::vector<std::string> AdviceForJob(const JobView& view);
 

@@ -56,6 +56,28 @@ class InFolder(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
 
+RUNS_OUT_OF_MEMORY = """
+import torch
+try:
+    torch.empty(1 << 44)
+except torch.OutOfMemoryError as error:
+    print(*error.args, sep="|")
+try:
+    raise torch.OutOfMemoryError("another", "text")
+except RuntimeError as error:
+    print(*error.args, sep="|")
+"""
+
+
+def stand_in_torch(folder):
+    """A torch that finds no room, as PyTorch does on backend:cudaMallocAsync."""
+    text = "Allocation on device 0 would exceed allowed memory. (out of memory)"
+    (folder / "torch.py").write_text(
+        "class OutOfMemoryError(RuntimeError):\n    pass\n"
+        f"def empty(count):\n    raise OutOfMemoryError({text!r})\n"
+    )
+
+
 class SetupTest(InFolder):
     def setup_script(self, *arguments):
         return run(DEPLOY / "setup", *arguments, RAVENSTORE_CACHE=str(self.folder / "cache"))
@@ -422,6 +444,17 @@ class InstallTest(InFolder):
         self.assertTrue((library.parent / "libravenstore.so").exists())
         self.assertTrue((library.parent / "libravenstore_elastic.so").exists())
 
+    def test_what_names_pytorchs_errors_is_installed_where_ravenrun_finds_it(self):
+        self.install("--no-build", "--prefix", "/opt/rv")
+        ravenrun = self.stage / "opt/rv/bin/ravenrun"
+        stand_in_torch(self.folder)
+        code, words = run(
+            ravenrun, "--mode", "elastic", sys.executable, "-c", RUNS_OUT_OF_MEMORY,
+            PYTHONPATH=str(self.folder),
+        )  # fmt: skip
+        self.assertIn("CUDA out of memory. Allocation on device 0", words)
+        self.assertEqual(code, 0, words)
+
     def test_installs_without_the_elastic_mode_where_its_library_was_not_built(self):
         (self.folder / "bin/elastic/libravenstore_elastic.so").unlink()
         self.assertIn("without ravenrun --mode elastic", self.install("--no-build"))
@@ -651,6 +684,24 @@ class RavenrunTest(InFolder):
             self.assertIn(told, said)
             self.assertNotIn("RAVENSTORE_LIB", said)
         self.assertIn("RAVENSTORE_LIB", run(self.script, "true")[1])
+
+    def test_an_elastic_jobs_out_of_memory_errors_say_so_in_known_words(self):
+        shutil.copytree(DEPLOY / "torch_errors", self.folder / "torch_errors")
+        stand_in(self.folder / "libravenstore_intercept.so", "")
+        stand_in_torch(self.folder)
+        user = self.folder / "user"
+        user.mkdir()
+        # The user's own start of Python is not hidden.
+        (user / "sitecustomize.py").write_text("print('the user was here')\n")
+        text = "Allocation on device 0 would exceed allowed memory. (out of memory)"
+        for mode, first in (("elastic", f"CUDA out of memory. {text}"), ("store", text)):
+            code, said = run(
+                self.script, "--mode", mode, sys.executable, "-c", RUNS_OUT_OF_MEMORY,
+                PYTHONPATH=f"{self.folder}:{user}",
+            )  # fmt: skip
+            self.assertEqual(code, 0, said)
+            lines = [line for line in said.splitlines() if "preload" not in line]
+            self.assertEqual(lines, ["the user was here", first, "another|text"], said)
 
     def test_a_path_that_cannot_be_preloaded_is_refused(self):
         for name in ("a b", "a:b"):

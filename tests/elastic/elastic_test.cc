@@ -52,7 +52,7 @@ TEST_F(ElasticTest, AnAllocationIsFoundUsedCountedAndFreed) {
   EXPECT_EQ(found, address);
   EXPECT_EQ(bytes, 5'000'000u);
   const CUdeviceptr inside = address + 8;
-  const raven_elastic_use_t use{1, nullptr, &inside, 1, 0, nullptr, nullptr};
+  const raven_elastic_use_t use{1, nullptr, &inside, 1, 0, nullptr, nullptr, 0, 0, nullptr, 0};
   raven_elastic_token_t token;
   raven_elastic_begin(engine_, &use, &token);
   raven_elastic_end(engine_, &token, 1);
@@ -98,7 +98,7 @@ TEST_F(ElasticTest, AChildHasNoneOfIt) {
   forgotten->push_back(engine_);
   EXPECT_EQ(raven_elastic_allocate(engine_, 4096, nullptr, 1, &address), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(raven_elastic_free(engine_, address, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
-  const raven_elastic_use_t use{1, nullptr, &address, 1, 0, nullptr, nullptr};
+  const raven_elastic_use_t use{1, nullptr, &address, 1, 0, nullptr, nullptr, 0, 0, nullptr, 0};
   raven_elastic_token_t token;
   raven_elastic_begin(engine_, &use, &token);
   raven_elastic_end(engine_, &token, 1);

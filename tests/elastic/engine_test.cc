@@ -22,7 +22,6 @@ TEST_F(EngineTest, WhatFitsStaysOnTheDevice) {
   EXPECT_EQ(Wrong(b, 2, MiB(20)), 0u);
   EXPECT_EQ(engine_->stats().away, Bytes{0});
   EXPECT_EQ(engine_->stats().uses_in_place, 0u);
-  EXPECT_EQ(engine_->parts().held(Place::kHost), Bytes{0});
 }
 
 TEST_F(EngineTest, MoreThanTheDeviceHoldsIsRightWhereverItLies) {
@@ -366,22 +365,120 @@ TEST_F(AwayTest, AJobWhoseMemoryIsAllMappedIsToldNothingOfThat) {
   EXPECT_EQ(said_, "");
 }
 
-TEST_F(EngineTest, TheHostsPartsArePinnedAsSoonAsMoreLivesThanFits) {
+// Kernels that may read addresses out of memory which no parameter names.
+class TableTest : public AwayTest {
+ protected:
+  // Memory of the driver's with these words.
+  CUdeviceptr Table(const std::vector<uint64_t>& words) {
+    CUdeviceptr at = 0;
+    const size_t bytes = words.size() * sizeof(uint64_t);
+    EXPECT_EQ(Fake<decltype(cuMemAlloc)>("cuMemAlloc_v2")(&at, bytes), CUDA_SUCCESS);
+    EXPECT_EQ(driver_.copy_async(at, AddressOf(words), bytes, nullptr), CUDA_SUCCESS);
+    Synchronize(nullptr);
+    return at;
+  }
+  // A launch that names other memory alone, before its End.
+  Engine::Submission* Begin(uint64_t code, CUdeviceptr other) {
+    const CUdeviceptr others[] = {other};
+    return engine_->Begin({code, nullptr, {}, false, {}, {code, 1}, others});
+  }
+  // Launches until the kind is known not to follow addresses.
+  void Learn(uint64_t code, CUdeviceptr other) {
+    EXPECT_TRUE(Eventually([&] {
+      engine_->End(Begin(code, other), true);
+      Synchronize(nullptr);
+      return said_is_set_ || Trusts(code, other);
+    }));
+  }
+  // A launch of it holds nothing.
+  bool Trusts(uint64_t code, CUdeviceptr other) {
+    Engine::Submission* launch = Begin(code, other);
+    const bool trusts = !launch->unknown;
+    engine_->End(launch, true);
+    return trusts;
+  }
+};
+
+TEST_F(TableTest, ALaunchOfAnUnknownKernelHasAllMapped) {
+  const auto pages = MakeAway(2);
+  const CUdeviceptr data = Table({1, 2, 3});
+  EXPECT_FALSE(CanReach(pages[0]));
+  Engine::Submission* launch = Begin(7, data);
+  for (const CUdeviceptr page : pages) EXPECT_TRUE(CanReach(page));
+  engine_->End(launch, true);
+  // Known not to follow, it holds nothing and maps nothing.
+  Learn(7, data);
+  EXPECT_TRUE(Trusts(7, data));
+  EXPECT_EQ(said_, "");
+  engine_->SetDeviceLimit(kLarge * 2);
+  EXPECT_TRUE(Eventually([&] {
+    for (uint64_t i = 0; i < pages.size(); ++i) EXPECT_EQ(Wrong(pages[i], i, kLarge), 0u);
+    return engine_->stats().away == Bytes{0};
+  }));
+  SendAway(kLarge * 2);
+  engine_->End(Begin(7, data), true);
+  EXPECT_FALSE(CanReach(pages[0]));
+}
+
+TEST_F(TableTest, ATableThatAKernelMadeHasEachKernelHoldAll) {
+  const auto pages = MakeAway(2);
+  const CUdeviceptr table = Table({0, pages[1] + 64});
+  engine_->End(Begin(7, table), true);
+  EXPECT_TRUE(Eventually([&] { return said_is_set_.load(); }));
+  EXPECT_NE(said_.find("table of addresses"), std::string::npos);
+  const CUdeviceptr data = Table({1, 2, 3});
+  Engine::Submission* launch = Begin(8, data);
+  EXPECT_TRUE(launch->unknown);
+  for (const CUdeviceptr page : pages) EXPECT_TRUE(CanReach(page));
+  engine_->End(launch, true);
+  EXPECT_FALSE(Trusts(8, data));
+}
+
+TEST_F(TableTest, ATableOfWhatNeverMovesIsNone) {
+  const auto pages = MakeAway(2);
+  engine_->Pin(pages[1]);
+  const CUdeviceptr table = Table({0, pages[1] + 64});
+  Learn(7, table);
+  EXPECT_TRUE(Trusts(7, table));
+  EXPECT_EQ(said_, "");
+}
+
+TEST_F(TableTest, WhoAsksForItHasEachKernelHoldAllFromTheStart) {
+  maps_away_ = true;
+  const auto pages = MakeAway(2);
+  const CUdeviceptr data = Table({1, 2, 3});
+  engine_->End(Begin(7, data), true);
+  Synchronize(nullptr);
+  EXPECT_FALSE(Trusts(7, data));
+}
+
+TEST_F(EngineTest, TheHostsPartsArePinnedAsMemoryIsAllocated) {
   Open(MiB(32), MiB(128));
+  const auto pins = [&](Bytes bytes) {
+    const auto held = [&] { return engine_->parts().held(Place::kHost); };
+    EXPECT_TRUE(Eventually([&] { return held() >= bytes; }));
+    EXPECT_LE(held(), bytes + kPart);
+  };
   const CUdeviceptr fits = Allocate(MiB(32));
   Write(fits, 1, MiB(32));
-  EXPECT_EQ(engine_->parts().held(Place::kHost), Bytes{0});
-  const CUdeviceptr more = Allocate(MiB(4));
-  // What does not fit, and eight parts for moves.
-  EXPECT_TRUE(
-      Eventually([&] { return engine_->parts().held(Place::kHost) >= MiB(4) + kPart * 8; }));
-  EXPECT_LE(engine_->parts().held(Place::kHost), MiB(4) + kPart * 9);
+  pins(MiB(32));
+  // What does not fit, and eight parts for moves, is more.
+  const CUdeviceptr more = Allocate(MiB(8));
+  pins(MiB(8) + kPart * 8);
   // For a job that is to give up all that it holds.
   engine_->SetDeviceLimit(Bytes{0});
-  EXPECT_TRUE(
-      Eventually([&] { return engine_->parts().held(Place::kHost) >= MiB(36) + kPart * 8; }));
+  pins(MiB(40) + kPart * 8);
   EXPECT_EQ(Wrong(fits, 1, MiB(32)), 0u);
   EXPECT_TRUE(engine_->Free(more, nullptr, true));
+}
+
+TEST_F(EngineTest, AheadOfANeedHalfOfTheHostsLimitIsPinnedAtMost) {
+  Open(MiB(64), MiB(64));
+  const CUdeviceptr fits = Allocate(MiB(48));
+  EXPECT_TRUE(Eventually([&] { return engine_->parts().held(Place::kHost) == MiB(32); }));
+  Write(fits, 1, MiB(48));
+  EXPECT_EQ(Wrong(fits, 1, MiB(48)), 0u);
+  EXPECT_EQ(engine_->parts().held(Place::kHost), MiB(32));
 }
 
 TEST_F(EngineTest, WithoutRoomAnywhereItSaysSoAndGoesOn) {

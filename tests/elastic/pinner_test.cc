@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "ipc/clock.h"
 #include "tests/elastic/testing.h"
 
 namespace ravenstore::elastic {
@@ -47,6 +48,18 @@ TEST_F(PinnerTest, PinsAsMuchAsIsNeededAndNeverLess) {
   pinner.Need(MiB(4));
   pinner.Need(MiB(16));
   EXPECT_TRUE(BecomesHeld(MiB(16)));
+}
+
+TEST_F(PinnerTest, WhatIsWantedIsPinnedOnceNothingMoreIsAskedFor) {
+  Pinner pinner(&driver_, &parts_, current_, MiB(4));
+  const core::Tick began = ipc::Now();
+  pinner.Want(MiB(8));
+  EXPECT_TRUE(BecomesHeld(MiB(8)));
+  EXPECT_GE(ipc::Now() - began, Pinner::kQuiet);
+  // What is needed does not wait for that.
+  pinner.Want(MiB(32));
+  pinner.Need(MiB(16));
+  EXPECT_TRUE(BecomesHeld(MiB(32)));
 }
 
 TEST_F(PinnerTest, WhatIsTakenCounts) {

@@ -20,6 +20,7 @@
 //   combine(to, a, b, count)               to[i] = mix(a[i], 0) + b[i]
 //   combine_packed({to, {a, b}, count})    the same, in one struct by value
 //   combine_table(table, count)            the same, table[0..2] in device memory are to, a, b
+//   make_table(table, to, a, b)            writes table[0..2]
 //   FAKE_CUDA_NCCL_KERNEL(table, count)    the same, under a name as NCCL's kernels have it
 //   check(from, count, seed, wrong)        from[i] != mix(seed, i) is a wrong word
 //   check_sum(from, count, seed, step, times, wrong)

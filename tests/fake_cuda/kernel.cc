@@ -185,6 +185,22 @@ bool CombineTable(const char* parameters) {
   return CombineWords(named);
 }
 
+struct MadeTableParameters {
+  CUdeviceptr table, to, a, b;
+};
+bool MakeTable(const char* parameters) {
+  const auto in = Read<MadeTableParameters>(parameters);
+  const CUdeviceptr named[] = {in.to, in.a, in.b};
+  Resolved table;
+  if (!Resolve(in.table, sizeof(named), Reach::kDevice, &table) ||
+      table.spans().front().bytes < sizeof(named)) {
+    return false;
+  }
+  const Running running;
+  memcpy(table.spans().front().begin, named, sizeof(named));
+  return true;
+}
+
 struct CheckParameters {
   CUdeviceptr from;
   uint64_t count, seed;
@@ -229,6 +245,7 @@ const std::vector<Kernel>& All() {
       {"combine", {8, 8, 8, 8}, true, Combine},
       {"combine_packed", {sizeof(CombineParameters)}, true, Combine},
       {"combine_table", {8, 8}, true, CombineTable},
+      {"make_table", {8, 8, 8, 8}, true, MakeTable},
       {FAKE_CUDA_NCCL_KERNEL, {8, 8}, true, CombineTable},
       {"check", {8, 8, 8, 8}, true, CheckWords},
       {"check_sum", {8, 8, 8, 8, 8, 8}, true, CheckSum},

@@ -157,6 +157,10 @@ void raven_elastic_begin(raven_elastic_t* engine, const raven_elastic_use_t* use
   }
   Write("begin %llx %p %u%s\n", static_cast<unsigned long long>(use->identity),
         static_cast<void*>(use->stream), use->unknown, addresses.c_str());
+  if (getenv("RECORDER_CODE") != nullptr) {
+    Write("code %llu %llu %u\n", static_cast<unsigned long long>(use->code),
+          static_cast<unsigned long long>(use->pattern), use->other_count);
+  }
   // The call that follows fails: by what it then tells to end, it came between.
   const char* fails = getenv("RECORDER_FAILS");
   if (fails == nullptr) return;

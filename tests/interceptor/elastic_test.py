@@ -172,6 +172,42 @@ class ElasticTest(FakeGpuTest):
             self.assertEqual(identities[4], identities[5])
             self.assertEqual(len(set(identities)), len(identities) - 2)
 
+    def test_what_code_runs_is_told_with_which_words_are_addresses(self):
+        with self.job(RECORDER_CODE="1") as one:
+            self.take(one, 2)
+            self.assertEqual(one.ask("take plain 4096"), {"code": 0, "at": 2})
+
+            def code(command):
+                """(code, pattern, how many words name other memory)"""
+                self.assertEqual(one.ask(command), {"code": 0})
+                told = [line.split() for line in self.record.lines()]
+                ((_, *words),) = [words for words in told if words[0] == "code"]
+                return tuple(int(word) for word in words)
+
+            ours = code("launch fill 0")
+            self.assertNotEqual(ours[0], 0)
+            self.assertEqual(ours[2], 0)
+            self.assertEqual(code("launch fill 1"), ours)
+            # It names memory of the driver's alone: where a table may be.
+            other = code("launch fill 2")
+            self.assertEqual((other[0], other[2]), (ours[0], 1))
+            self.assertNotEqual(other[1], ours[1])
+            self.assertNotEqual(code("launch params 0 1 2")[0], ours[0])
+            self.assertEqual(code("copy dtod 0 1 64")[0], 0)
+            # Another function may get its name.
+            one.ask("unload")
+            self.assertNotEqual(code("launch fill 0")[0], ours[0])
+
+    def test_a_graph_is_code_with_all_that_its_kernels_name(self):
+        with self.job(RECORDER_CODE="1") as one:
+            self.take(one, 3)
+            self.assertEqual(one.ask("take plain 4096"), {"code": 0, "at": 3})
+            one.ask("graph kernels 0 1 2 3")
+            told = [line.split() for line in self.record.lines()]
+            ((_, code, _, others),) = [words for words in told if words[0] == "code"]
+            self.assertNotEqual(int(code), 0)
+            self.assertEqual(int(others), 1)
+
     def test_functions_that_were_unloaded_are_asked_for_again(self):
         with self.job() as one:
             self.take(one)

@@ -15,7 +15,7 @@ from harness import Daemon, eventually
 
 RAVENRUN = str(ROOT / "deploy/ravenrun")
 TRAINER = str(HERE / "trainer")
-SWITCHES = ("--graph", "--opaque", "--packed", "--table")
+SWITCHES = ("--graph", "--opaque", "--packed", "--table", "--made")
 STEPS = ("--layers", "5", "--bytes", str(8 * MIB), "--steps", "5")
 FIGURES = re.compile(
     r"peak ([\d.]+) GiB; moved ([\d.]+) GiB in, ([\d.]+) GiB out, ([\d.]+) GiB dropped"

@@ -21,6 +21,7 @@
 //   --opaque      the input is filled by a kernel that tells nothing of its parameters
 //   --packed      temporaries come of a kernel whose parameters are passed packed, in one struct
 //   --table       activations come of a kernel that takes a table of pointers in device memory
+//   --made        the same, and a kernel makes the table, which is done when it is used
 //   --segments    all memory is carved, as PyTorch's expandable segments are, out of one run of
 //                 addresses that the program maps handles at, neither of them aligned with the
 //                 other; what is free at its end is unmapped after each step. At last a handle is
@@ -59,7 +60,7 @@ namespace {
 
 struct Options {
   uint64_t layers = 6, bytes = 4 << 20, steps = 4, seed = 1, streams = 1, sleep = 0, lose = 0;
-  bool graph = false, opaque = false, packed = false, table = false, segments = false;
+  bool graph = false, opaque = false, packed = false, table = false, made = false, segments = false;
 };
 
 double Now() {
@@ -344,7 +345,13 @@ void Trainer::LaunchTable(CUstream stream, CUdeviceptr to, CUdeviceptr a, CUdevi
   auto& table = tables_on_host_.emplace_back(std::array<CUdeviceptr, 3>{to, a, b});
   if (tables_on_host_.size() * 3 > tables_.count) Must(CUDA_ERROR_INVALID_VALUE, "table");
   const CUdeviceptr at = tables_.From((tables_on_host_.size() - 1) * 3);
-  MUST(cuMemcpyHtoDAsync, at, table.data(), sizeof(table), stream);
+  if (options_.made) {
+    Launch("make_table", stream, at, to, a, b);
+    // What the table names rests meanwhile, and may leave.
+    MUST(cuStreamSynchronize, stream);
+  } else {
+    MUST(cuMemcpyHtoDAsync, at, table.data(), sizeof(table), stream);
+  }
   Launch("combine_table", stream, at, count);
 }
 
@@ -374,9 +381,9 @@ void Trainer::After(CUstream stream, CUstream before) {
 }
 
 void Trainer::Begin() {
-  constexpr const char* kKernels[] = {"fill",      "opaque",         "add",
-                                      "combine",   "combine_packed", "check",
-                                      "check_sum", "combine_table",  "check_combined"};
+  constexpr const char* kKernels[] = {"fill",           "opaque",    "add",       "combine",
+                                      "combine_packed", "check",     "check_sum", "combine_table",
+                                      "check_combined", "make_table"};
   MUST(cuInit, 0);
   MUST(cuDevicePrimaryCtxRetain, &context_, 0);
   MUST(cuCtxSetCurrent, context_);
@@ -441,7 +448,7 @@ void Trainer::Forward() {
     Combine(temporary, layers_[i - 1].activation, layer.weight, main_,
             options_.packed ? How::kPacked : How::kPlain);
     Combine(layer.activation, temporary, layer.weight, main_,
-            options_.table ? How::kTable : How::kPlain);
+            options_.table || options_.made ? How::kTable : How::kPlain);
     Give(&temporary, main_);
   }
 }
@@ -584,11 +591,10 @@ Options Parse(int argc, char** argv) {
       {"--layers", &options.layers}, {"--bytes", &options.bytes}, {"--steps", &options.steps},
       {"--seed", &options.seed},     {"--lose", &options.lose},   {"--streams", &options.streams},
       {"--sleep", &options.sleep}};
-  const std::map<std::string, bool*> switches{{"--graph", &options.graph},
-                                              {"--opaque", &options.opaque},
-                                              {"--packed", &options.packed},
-                                              {"--table", &options.table},
-                                              {"--segments", &options.segments}};
+  const std::map<std::string, bool*> switches{
+      {"--graph", &options.graph},   {"--opaque", &options.opaque},
+      {"--packed", &options.packed}, {"--table", &options.table},
+      {"--made", &options.made},     {"--segments", &options.segments}};
   for (int i = 1; i < argc; ++i) {
     if (const auto on = switches.find(argv[i]); on != switches.end()) {
       *on->second = true;

@@ -57,6 +57,21 @@ proto::ElasticCall& Stall(JobView& view, const char* name) {
   return *call;
 }
 
+TEST(RenderJobTest, OfAPausedJobItTellsWhatLeavesAndWhatStaysAndWhy) {
+  JobView view = Elastic();
+  view.devices[0].set_pinned(2 * kGiB);
+  const std::string text = PausedText(view);
+  EXPECT_THAT(text,
+              HasSubstr("GPU-1: 15.0 GiB leave; 3.0 GiB stay until the process ends: context 1.0 "
+                        "GiB, pinned 2.0 GiB\n"));
+  EXPECT_THAT(text, HasSubstr("context: code"));
+  // Whatever a job says of itself.
+  view.devices[0].set_pinned(kMost);
+  EXPECT_THAT(PausedText(view), HasSubstr(": 0 B leave; 18.0 GiB stay"));
+  view.devices.clear();
+  EXPECT_EQ(PausedText(view), "");
+}
+
 TEST(RenderJobTest, TellsWhatIsWhereHowHotAndWhatStalled) {
   JobView view = Elastic();
   Stall(view, "gemm");
