@@ -26,6 +26,7 @@ def python_test(
         "//daemon:ravenstored",
         "//python:package",
         "//tests/tidy:xml_main.py",
+        "//tests/timing:timing.py",
     ]
     if native_part:
         data.append("//python:_torch.so")

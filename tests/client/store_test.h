@@ -14,21 +14,11 @@
 #include "client/client.h"
 #include "tests/client/mini_daemon.h"
 #include "tests/client/test_stream.h"
+#include "tests/timing/timing.h"
 
 namespace ravenstore {
 
 using client::MiniDaemon;
-
-// True once `condition` is; false when it was not within ten seconds.
-template <typename Condition>
-bool Eventually(Condition condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
 
 // What `call` failed with; `*words` are what a person would read.
 template <typename Call>

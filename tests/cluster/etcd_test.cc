@@ -14,6 +14,7 @@
 #include "ipc/clock.h"
 #include "tests/cluster/canned_server.h"
 #include "tests/cluster/etcd_process.h"
+#include "tests/timing/timing.h"
 #include "tests/transport/proxy.h"
 
 namespace ravenstore::cluster {
@@ -271,14 +272,14 @@ class EtcdTlsTest : public testing::Test {
   core::Result<RangeRead> Ask(EtcdOptions options) const {
     auto etcd = OpenEtcd(std::move(options));
     if (!etcd.ok()) return etcd.error();
-    const core::Tick end = ipc::Now() + seconds(30);
+    TimeLimit limit(kTestPatience);
     while (true) {
       std::optional<core::Result<RangeRead>> told;
       (*etcd)->Range("/", 1, ipc::Now() + seconds(10),
                      [&](core::Result<RangeRead> read) { told = std::move(read); });
       while (!told) (*etcd)->Poll(ipc::Now() + seconds(1));
       const bool starts = !told->ok() && told->error().code == ErrorCode::kUnavailable;
-      if (!starts || ipc::Now() > end) return *told;
+      if (!starts || limit.IsOver()) return *told;
     }
   }
 

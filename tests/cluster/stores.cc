@@ -6,6 +6,7 @@
 #include "cluster/fake_key_values.h"
 #include "core/check.h"
 #include "tests/cluster/etcd_process.h"
+#include "tests/timing/timing.h"
 
 namespace ravenstore::cluster {
 namespace {
@@ -69,14 +70,14 @@ class EtcdTestStore final : public TestStore {
 
 }  // namespace
 
-bool TestStore::Eventually(const std::function<bool()>& condition, core::Duration most) {
-  const core::Tick end = In(most);
-  while (!condition()) {
-    if (Now() >= end) return false;
-    client(0).Poll(In(milliseconds(2)));
-    client(1).Poll(core::Tick{});
-  }
-  return true;
+void TestStore::Step() {
+  client(0).Poll(In(milliseconds(2)));
+  client(1).Poll(core::Tick{});
+}
+
+bool TestStore::Eventually(const std::function<bool()>& condition) {
+  return EventuallyWith(
+      condition, [this] { Step(); }, kTestPatience);
 }
 
 std::vector<std::string> StoreNames() {

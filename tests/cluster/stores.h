@@ -28,13 +28,14 @@ class TestStore {
 
   core::Tick Now() { return client(0).Now(); }
   core::Tick In(core::Duration duration) { return Now() + duration; }
-  // Whether `condition` holds within `most`. Runs both clients.
-  bool Eventually(const std::function<bool()>& condition,
-                  core::Duration most = std::chrono::seconds(30));
+  // Runs both clients.
+  bool Eventually(const std::function<bool()>& condition);
   void RunFor(core::Duration duration) {
     const core::Tick end = In(duration);
-    Eventually([&] { return Now() >= end; }, 2 * duration);
+    while (Now() < end) Step();
   }
+
+  void Step();
 
   // Runs until the operation that `begin` begins has ended.
   template <typename T>

@@ -21,6 +21,7 @@
 #include "tests/daemon/stats_of.h"
 #include "tests/ipc/child.h"
 #include "tests/ipc/short_directory.h"
+#include "tests/timing/timing.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -228,9 +229,7 @@ TEST_F(CudaStoreTest, AKilledClientGivesItsDeviceMemoryBack) {
     return 0;
   });
   EXPECT_EQ(child.Wait(), -SIGKILL);
-  const core::Tick deadline = ipc::Now() + seconds(30);
-  while (StatsOf(daemon).tiers(0).held() > 0 && ipc::Now() < deadline) sched_yield();
-  EXPECT_EQ(StatsOf(daemon).tiers(0).held(), 0u);
+  EXPECT_TRUE(Eventually([&] { return StatsOf(daemon).tiers(0).held() == 0; }));
 }
 
 // For as long as this lives, and inherited by daemons that start meanwhile.
@@ -270,11 +269,7 @@ class PartsTest : public CudaStoreTest {
     return StatsOf(daemon).devices(device);
   }
   static void AwaitHarvest(const DaemonProcess& daemon) {
-    const core::Tick deadline = ipc::Now() + seconds(30);
-    while (UseOf(daemon, 1).peer_pool() == 0) {
-      RAVEN_CHECK(ipc::Now() < deadline);
-      sched_yield();
-    }
+    RAVEN_CHECK(Eventually([&] { return UseOf(daemon, 1).peer_pool() > 0; }));
   }
   void Make(Store& store, Gpu& gpu) {
     for (uint64_t i = 0; i < kTensors; ++i) {

@@ -24,6 +24,7 @@
 #include "ipc/unique_fd.h"
 #include "tests/ipc/child.h"
 #include "tests/ipc/short_directory.h"
+#include "tests/timing/timing.h"
 
 extern char** environ;
 
@@ -48,9 +49,9 @@ class DaemonProcess {
   // Starts it again, at the same socket. REQUIRES: it was killed.
   void Start(int log = -1) {
     Spawn(words_, log);
-    const core::Tick deadline = ipc::Now() + std::chrono::seconds(30);
-    while (!ipc::Connect(socket(), deadline).ok()) {
-      RAVEN_CHECK(ipc::Now() < deadline);
+    TimeLimit limit(kTestPatience);
+    while (!ipc::Connect(socket(), ipc::Now() + std::chrono::seconds(30)).ok()) {
+      RAVEN_CHECK(!limit.IsOver());
       if (Exited()) {
         std::fprintf(stderr, "%s", Log().c_str());
         RAVEN_CHECK(!"the daemon serves");
@@ -121,7 +122,7 @@ struct FailedStart {
   std::string words;
 };
 
-// Starts it with `flags`, and waits for its end: 30 s at most.
+// Starts it with `flags`, and waits for its end: ten minutes at most.
 inline FailedStart StartInVain(const std::vector<std::string>& flags) {
   const ipc::ShortDirectory directory;
   const std::string log = directory / "log";
@@ -133,7 +134,7 @@ inline FailedStart StartInVain(const std::vector<std::string>& flags) {
     arguments.push_back(nullptr);
     const int file = ::open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
     ::dup2(file, STDERR_FILENO);
-    ::alarm(30);
+    ::alarm(600);
     ::execv(arguments[0], arguments.data());
     return 127;
   });
@@ -142,17 +143,6 @@ inline FailedStart StartInVain(const std::vector<std::string>& flags) {
   std::stringstream text;
   text << file.rdbuf();
   return {status, text.str()};
-}
-
-// Polls `condition` until it holds; false after `timeout`.
-template <typename Condition>
-bool Eventually(Condition condition, core::Duration timeout = std::chrono::seconds(20)) {
-  const core::Tick deadline = ipc::Now() + timeout;
-  while (!condition()) {
-    if (ipc::Now() >= deadline) return false;
-    sched_yield();
-  }
-  return true;
 }
 
 }  // namespace ravenstore::daemon

@@ -12,6 +12,7 @@
 
 #include "cluster/fake_key_values.h"
 #include "ipc/clock.h"
+#include "tests/timing/timing.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -50,12 +51,10 @@ class DiscoveryTest : public testing::Test {
     store_.RunUntil(store_.Now() + std::chrono::seconds(1));
   }
   bool Sees(const Found& found) {
-    const core::Tick deadline = ipc::Now() + std::chrono::seconds(20);
-    while (ipc::Now() < deadline) {
+    return Eventually([&] {
       std::lock_guard lock(mutex_);
-      if (found_ == found) return true;
-    }
-    return false;
+      return found_ == found;
+    });
   }
 
   cluster::FakeStore store_{1};
@@ -86,12 +85,11 @@ TEST_F(DiscoveryTest, ATakenNameIsSaid) {
   Register("a");
   const auto discovery = Discover("a");
   discovery->Start(ending_);
-  const core::Tick deadline = ipc::Now() + std::chrono::seconds(20);
   const auto said = [this] {
     std::lock_guard lock(mutex_);
     return status_.find("another node") != std::string::npos;
   };
-  while (!said()) ASSERT_LT(ipc::Now(), deadline) << status_;
+  EXPECT_TRUE(Eventually(said));
   discovery->Stop();
   EXPECT_NE(store_.Find("/ravenstore/nodes/a"), nullptr);
 }

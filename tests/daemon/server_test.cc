@@ -17,6 +17,7 @@
 #include "proto/layout.h"
 #include "proto/ledger_page.h"
 #include "tests/ipc/short_directory.h"
+#include "tests/timing/timing.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -100,8 +101,7 @@ class ServerTest : public testing::Test {
   }
   // So much comes into the held loop's mailbox, and no more.
   void ExpectInMailbox(Server& server, size_t count, int other) {
-    const core::Tick deadline = ipc::Now() + seconds(20);
-    while (server.loop().mailbox().size() != count && ipc::Now() < deadline) sched_yield();
+    EXPECT_TRUE(Eventually([&] { return server.loop().mailbox().size() == count; }));
     Pass(other);
     EXPECT_EQ(server.loop().mailbox().size(), count);
   }
@@ -146,11 +146,11 @@ TEST(LoopOptionsTest, LargerChunksLeaveMoreInFlight) {
 }
 
 TEST_F(ServerTest, DrainsAtOnceWithoutClients) {
-  config_.drain = seconds(20);
+  config_.drain = std::chrono::hours(1);
   const auto server = Start();
-  const core::Tick begun = ipc::Now();
+  TimeLimit limit(kTestPatience);
   EXPECT_TRUE(server->Drain());
-  EXPECT_LT(ipc::Now() - begun, seconds(10));
+  EXPECT_FALSE(limit.IsOver());
 }
 
 TEST_F(ServerTest, ADrainedServerIsNoLongerFoundAndAnotherMayTakeItsPlace) {

@@ -17,6 +17,7 @@
 #include "device/medium_channel.h"
 #include "ipc/clock.h"
 #include "tests/device/fake_medium.h"
+#include "tests/timing/timing.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -65,25 +66,18 @@ class Rig {
   }
   // Pumps until every job is finished; false when that takes for ever.
   bool PumpAll() {
-    const core::Tick deadline = ipc::Now() + std::chrono::seconds(20);
-    while (!lane_.idle()) {
-      lane_.Pump(ipc::Now());
+    return Eventually([&] {
+      if (!lane_.idle()) lane_.Pump(ipc::Now());
       most_in_flight_ = std::max(most_in_flight_, lane_.in_flight());
-      if (ipc::Now() >= deadline) return false;
-      std::this_thread::yield();
-    }
-    return true;
+      return lane_.idle();
+    });
   }
   // Pumps at that time until all that was put in flight is copied; false when that takes for ever.
   bool PumpAt(core::Tick now) {
-    const core::Tick deadline = ipc::Now() + std::chrono::seconds(20);
-    lane_.Pump(now);
-    while (lane_.in_flight() > Bytes{0}) {
-      std::this_thread::yield();
+    return Eventually([&] {
       lane_.Pump(now);
-      if (ipc::Now() >= deadline) return false;
-    }
-    return true;
+      return lane_.in_flight() == Bytes{0};
+    });
   }
   // So many jobs of one chunk each.
   std::vector<JobId> SubmitChunks(uint64_t count, Urgency urgency) {

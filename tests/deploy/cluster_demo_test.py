@@ -43,7 +43,7 @@ def start(*arguments, before=(), **variables):
 
 def run(*arguments, **options):
     demo = start(*arguments, **options)
-    words, _ = demo.communicate(timeout=240)
+    words, _ = demo.communicate(timeout=600)
     return demo.returncode, words
 
 
@@ -111,7 +111,7 @@ class RunTest(AsRoot):
 
     def test_every_step_happens_as_expected_and_nothing_is_left(self):
         demo = start("--no-build")
-        words, _ = demo.communicate(timeout=240)
+        words, _ = demo.communicate(timeout=600)
         self.assertEqual(demo.returncode, 0, words)
         folder = pathlib.Path(FOLDER.search(words)[1])
         table = words[words.index("STEP") :]
@@ -128,7 +128,7 @@ class RunTest(AsRoot):
             said += line
         folder = pathlib.Path(FOLDER.search(said)[1])
         demo.send_signal(signal.SIGTERM)
-        words, _ = demo.communicate(timeout=60)
+        words, _ = demo.communicate(timeout=600)
         self.assertEqual(demo.returncode, 143, words)
         self.expect_nothing_left_of(demo, folder)
 

@@ -19,12 +19,14 @@ import threading
 import time
 import unittest
 
+import timing
+
 PACKAGES = ("dbus", "systemd", "systemd-sysv")
 # Counts up where the same packages are to be prepared in another way.
 RECIPE = 1
 FETCH_SECONDS = 600
 BOOT_SECONDS = 60
-COMMAND_SECONDS = 60
+COMMAND_SECONDS = timing.HANGS_AFTER
 # Nothing of the caller's environment is the container's business.
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -189,7 +191,7 @@ class Container:
         print(f"a container booted in {time.monotonic() - begin:.1f} s", flush=True)
 
     def _await_ready(self, ready, log):
-        deadline = time.monotonic() + BOOT_SECONDS
+        limit = timing.TimeLimit(BOOT_SECONDS)
         said = ""
         ready.settimeout(0.1)
         while "READY=1" not in said:
@@ -199,7 +201,7 @@ class Container:
                 words = _words_of_failure(log.read_text())
                 if self._nspawn.poll() is not None:
                     raise unittest.SkipTest(f"systemd-nspawn: {words}") from None
-                if time.monotonic() > deadline:
+                if limit.is_over():
                     raise AssertionError(f"not up after {BOOT_SECONDS} s: {words}") from None
         self._leader = int(re.search(r"^X_NSPAWN_LEADER_PID=(\d+)$", said, re.M)[1])
 

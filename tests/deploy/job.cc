@@ -20,6 +20,7 @@
 #include "ipc/clock.h"
 #include "ipc/socket.h"
 #include "ipc/unique_fd.h"
+#include "tests/timing/timing.h"
 
 namespace {
 
@@ -60,8 +61,8 @@ void Get(Job* job) {
 // Gets until a get fails: a job that works learns that the daemon is gone as soon as its library
 // does, which takes a moment.
 void Work(Job* job) {
-  const auto deadline = std::chrono::steady_clock::now() + kTimeout;
-  while (std::chrono::steady_clock::now() < deadline) Get(job);
+  ravenstore::TimeLimit limit(kTimeout);
+  while (!limit.IsOver()) Get(job);
 }
 
 void Cycle(Job* job) {

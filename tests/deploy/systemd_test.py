@@ -9,17 +9,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from unittest import mock
 
 # Through the links of Bazel's runfiles to the checkout itself.
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "tests/tidy"), str(ROOT / "tests/deploy")]
+sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("deploy", "tidy", "timing")]
 sys.dont_write_bytecode = True
 
 import container  # noqa: E402
 import xml_main  # noqa: E402
+from timing import eventually  # noqa: E402
 
 # What was built: beside this test under Bazel, else where deploy/install looks for it.
 BUILT = pathlib.Path(os.environ.get("RAVENSTORE_BIN", ROOT / "bazel-bin"))
@@ -29,7 +29,7 @@ PROGRAMS = ("daemon/ravenstored", "client/ctl/ravenctl", "client/libravenstore.s
 VERSION = re.search(r'"(\d+\.\d+\.\d+)"', (ROOT / "proto/version.cc").read_text())[1]
 NEXT_VERSION = re.sub(r"\d$", lambda digit: "1" if digit[0] != "1" else "2", VERSION)
 CONFIG = "/etc/ravenstore/ravenstored.toml"
-SECONDS = 20
+SECONDS = 60
 
 
 def cache():
@@ -40,13 +40,10 @@ def cache():
 
 def until(what, seconds=SECONDS):
     """The first true answer of `what`, which starts a program each time it is asked."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = what()
-        if answer:
-            return answer
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s; the last answer was {answer!r}")
+    answer = eventually(what, seconds)
+    if not answer:
+        raise AssertionError(f"not within {seconds} s; the last answer was {answer!r}")
+    return answer
 
 
 class RootFolderTest(unittest.TestCase):

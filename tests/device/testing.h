@@ -18,6 +18,7 @@
 #include "device/device.h"
 #include "device/reservation.h"
 #include "ipc/unique_fd.h"
+#include "tests/timing/timing.h"
 
 #define ASSERT_OK(expression)                                     \
   do {                                                            \
@@ -34,16 +35,6 @@
   } while (false)
 
 namespace ravenstore::device {
-
-// Whether `condition` comes true within a time that only a broken backend needs.
-inline bool Eventually(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
 
 // Of the mapped pages there, those that memory was found for already.
 inline int64_t ResidentPages(std::byte* begin, Bytes bytes) {

@@ -17,6 +17,7 @@
 #include "core/types.h"
 #include "elastic/driver.h"
 #include "elastic/engine.h"
+#include "tests/timing/timing.h"
 
 namespace ravenstore::elastic {
 
@@ -31,17 +32,6 @@ Function* Fake(const char* symbol) {
   auto* function = reinterpret_cast<Function*>(FakeFunction(symbol));
   RAVEN_CHECK(function != nullptr);
   return function;
-}
-
-// Waits for what another thread does.
-template <typename Condition>
-bool Eventually(Condition condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::yield();
-  }
-  return true;
 }
 
 // The thread has the fake device's primary context current while it lives.

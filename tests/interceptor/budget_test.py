@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from fakes import CONTEXT, HERE, JOBS, MIB, PROGRAMS, SMALL, FakeGpuTest, job, main
-from harness import Daemon, Job, eventually, guest
+from harness import PATIENCE, Daemon, Job, eventually, guest
 
 OUT_OF_MEMORY = 2
 
@@ -193,7 +193,7 @@ class BudgetTest(FakeGpuTest):
                 [job("driver")],
                 input="info\nquit\n",
                 env=guest(PROGRAMS, "/nowhere", RAVENSTORE_BUDGET=asked),
-                capture_output=True, text=True, timeout=30, check=True,
+                capture_output=True, text=True, timeout=PATIENCE, check=True,
             )  # fmt: skip
             self.assertEqual(done.stderr.count(f"RAVENSTORE_BUDGET={asked} is no size"), 1)
             self.assertIn(f'"total": {1024 * MIB}', done.stdout)

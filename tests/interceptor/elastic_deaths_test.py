@@ -11,7 +11,7 @@ import signal
 import subprocess
 
 from fakes import CONTEXT, HERE, MIB, PROGRAMS, ROOT, SMALL, FakeGpuTest, job, main
-from harness import Daemon, Job, eventually, guest
+from harness import PATIENCE, Daemon, Job, eventually, guest
 
 RAVENRUN = str(ROOT / "deploy/ravenrun")
 TRAINER = str(HERE / "trainer")
@@ -65,7 +65,7 @@ class ElasticDeathsTest(FakeGpuTest):
         return Daemon(PROGRAMS, [*SMALL, "--visible-memory", f"{budget}B"])
 
     def assert_right(self, trainer):
-        told, said = trainer.communicate(timeout=120)
+        told, said = trainer.communicate(timeout=PATIENCE)
         self.assertEqual(trainer.returncode, 0, (told, said))
         outcome = json.loads(told)
         for figure in ("wrong_words", "counted", "wrong_samples", "torn", "code"):
@@ -90,7 +90,7 @@ class ElasticDeathsTest(FakeGpuTest):
             for point, away in itertools.product(STEPS, AWAY):
                 with self.subTest(point=point, away=away):
                     trainer = self.start(daemon, point, away=away)
-                    trainer.communicate(timeout=60)
+                    trainer.communicate(timeout=PATIENCE)
                     self.assertEqual(trainer.returncode, -signal.SIGKILL)
                     self.assertTrue(eventually(lambda: daemon.jobs() == []))
                     with Job([job("driver")], guest(PROGRAMS, daemon.socket)) as other:
@@ -105,7 +105,7 @@ class ElasticDeathsTest(FakeGpuTest):
             for point in ("cuMemCreate:7", "cuMemMap:9", "cuMemUnmap:2"):
                 with self.subTest(point=point):
                     trainer = self.start(daemon, point, more=["--segments"])
-                    trainer.communicate(timeout=60)
+                    trainer.communicate(timeout=PATIENCE)
                     self.assertEqual(trainer.returncode, -signal.SIGKILL)
                     self.assertTrue(eventually(lambda: daemon.jobs() == []))
                     with Job([job("driver")], guest(PROGRAMS, daemon.socket)) as other:
@@ -162,7 +162,7 @@ class ElasticDeathsTest(FakeGpuTest):
         with self.daemon(ROOMY) as daemon:
             trainer = self.paused_within(daemon, "cuMemUnmap:3")
             trainer.kill()
-            trainer.communicate(timeout=60)
+            trainer.communicate(timeout=PATIENCE)
             self.assertTrue(eventually(lambda: daemon.jobs() == []))
             with Job([job("driver")], guest(PROGRAMS, daemon.socket)) as other:
                 self.assertEqual(other.ask("info")["free"], ROOMY - CONTEXT)

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 from fakes import CONTEXT, HERE, MIB, PROGRAMS, ROOT, SMALL, FakeGpuTest, main
-from harness import Daemon, Job, guest
+from harness import PATIENCE, Daemon, Job, guest
 
 RAVENRUN = str(ROOT / "deploy/ravenrun")
 JOB = str(HERE / "elastic_job")
@@ -411,7 +411,7 @@ class ElasticTest(FakeGpuTest):
                 [JOB],
                 input=f"take plain {LARGE}\ntake async {LARGE}\nlaunch fill 0\nquit\n",
                 env=self.environment(RAVENSTORE_INTERCEPT_LOG="stderr", **variables),
-                capture_output=True, text=True, timeout=30, check=True,
+                capture_output=True, text=True, timeout=PATIENCE, check=True,
             )  # fmt: skip
             self.assertEqual(done.stderr.count("the driver serves"), 1, done.stderr)
             self.assertEqual(done.stdout.count('"code": 0'), 3)
@@ -444,7 +444,7 @@ class ElasticTest(FakeGpuTest):
             [RAVENRUN, *words],
             input="quit\n",
             env=os.environ | {"RAVENSTORE_LIB": self.folder.name} | variables,
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
 
     def shown(self, *words, **variables):
@@ -509,7 +509,7 @@ class ElasticTest(FakeGpuTest):
             [RAVENRUN, "--mode=elastic", "--report", JOB],
             input=f"take plain {1024 * MIB // 4}\nlaunch fill 0\nquit\n",
             env=os.environ | {"RAVENSTORE_LIB": self.folder.name},
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True, text=True, timeout=PATIENCE, check=True,
         )  # fmt: skip
         self.assertRegex(
             done.stderr,

@@ -11,7 +11,7 @@ import signal
 import subprocess
 
 from fakes import CONTEXT, HERE, MIB, PROGRAMS, ROOT, SMALL, FakeGpuTest, main
-from harness import Daemon, eventually
+from harness import PATIENCE, Daemon, eventually
 
 RAVENRUN = str(ROOT / "deploy/ravenrun")
 TRAINER = str(HERE / "trainer")
@@ -50,7 +50,7 @@ class ElasticTrainerTest(FakeGpuTest):
 
     def train(self, *words, **options):
         process = self.start(*words, **options)
-        told, said = process.communicate(timeout=120)
+        told, said = process.communicate(timeout=PATIENCE)
         outcome = json.loads(told)
         self.assertEqual(process.returncode, 0, (outcome, said))
         for figure in ("wrong_words", "counted", "wrong_samples", "torn", "code"):
@@ -87,7 +87,7 @@ class ElasticTrainerTest(FakeGpuTest):
         """What ravensim says of the recording."""
         done = subprocess.run(
             [RAVENSIM, "bound", "--json", *words, file],
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
@@ -114,7 +114,7 @@ class ElasticTrainerTest(FakeGpuTest):
                 self.assertEqual(counts, int(unknown or 0))
                 replayed = subprocess.run(
                     [RAVENSIM, "run", "--json", "--budget", "100%", file],
-                    capture_output=True, text=True, timeout=60, check=False,
+                    capture_output=True, text=True, timeout=PATIENCE, check=False,
                 )  # fmt: skip
                 self.assertEqual(replayed.returncode, 0, replayed.stdout + replayed.stderr)
 
@@ -123,7 +123,7 @@ class ElasticTrainerTest(FakeGpuTest):
         script = f"{TRAINER} --steps 2; {TRAINER} --steps 2 & {TRAINER} --steps 2; wait"
         done = subprocess.run(
             [RAVENRUN, "--mode", "elastic", "--record", file, "sh", "-c", script],
-            env=self.environment(), capture_output=True, text=True, timeout=60, check=True,
+            env=self.environment(), capture_output=True, text=True, timeout=PATIENCE, check=True,
         )  # fmt: skip
         paths = [path for _, path, _ in RECORDED.findall(done.stderr)]
         self.assertEqual(len(set(paths)), 3, done.stderr)
@@ -134,7 +134,7 @@ class ElasticTrainerTest(FakeGpuTest):
         named = f"{self.folder.name}/%p.trace"
         subprocess.run(
             [RAVENRUN, "--mode", "elastic", "--record", named, TRAINER, "--steps", "2"],
-            env=self.environment(), capture_output=True, timeout=60, check=True,
+            env=self.environment(), capture_output=True, timeout=PATIENCE, check=True,
         )  # fmt: skip
         made = [name for name in os.listdir(self.folder.name) if re.match(r"\d+\.trace$", name)]
         self.assertEqual(len(made), 1)
@@ -144,7 +144,7 @@ class ElasticTrainerTest(FakeGpuTest):
         job = self.start(*STEPS[:-1], "100000", flags=("--record", file))
         self.assertTrue(eventually(lambda: os.path.exists(file) and os.path.getsize(file) > 20000))
         job.send_signal(signal.SIGKILL)
-        job.communicate(timeout=60)
+        job.communicate(timeout=PATIENCE)
         bound = self.bound(file)
         self.assertGreater(bound["footprint_bytes"], 0)
         self.assertGreater(bound["compute_s"], 0)
@@ -184,7 +184,7 @@ class ElasticTrainerTest(FakeGpuTest):
                 self.assertGreater(figures["peak"], budget - CONTEXT)
         # Without the host's memory it does not fit.
         job = self.start(*STEPS, "--segments", budget=CONTEXT + peak // 2, host="1MiB")
-        told, _ = job.communicate(timeout=120)
+        told, _ = job.communicate(timeout=PATIENCE)
         outcome = json.loads(told)
         self.assertEqual((job.returncode, outcome["call"]), (1, "cuMemCreate"))
 
@@ -199,7 +199,7 @@ class ElasticTrainerTest(FakeGpuTest):
             self.assertTrue(eventually(lambda: self.parts_of_job(daemon) == 0))
             self.assertEqual(daemon.ctl("resume", number).returncode, 0)
             self.assertTrue(eventually(lambda: self.parts_of_job(daemon) > 0))
-            told, said = job.communicate(timeout=120)
+            told, said = job.communicate(timeout=PATIENCE)
         outcome = json.loads(told)
         self.assertEqual((job.returncode, outcome["wrong_words"], outcome["torn"]), (0, 0, 0), said)
 
@@ -213,7 +213,7 @@ class ElasticTrainerTest(FakeGpuTest):
             number = str(eventually(lambda: self.number_of_job(daemon)))
             lowered = daemon.ctl("limits", "--client", number, "--visible-memory", "120MiB")
             self.assertEqual(lowered.returncode, 0, lowered.stderr)
-            told, said = job.communicate(timeout=120)
+            told, said = job.communicate(timeout=PATIENCE)
         outcome = json.loads(told)
         self.assertEqual((job.returncode, outcome["wrong_words"], outcome["torn"]), (0, 0, 0), said)
 
@@ -252,7 +252,7 @@ class ElasticTrainerTest(FakeGpuTest):
             self.assertIn("opaque", [call["name"] for call in device["calls"]])
             self.assertTrue(any("opaque" in words for words in said["advice"]), said["advice"])
             job.kill()
-            job.communicate(timeout=60)
+            job.communicate(timeout=PATIENCE)
             self.assertTrue(eventually(lambda: self.explained(daemon, number) is None))
 
     def test_a_daemon_that_comes_later_explains_a_job_as_well(self):
@@ -265,13 +265,13 @@ class ElasticTrainerTest(FakeGpuTest):
             said = eventually(lambda: (self.explained(daemon, number) or {}).get("elastic"))
             self.assertEqual(len(said), 1)
             job.kill()
-            job.communicate(timeout=60)
+            job.communicate(timeout=PATIENCE)
 
     def test_a_job_that_is_killed_leaves_nothing(self):
         job = self.start(*STEPS[:-1], "1000")
         self.assertTrue(eventually(lambda: b"raven" in self.threads_of(job.pid)))
         job.send_signal(signal.SIGKILL)
-        job.communicate(timeout=60)
+        job.communicate(timeout=PATIENCE)
         self.assertEqual(job.returncode, -signal.SIGKILL)
 
     @staticmethod

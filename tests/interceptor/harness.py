@@ -8,20 +8,14 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-import time
 
-PATIENCE = 30
+sys.path[:0] = [str(pathlib.Path(__file__).absolute().parents[1] / "timing")]
 
+from timing import HANGS_AFTER, eventually  # noqa: E402
 
-def eventually(condition, timeout=PATIENCE):
-    """What `condition` returns once it is true, or its last value when patience ran out."""
-    deadline = time.monotonic() + timeout
-    while True:
-        value = condition()
-        if value or time.monotonic() > deadline:
-            return value
-        time.sleep(0.002)
+PATIENCE = HANGS_AFTER  # with a program of the test's own
 
 
 class Programs:

@@ -12,7 +12,7 @@ import time
 import unittest
 
 from fakes import FAKES, HERE, JOBS, MIB, PROGRAMS, ROOT, SMALL, FakeGpuTest, job, main
-from harness import Daemon, Job, eventually, guest, wrong
+from harness import PATIENCE, Daemon, Job, eventually, guest, wrong
 
 RAVENRUN = str(ROOT / "deploy/ravenrun")
 
@@ -71,7 +71,7 @@ class MannersTest(FakeGpuTest):
                         [job(name)],
                         input="all\ninfo\nfree\nquit\n",
                         env=guest(PROGRAMS, "/nowhere", RAVENSTORE_INTERCEPT_LOG=log),
-                        capture_output=True, text=True, timeout=30, check=True,
+                        capture_output=True, text=True, timeout=PATIENCE, check=True,
                     )  # fmt: skip
                     self.assertEqual(done.stderr.count("no daemon"), 1 if log else 0)
                     if not log:
@@ -90,7 +90,7 @@ class MannersTest(FakeGpuTest):
                 )
                 done = subprocess.run(
                     [job("driver")], input="all\nfree\nquit\n", env=environment,
-                    capture_output=True, text=True, timeout=30, check=True,
+                    capture_output=True, text=True, timeout=PATIENCE, check=True,
                 )  # fmt: skip
                 refused = done.stderr.count(f"no daemon: user {STRANGER} listens at '{path}'")
                 self.assertEqual(refused, 0 if trusted else 1, done.stderr)
@@ -101,7 +101,7 @@ class MannersTest(FakeGpuTest):
             [job("driver")],
             input="quit\n",
             env=guest(PROGRAMS, "", RAVENSTORE_INTERCEPT_LOG="stderr"),
-            capture_output=True, text=True, timeout=30, check=True,
+            capture_output=True, text=True, timeout=PATIENCE, check=True,
         )  # fmt: skip
         self.assertIn("at /run/ravenstore/ravenstore.sock", done.stderr)
 
@@ -119,7 +119,7 @@ class MannersTest(FakeGpuTest):
         done = subprocess.run(
             ["/bin/sh", "-c", "echo $$; python3 -c 'import ssl, ctypes; print(1)'"],
             env=guest(PROGRAMS, "/nowhere", RAVENSTORE_INTERCEPT_LOG="stderr"),
-            capture_output=True, text=True, timeout=30, check=True,
+            capture_output=True, text=True, timeout=PATIENCE, check=True,
         )  # fmt: skip
         self.assertEqual(done.stderr, "")
 
@@ -201,7 +201,7 @@ class MannersTest(FakeGpuTest):
             [RAVENRUN, *words],
             input="all\nfree\nquit\n",
             env=os.environ | {"RAVENSTORE_LIB": str(PROGRAMS.library)} | variables,
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
 
     def test_ravenrun_runs_a_command_and_hands_its_status_on(self):

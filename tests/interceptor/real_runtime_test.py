@@ -8,7 +8,7 @@ import re
 import subprocess
 
 from fakes import HERE, PROGRAMS, FakeGpuTest, main
-from harness import Job, guest
+from harness import PATIENCE, Job, guest
 
 TABLE = "interceptor/hooks.def"
 # What its allocations end in.
@@ -27,7 +27,7 @@ class RealRuntimeTest(FakeGpuTest):
         return subprocess.run(
             [str(HERE / "real_runtime")],
             env=guest(PROGRAMS, "/nowhere", **variables),
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True, text=True, timeout=PATIENCE, check=True,
         ).stdout  # fmt: skip
 
     def test_it_calls_the_driver_through_the_interceptor(self):

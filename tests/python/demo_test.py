@@ -24,7 +24,7 @@ def run_module(module, *arguments, **environment):
         cwd=tempfile.gettempdir(),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=harness.HANGS_AFTER,
     )
 
 

@@ -22,7 +22,7 @@ def run_doctor(*arguments, **environment):
         env={**os.environ, "PYTHONPATH": str(harness.ROOT / "python"), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=harness.HANGS_AFTER,
     )
     answer = json.loads(done.stdout)
     assert answer["healthy"] == (done.returncode == 0)

@@ -6,7 +6,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 import harness
@@ -211,14 +210,14 @@ class RefusalsTest(ScriptCase):
         )
 
     def test_takes_too_long(self):
-        begin = time.monotonic()
+        limit = harness.TimeLimit(60)
         self.assertRefused(
             "made no three steps in 5 seconds: give it less data",
             "import os, threading\nif os.fork() == 0: threading.Event().wait()\n"
             "threading.Event().wait()",
             seconds_max=5,
         )
-        self.assertLess(time.monotonic() - begin, 60)
+        self.assertFalse(limit.is_over())
 
     def test_fails_by_itself(self):
         self.assertRefused("failed with KeyError: 'x': try whether it runs", "{}['x']")

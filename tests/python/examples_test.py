@@ -34,7 +34,7 @@ def run(name, *arguments, first=""):
             },
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=harness.HANGS_AFTER,
         )
 
 

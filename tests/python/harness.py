@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 ROOT = pathlib.Path(__file__).absolute().parents[2]
@@ -18,7 +17,9 @@ BUILT = HERE if (HERE / "client/libravenstore.so").exists() else ROOT / "bazel-b
 CARRIED = os.environ.get("RAVENSTORE_BIN")
 
 sys.dont_write_bytecode = True
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/tidy")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("python", "tests/tidy", "tests/timing")]
+
+from timing import HANGS_AFTER, TimeLimit, eventually  # noqa: E402, F401
 
 LIBRARY = str(pathlib.Path(CARRIED or BUILT / "client") / "libravenstore.so")
 DAEMON = str(pathlib.Path(CARRIED or BUILT / "daemon") / "ravenstored")
@@ -72,25 +73,15 @@ def _await_socket(process, socket, folder):
             os.sched_yield()
 
 
-def eventually(condition, patience=10):
-    """What `condition` returns once it is true, or its last value."""
-    deadline = time.monotonic() + patience
-    while True:
-        value = condition()
-        if value or time.monotonic() > deadline:
-            return value
-        os.sched_yield()
-
-
 def run_python(text, *arguments, **environment):
-    """Runs a program in a Python of its own; its CompletedProcess, after a minute at most."""
+    """Runs a program in a Python of its own; its CompletedProcess."""
     path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, "-c", text, *arguments],
         env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANGS_AFTER,
     )
 
 

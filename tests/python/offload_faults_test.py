@@ -43,7 +43,7 @@ def run(text, **environment):
         env={**os.environ, "PYTHONPATH": path, "OFFLOAD_WAY": WAY, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=harness.HANGS_AFTER,
     )
 
 

@@ -16,7 +16,7 @@ class OptimizerBenchTest(unittest.TestCase):
             + ["--device", "cpu", "--steps", "1"],
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=harness.HANGS_AFTER,
         )
         self.assertEqual(run.returncode, 0, run.stderr)
         figures = {row["name"]: row for row in map(json.loads, run.stdout.splitlines())}

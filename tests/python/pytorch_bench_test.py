@@ -115,7 +115,7 @@ class PartTest(unittest.TestCase):
             + list(flags),
             capture_output=True,
             text=True,
-            timeout=250,
+            timeout=harness.HANGS_AFTER,
         )
         self.assertEqual(run.returncode, 0, run.stderr)
         return {row["name"]: row for row in map(json.loads, run.stdout.splitlines())}

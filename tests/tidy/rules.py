@@ -552,6 +552,58 @@ def constants_are_tuned_or_fixed(tree):
     return found
 
 
+# A test that waits, or looks at the clock.
+TIMED = {
+    CODE: r"\b(?:Eventually|EventuallyWith|TimeLimit|Stretched)\b|\bipc::Now\(\)|_clock::now\(\)",
+    (".py",): r"\b(?:eventually|TimeLimit|stretch)\(|\btime\.(?:monotonic|perf_counter|sleep|time)\(",
+}
+# A limit of its own, which a busy machine reaches.
+OWN_LIMITS = {
+    CODE: r"(?:\bif \(|\|\| )[^;\n]*(?:ipc::Now|_clock::now)\(\) >=? "
+    r"|&& (?:ipc::Now|\S*_clock::now)\(\) < "
+    r"|(?:EXPECT_L[TE]|ASSERT_L[TE]|RAVEN_CHECK)\((?:ipc::Now|\S*_clock::now)\(\)(?: -|,| <)",
+    (".py",): r"\btime\.(?:sleep\(|\w+\(\) >=? )|assertLess(?:Equal)?\(time\.monotonic\(",
+}
+TEST_RULES = ("cc_test", "sh_test", "python_test", "full_sh_test")
+
+
+def sources_of_test(tree, target):
+    """Of a test in Python, which a wrapper may start, its script."""
+    names = target.strings("srcs", "script") + [target.name + ".py"]
+    return [f"{target.package}/{name}" for name in names if f"{target.package}/{name}" in tree.files]
+
+
+def tests_that_wait_are_tagged(tree):
+    """deploy/test --flaky runs the tests that are tagged "timing", and only those, many times."""
+    found = []
+    for target in tree.targets:
+        if folder(target.package) != "tests" or target.rule not in TEST_RULES:
+            continue
+        waits = any(
+            name.endswith(endings) and re.search(pattern, tree.code(name))
+            for name in sources_of_test(tree, target)
+            for endings, pattern in TIMED.items()
+        )
+        tagged = "timing" in target.strings("tags")
+        where = at(f"{target.package}/BUILD", 1, target.name)
+        if waits and not tagged:
+            found.append(f'{where} waits or looks at the clock, but has no tag "timing"')
+        if tagged and not waits:
+            found.append(f'{where} has the tag "timing", but neither waits nor looks at the clock')
+    return found
+
+
+def limits_know_the_load(tree):
+    """A test waits by tests/timing, whose limits are longer on a busy machine."""
+    found = []
+    for endings, pattern in OWN_LIMITS.items():
+        names = [n for n in ours(tree, *endings) if n.startswith("tests/")]
+        # The helper itself, and programs that are measured or last for a while.
+        names = [n for n in names if not n.startswith(("tests/timing/", "tests/tidy/"))]
+        found += lines_matching(tree, names, pattern, "a limit of its own, not tests/timing's: {}")
+    return found
+
+
 RULES = [
     floors_include_downwards,
     core_is_pure,
@@ -569,6 +621,8 @@ RULES = [
     functions_are_short,
     constants_are_tuned_or_fixed,
     words_are_allowed,
+    tests_that_wait_are_tagged,
+    limits_know_the_load,
     no_place_of_one_machine,
     headers_say_what_they_are,
     pages_name_what_is_there,

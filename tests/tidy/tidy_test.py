@@ -127,6 +127,21 @@ PLANTED = {
         ("core/a.h", "+using namespace std;\n", "not in a header"),
         ("core/a.h", "+// TO" + "DO: later\n", "names its issue"),
     ],
+    rules.tests_that_wait_are_tagged: [
+        ("tests/core/a_test.cc", "+bool b = Eventually(F);\n", "a_test waits or looks at the clock"),
+        ("tests/core/BUILD", 'cc_test(name = "b", tags = ["timing"])\n', "b has the tag"),
+        (
+            "tests/core/BUILD",
+            'python_test(name = "c", script = "a_test.cc", tags = ["timing"])\n',
+            "neither waits nor",
+        ),
+    ],
+    rules.limits_know_the_load: [
+        ("tests/core/a_test.cc", "+  if (ipc::Now() >= end) return false;\n", "if (ipc::Now() >="),
+        ("tests/core/a_test.cc", "+EXPECT_LT(ipc::Now() - a, b);\n", "EXPECT_LT(ipc::Now() -"),
+        ("tests/core/a.py", "time.sl" + "eep(1)\n", "time.sleep("),
+        ("tests/core/a.py", "assertLess(time.monotonic() - a, 2)\n", "assertLess("),
+    ],
     rules.no_place_of_one_machine: [
         ("core/a.cc", '+const char* p = "/home' + '/someone/x";\n', "a path of one machine"),
         ("deploy/x", "curl http:" + "//example.org\n", "no host"),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/types.h"
+#include "tests/timing/timing.h"
 #include "tests/transport/testing.h"
 #include "transport/transport.h"
 
@@ -37,15 +38,9 @@ class TestPair {
   EchoService near_service;
   EchoService far_service;
 
-  // Whether `condition` holds within `most`.
-  bool Eventually(const std::function<bool()>& condition,
-                  core::Duration most = std::chrono::seconds(60)) {
-    const core::Tick end = Now() + most;
-    while (!condition()) {
-      if (Now() >= end) return false;
-      Step();
-    }
-    return true;
+  bool Eventually(const std::function<bool()>& condition) {
+    return EventuallyWith(
+        condition, [this] { Step(); }, kTestPatience);
   }
 };
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "ipc/clock.h"
+#include "tests/timing/timing.h"
 #include "tests/transport/proxy.h"
 #include "tests/transport/testing.h"
 
@@ -43,13 +44,11 @@ class UcxTest : public testing::Test {
     return client_->Connect("server", server_->address(), core::kNever).value();
   }
   bool Eventually(const std::function<bool()>& condition) {
-    const core::Tick end = ipc::Now() + seconds(30);
-    while (!condition()) {
-      if (ipc::Now() >= end) return false;
+    const auto step = [this] {
       if (client_) client_->Poll(core::Tick{});
       server_->Poll(core::Tick{});
-    }
-    return true;
+    };
+    return EventuallyWith(condition, step, kTestPatience);
   }
   core::Error Refused(UcxOptions options) {
     const auto opened = OpenUcx(std::move(options), &service_);

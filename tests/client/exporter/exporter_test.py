@@ -11,18 +11,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 import urllib.error
 import urllib.request
 
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path.cwd()
-sys.path[:0] = [str(ROOT / "tests/tidy")]
+sys.path[:0] = [str(ROOT / "tests/tidy"), str(ROOT / "tests/timing")]
+
+from timing import HANGS_AFTER, TimeLimit  # noqa: E402
+
 EXPORTER = ROOT / "client/exporter/ravenstore-exporter"
 DAEMON = ROOT / "daemon/ravenstored"
 MONITORING = ROOT / "deploy/monitoring"
-WAIT_S = 60
 
 
 def free_port():
@@ -49,13 +50,15 @@ def running(command):
 
 def fetch(port, process):
     """The metrics' text, as soon as it is served."""
-    deadline = time.monotonic() + WAIT_S
+    limit = TimeLimit(60)
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as page:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{port}/metrics", timeout=HANGS_AFTER
+            ) as page:
                 return page.read().decode()
         except (urllib.error.URLError, ConnectionError):
-            if process.poll() is not None or time.monotonic() > deadline:
+            if process.poll() is not None or limit.is_over():
                 raise
 
 
@@ -96,11 +99,11 @@ etcd = ["http://127.0.0.1:{free_port()}"]
     def served_by_a_daemon(self, *flags):
         """What is served once the daemon answers."""
         with self.daemon(), self.exporter(*flags) as exporter:
-            deadline = time.monotonic() + WAIT_S
+            limit = TimeLimit(60)
             while "\nravenstore_up 1\n" not in (text := fetch(self.port, exporter)):
-                self.assertLess(time.monotonic(), deadline, text)
+                self.assertFalse(limit.is_over(), text)
             exporter.send_signal(signal.SIGTERM)
-            self.assertEqual(exporter.wait(WAIT_S), 0)
+            self.assertEqual(exporter.wait(HANGS_AFTER), 0)
         return text
 
     def test_serves_a_daemon_and_ends_at_a_signal(self):
@@ -118,14 +121,14 @@ etcd = ["http://127.0.0.1:{free_port()}"]
             taken.bind(("127.0.0.1", self.port))
             taken.listen()
             with self.exporter() as exporter:
-                _, said = exporter.communicate(timeout=WAIT_S)
+                _, said = exporter.communicate(timeout=HANGS_AFTER)
                 self.assertEqual(exporter.returncode, 1)
                 self.assertIn(f'cannot listen on "127.0.0.1:{self.port}"', said)
 
     def test_wrong_usage_has_its_own_exit_code(self):
         for flags in (["--users", "all"], ["--timeout", "0"], ["--nonsense"]):
             with running([EXPORTER, *flags]) as exporter:
-                exporter.communicate(timeout=WAIT_S)
+                exporter.communicate(timeout=HANGS_AFTER)
                 self.assertEqual(exporter.returncode, 2, flags)
 
     def test_the_dashboard_and_the_rules_ask_for_what_is_served(self):
