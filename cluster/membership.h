@@ -193,9 +193,11 @@ class Membership {
     bool reachable = false;
     bool failing = false;
     bool taken = false;  // by another node
+    bool strange = false;
     bool operator==(const Shown&) const = default;
   };
   Shown shown_;
+  bool strange_ = false;  // keys came that do not begin with the prefix
   core::Tick shown_since_{};
 };
 
