@@ -147,6 +147,8 @@ class Membership {
   void TellStatus();
   std::string RegistrationWords() const;
   std::string StoreWords() const;
+  // Of the node whose record is at `key`. Nothing: the key is outside the prefix, or names no node.
+  std::optional<std::string> NameIn(const std::string& key);
 
   const MembershipOptions options_;
   const std::string key_;

@@ -16,7 +16,8 @@ core::Result<Address> ParseAddress(std::string_view text) {
   // getaddrinfo takes larger numbers, modulo 65,536.
   uint16_t number = 0;
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (!port.empty() && (error != std::errc() || end != port.data() + port.size())) {
+  const bool is_number = error != std::errc::invalid_argument && end == port.data() + port.size();
+  if (is_number && error == std::errc::result_out_of_range) {
     return core::Error{core::ErrorCode::kInvalidArgument,
                        "\"" + std::string(text) + "\" has no port between 0 and 65535"};
   }
@@ -25,7 +26,7 @@ core::Result<Address> ParseAddress(std::string_view text) {
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (host.empty() || port.empty() ||
+  if (host.empty() || !is_number ||
       ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) {
     return core::Error{core::ErrorCode::kInvalidArgument,
                        "\"" + std::string(text) + "\" is no numeric address with a port"};

@@ -60,9 +60,14 @@ TEST(ProtocolTest, ALeaseBeyondAllSenseIsRefused) {
 // The tables of both ends have each slot once.
 TEST(ProtocolTest, AListWithOneSlotTwiceIsRefused) {
   const SlotRef slot{};
-  EXPECT_TRUE(DecodeBorrow(Encode(BorrowAnswer{.slots = {slot}})).ok());
-  EXPECT_FALSE(DecodeBorrow(Encode(BorrowAnswer{.slots = {slot, slot}})).ok());
-  EXPECT_FALSE(DecodeRenew(Encode(RenewAnswer{.slots = {{slot}, {slot}}})).ok());
+  EXPECT_TRUE(
+      DecodeBorrow(Encode(BorrowAnswer{.lease = std::chrono::seconds(5), .slots = {slot}})).ok());
+  EXPECT_FALSE(
+      DecodeBorrow(Encode(BorrowAnswer{.lease = std::chrono::seconds(5), .slots = {slot, slot}}))
+          .ok());
+  EXPECT_FALSE(
+      DecodeRenew(Encode(RenewAnswer{.lease = std::chrono::seconds(5), .slots = {{slot}, {slot}}}))
+          .ok());
   EXPECT_TRUE(DecodeRequest(Encode(RenewRequest{.slots = {slot}})).ok());
   EXPECT_FALSE(DecodeRequest(Encode(RenewRequest{.slots = {slot, slot}})).ok());
   EXPECT_FALSE(DecodeRequest(Encode(RecallRequest{.slots = {{slot}, {slot}}})).ok());
