@@ -18,6 +18,7 @@ using core::Result;
 using nlohmann::json;
 
 constexpr size_t kQuotedMax = 120;
+constexpr auto kReplaced = json::error_handler_t::replace;  // what is no UTF-8
 
 std::string Base64(std::string_view bytes) {
   // The length, and the zero that OpenSSL appends.
@@ -92,17 +93,23 @@ bool ReadBytes(const json& object, const char* key, std::string* bytes) {
   return read.has_value();
 }
 
+// Revisions count changes from 1 on. Those that a store can reach leave room for sums.
+bool ReadRevision(const json& object, const char* key, int64_t* revision) {
+  constexpr int64_t kRevisionMax = int64_t{1} << 62;
+  return ReadNumber(object, key, revision) && *revision >= 0 && *revision <= kRevisionMax;
+}
+
 bool ReadStamp(const json& answer, Stamp* stamp) {
   const json& header = At(answer, "header");
   return ReadNumber(header, "cluster_id", &stamp->store) && stamp->store != 0 &&
-         ReadNumber(header, "revision", &stamp->revision) && stamp->revision >= 0;
+         ReadRevision(header, "revision", &stamp->revision);
 }
 
 bool ReadKeyValue(const json& object, KeyValue* value) {
   int64_t lease = 0;
   const bool right = object.is_object() && ReadBytes(object, "key", &value->key) &&
                      ReadBytes(object, "value", &value->value) &&
-                     ReadNumber(object, "mod_revision", &value->modified) &&
+                     ReadRevision(object, "mod_revision", &value->modified) &&
                      ReadNumber(object, "lease", &lease);
   value->lease = StoreLease{lease};
   return right;
@@ -119,7 +126,42 @@ bool ReadRangeInto(const json& answer, RangeRead* read) {
   return true;
 }
 
+// Ends the reading of a text that nests deeper, or has more values, than any answer of etcd's. As
+// JSON values in memory such a text takes many times its length.
+class Bounds final : public nlohmann::json_sax<json> {
+ public:
+  bool null() override { return Count(); }
+  bool boolean(bool) override { return Count(); }
+  bool number_integer(number_integer_t) override { return Count(); }
+  bool number_unsigned(number_unsigned_t) override { return Count(); }
+  bool number_float(number_float_t, const string_t&) override { return Count(); }
+  bool string(string_t&) override { return Count(); }
+  bool binary(binary_t&) override { return false; }
+  bool key(string_t&) override { return Count(); }
+  bool start_object(std::size_t) override { return Begin(); }
+  bool start_array(std::size_t) override { return Begin(); }
+  bool end_object() override { return End(); }
+  bool end_array() override { return End(); }
+  bool parse_error(std::size_t, const std::string&, const json::exception&) override {
+    return false;
+  }
+
+ private:
+  static constexpr int kDepthMax = 16;
+  static constexpr int kValuesMax = 1 << 18;  // of some 20,000 nodes, keys included
+
+  bool Count() { return ++values_ <= kValuesMax; }
+  bool Begin() { return ++depth_ <= kDepthMax && Count(); }
+  bool End() { return --depth_, true; }
+
+  int depth_ = 0;
+  int values_ = 0;
+};
+
+// A discarded value where the text is no JSON, or beyond the bounds.
 json Parse(std::string_view text) {
+  Bounds bounds;
+  if (!json::sax_parse(text, &bounds)) return json(json::value_t::discarded);
   return json::parse(text, nullptr, false);
 }
 
@@ -144,7 +186,8 @@ std::optional<Error> ErrorIn(const json& answer) {
   const json& error = At(answer, "error");
   if (error.is_null()) return std::nullopt;
   const json& text = error.is_string() ? error : At(error, "message");
-  const std::string message = text.is_string() ? text.get<std::string>() : error.dump();
+  const std::string message =
+      text.is_string() ? text.get<std::string>() : error.dump(-1, ' ', false, kReplaced);
   int64_t code = 0;
   if (!(error.is_string() ? ReadNumber(answer, "code", &code)
                           : ReadNumber(error, "grpc_code", &code))) {
@@ -243,7 +286,7 @@ Result<LeaseAnswer> ReadGrant(std::string_view text) {
   int64_t seconds = 0;
   constexpr int64_t kSecondsMax = 9'000'000'000;  // etcd's
   if (!ReadNumber(answer, "ID", &lease) || !ReadNumber(answer, "TTL", &seconds) || lease == 0 ||
-      seconds > kSecondsMax) {
+      seconds < 0 || seconds > kSecondsMax) {
     return NoSense(text);
   }
   read.lease = StoreLease{lease};

@@ -20,6 +20,10 @@ using transport::ConnectionId;
 using transport::IncomingCall;
 using transport::Sink;
 
+// Loans of one home's name at once, with keys of their own: a node that lost its key may begin anew
+// before its lease expired.
+constexpr size_t kStartsMax = 2;
+
 Error NoLoan() {
   return {ErrorCode::kWrongState, "no loan is open on this connection"};
 }
@@ -184,6 +188,18 @@ void Lender::EndOlderTransfers(const Loan& loan) {
   }
 }
 
+bool Lender::IsFull(const std::string& home) const {
+  std::set<std::string_view> homes;
+  for (const auto& [key, loan] : loans_) homes.insert(key.home);
+  return homes.size() >= options_.homes_max && !homes.contains(home);
+}
+
+size_t Lender::StartsOf(const std::string& home, const PublicKey& but) const {
+  return static_cast<size_t>(std::ranges::count_if(loans_, [&](const auto& other) {
+    return other.first.home == home && other.second.key != but && !IsExpired(other.second);
+  }));
+}
+
 Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request) {
   const std::string home = calls_.at(call).node;
   Opening& opening = openings_[call.connection];
@@ -211,8 +227,12 @@ Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request
       found != loans_.end() && found->second.key != request.key) {
     return refuse(ErrorCode::kPermission, "knows " + home + " by another key");
   }
-  if (loans_.size() >= options_.homes_max && !loans_.contains(key)) {
-    return refuse(ErrorCode::kLimit, "lends to as many nodes as it may");
+  if (!loans_.contains(key)) {
+    if (IsFull(home)) return refuse(ErrorCode::kLimit, "lends to as many nodes as it may");
+    if (StartsOf(home, request.key) >= kStartsMax) {
+      return refuse(ErrorCode::kLimit, "lends to other starts of " + home +
+                                           ", with other keys, whose leases have not expired");
+    }
   }
   std::vector<LoanKey> predecessors;
   for (const auto& [other, loan] : loans_) {
@@ -309,7 +329,13 @@ Result<transport::Answer> Lender::Answer(CallId call, const ReadRequest& request
 // ---- Slots
 
 uint32_t Lender::MayLend(const LoanKey& key) const {
-  const uint32_t has = static_cast<uint32_t>(loans_.at(key).slots.size());
+  // All that go by the home's name, with whatever key: else a node would have a share for each key.
+  uint32_t has = 0;
+  for (const auto& [other, loan] : loans_) {
+    if (other == key || (other.home == key.home && !IsExpired(loan))) {
+      has += static_cast<uint32_t>(loan.slots.size());
+    }
+  }
   const uint32_t cap = std::min(options_.home_slots_max, kSlotsMax);
   const uint32_t rest = cap > has ? cap - has : 0;
   if (Has(Planted::kLendsDuringRecall)) return rest;

@@ -44,8 +44,8 @@ class Lender {
     Sizes sizes = {};
     core::Duration lease = std::chrono::seconds(5);
     core::Duration keep_expired = std::chrono::minutes(1);
-    uint32_t home_slots_max = kSlotsMax;  // of one home
-    uint32_t homes_max = 64;
+    uint32_t home_slots_max = kSlotsMax;  // of one home, by its name
+    uint32_t homes_max = 64;              // by name
     // How long a home has to empty recalled slots: so long for each GiB, and at least so long.
     core::Duration recall_each_gib = std::chrono::seconds(1);
     core::Duration recall_least = std::chrono::seconds(1);
@@ -167,6 +167,10 @@ class Lender {
   core::Result<Open> OpenBy(transport::ConnectionId connection);
   // Whether that home has opened by a later challenge.
   bool IsLate(const std::string& home, const PublicKey& key, const Opening& opening) const;
+  // Whether as many other nodes, by name, have loans as may.
+  bool IsFull(const std::string& home) const;
+  // Loans of the home under other keys than `but` whose leases have not expired.
+  size_t StartsOf(const std::string& home, const PublicKey& but) const;
   void EndOlderTransfers(const Loan& loan);
   bool IsExpired(const Loan& loan) const { return options_.lease_clock() >= loan.expires; }
   static bool IsMeant(const Slot& slot, SlotRef ref);

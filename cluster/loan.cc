@@ -58,7 +58,10 @@ void Loan::Connect() {
 
 void Loan::Disconnect(const Error& why) {
   open_ = false;
-  connect_at_ = std::max(connect_at_, Now() + options_.backoff_least);
+  // A lender that breaks the protocol would do so again at once.
+  const bool is_malformed = why.code == ErrorCode::kCorrupt;
+  const Duration pause = is_malformed ? options_.backoff_most : options_.backoff_least;
+  connect_at_ = std::max(connect_at_, Now() + pause);
   if (connection_) transport_->Close(*std::exchange(connection_, std::nullopt));
   Refused(why);
 }
@@ -191,6 +194,8 @@ void Loan::OnRecall(const RecallRequest& request) {
     const Duration left = std::min<Duration>(held.left, std::chrono::hours(1));
     listener_->OnRecalled(this, held.slot, Now() + left * 9 / 10);
   }
+  // The listener may have given some of them back.
+  std::erase_if(gone, [this](const SlotRef& slot) { return !slots_.contains(slot); });
   Lose(std::move(gone), {ErrorCode::kLost, "the lender " + lender_ + " took it back"});
 }
 
@@ -232,12 +237,14 @@ void Loan::Borrow(Tick deadline, std::function<void(Result<SlotRef>)> done) {
       std::min(deadline, Now() + options_.call_timeout),
       [this, number, sent, done = std::move(done)](const Result<std::string>& answer) {
         borrowing_.erase(number);
-        Result<BorrowAnswer> borrowed =
-            answer.ok() ? DecodeBorrow(*answer) : Result<BorrowAnswer>(answer.error());
+        const Result<BorrowAnswer> borrowed = answer.ok() ? ReadBorrow(*answer) : answer.error();
         if (!borrowed.ok() || borrowed->slots.empty()) {
           offered_ = 0;
           // What it may have reserved all the same is free once it is told that nobody took it.
           if (!borrowed.ok()) TellReleased();
+          if (!borrowed.ok() && borrowed.error().code == ErrorCode::kCorrupt) {
+            Disconnect(borrowed.error());
+          }
           return done(borrowed.ok() ? Error{ErrorCode::kOutOfMemory, lender_ + " lends no more"}
                                     : borrowed.error());
         }
@@ -250,6 +257,17 @@ void Loan::Borrow(Tick deadline, std::function<void(Result<SlotRef>)> done) {
         if (!was_usable && usable()) listener_->OnUsable(this);
         done(slot);
       });
+}
+
+Result<BorrowAnswer> Loan::ReadBorrow(const std::string& answer) const {
+  RAVEN_ASSIGN_OR_RETURN(BorrowAnswer borrowed, DecodeBorrow(answer));
+  if (borrowed.slots.size() > 1 ||
+      (!borrowed.slots.empty() && slots_.contains(borrowed.slots.front()))) {
+    return Error{
+        ErrorCode::kCorrupt,
+        "the lender " + lender_ + " lent a slot that this node has already, or more than one"};
+  }
+  return borrowed;
 }
 
 void Loan::TellReleased() {

@@ -141,6 +141,8 @@ class Loan {
   void OnOpenAnswer(const Incarnation& lender, const core::Result<std::string>& answer);
   void Renew();
   void OnRenewAnswer(const Renewal& renewal, const core::Result<std::string>& answer);
+  // One slot that is not among slots(), or none. Errors: kCorrupt.
+  core::Result<BorrowAnswer> ReadBorrow(const std::string& answer) const;
   // Slots are not the home's any more, or may be reserved for it and never were.
   void TellReleased();
   bool OwesWord() const { return told_ != released_; }

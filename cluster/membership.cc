@@ -49,6 +49,16 @@ Membership::~Membership() {
   store_.Unwatch(watch_);
 }
 
+std::optional<std::string> Membership::NameIn(const std::string& key) {
+  if (!key.starts_with(options_.prefix)) {
+    strange_ = true;
+    return std::nullopt;
+  }
+  std::string name = key.substr(options_.prefix.size());
+  if (!transport::IsNodeName(name)) return std::nullopt;
+  return name;
+}
+
 template <typename T>
 Told<T> Membership::Telling(void (Membership::*told)(const Result<T>&)) {
   return [this, told, alive = std::weak_ptr<int>(alive_)](const Result<T>& result) {
@@ -126,14 +136,13 @@ void Membership::OnRead(const Result<RangeRead>& read) {
   std::vector<NodeTable::Entry> entries;
   std::optional<KeyValue> own;
   for (const KeyValue& value : read->values) {
-    const std::string name = value.key.substr(options_.prefix.size());
     if (value.key == key_) {
       own = value;
-    } else if (transport::IsNodeName(name)) {
-      entries.push_back({name, value.value});
+    } else if (const auto name = NameIn(value.key)) {
+      entries.push_back({*name, value.value});
       // It grew again before anybody looked: what is older than the view contradicts it.
       restored |= value.modified <= seen_.revision && !table_.overflowed() &&
-                  !table_.Says(name, value.value);
+                  !table_.Says(*name, value.value);
     }
   }
   table_.Replace(entries, now_);
@@ -172,9 +181,9 @@ void Membership::OnWatch(const Result<Changes>& changes) {
       SetOwn(change.deleted ? std::nullopt : std::optional(value), value.modified);
       continue;
     }
-    const std::string name = value.key.substr(options_.prefix.size());
-    if (!transport::IsNodeName(name)) continue;
-    table_.Update(name, change.deleted ? std::nullopt : std::optional(value.value), now_);
+    const auto name = NameIn(value.key);
+    if (!name) continue;
+    table_.Update(*name, change.deleted ? std::nullopt : std::optional(value.value), now_);
   }
   if (changes->changes.empty()) Compare(changes->at, seen_.revision);
 }
@@ -337,7 +346,8 @@ void Membership::TellStatus() {
   const Shown now{.registered = IsRegistered(),
                   .reachable = heard_ && !IsFailing(),
                   .failing = IsFailing(),
-                  .taken = FindHolder() == Holder::kOther};
+                  .taken = FindHolder() == Holder::kOther,
+                  .strange = strange_};
   if (now == shown_) return;
   shown_ = now;
   shown_since_ = now_;
@@ -373,6 +383,7 @@ std::string Membership::StoreWords() const {
   } else {
     words += heard_ ? " answers" : " is being asked";
   }
+  if (strange_) words += "; it answered with keys that were not asked for, which are ignored";
   if (table_.overflowed()) {
     words += "; more nodes are registered there than the " +
              std::to_string(options_.table.nodes_max) + " that are looked at";

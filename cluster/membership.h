@@ -147,6 +147,8 @@ class Membership {
   void TellStatus();
   std::string RegistrationWords() const;
   std::string StoreWords() const;
+  // Of the node whose record is at `key`. Nothing: the key is outside the prefix, or names no node.
+  std::optional<std::string> NameIn(const std::string& key);
 
   const MembershipOptions options_;
   const std::string key_;
@@ -193,9 +195,11 @@ class Membership {
     bool reachable = false;
     bool failing = false;
     bool taken = false;  // by another node
+    bool strange = false;
     bool operator==(const Shown&) const = default;
   };
   Shown shown_;
+  bool strange_ = false;  // keys came that do not begin with the prefix
   core::Tick shown_since_{};
 };
 

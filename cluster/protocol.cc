@@ -1,10 +1,12 @@
 #include "cluster/protocol.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace ravenstore::cluster {
 namespace {
@@ -100,6 +102,22 @@ class Writer {
   std::string bytes_;
 };
 
+const SlotRef& SlotOf(const SlotRef& slot) {
+  return slot;
+}
+const SlotRef& SlotOf(const HeldSlot& held) {
+  return held.slot;
+}
+
+// A sender has each slot once. Receivers would count a slot that comes twice as two.
+bool NamesOneTwice(const auto& list) {
+  std::vector<SlotRef> slots;
+  slots.reserve(list.size());
+  for (const auto& item : list) slots.push_back(SlotOf(item));
+  std::ranges::sort(slots);
+  return std::ranges::adjacent_find(slots) != slots.end();
+}
+
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
@@ -130,6 +148,7 @@ class Reader {
     Take(count);
     ok_ &= count <= kSlotsMax;
     for (uint32_t i = 0; ok_ && i < count; ++i) Take(list.emplace_back());
+    ok_ &= !NamesOneTwice(list);
   }
 
  private:

@@ -49,11 +49,13 @@ void FillCluster(const Cluster::View& view, core::Bytes piece, bool with_nodes,
   }
   for (const cluster::Lender::HomeView& home : view.homes) {
     proto::NodeUse& node = nodes[home.home];
-    node.set_lent((piece * home.slots).count());
-    node.set_recalled((piece * home.recalled).count());
-    node.set_lent_lease_left_ns(home.lease_left.count());
-    node.set_written_here(home.written.count());
-    node.set_read_here(home.read.count());
+    // A node that lost its key has a loan for each start until the earlier lease expires.
+    node.set_lent(node.lent() + (piece * home.slots).count());
+    node.set_recalled(node.recalled() + (piece * home.recalled).count());
+    node.set_lent_lease_left_ns(
+        std::max<int64_t>(node.lent_lease_left_ns(), home.lease_left.count()));
+    node.set_written_here(node.written_here() + home.written.count());
+    node.set_read_here(node.read_here() + home.read.count());
   }
   for (auto& [name, node] : nodes) {
     node.set_name(name);

@@ -20,6 +20,10 @@ struct Address {
 // Errors: kInvalidArgument.
 core::Result<Address> ParseAddress(std::string_view text);
 
+// As ParseAddress, of an address that this node listens at and names to others. Errors:
+// kInvalidArgument, also for 0.0.0.0 and [::], at which no other node reaches this one.
+core::Result<Address> ParseOwnAddress(std::string_view text);
+
 // As ParseAddress reads it.
 std::string FormatAddress(const Address& address);
 

@@ -221,7 +221,7 @@ Status TlsSocket::Open() {
   uint32_t none = 0;
   Watch(wake_.get(), kWakeEvent, EPOLLIN, &none);
   if (options_.listen.empty()) return core::Ok();
-  RAVEN_ASSIGN_OR_RETURN(Address address, ParseAddress(options_.listen));
+  RAVEN_ASSIGN_OR_RETURN(Address address, ParseOwnAddress(options_.listen));
   RAVEN_ASSIGN_OR_RETURN(listener_, ListenAt(address));
   ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address.bytes), &address.length);
   address_ = FormatAddress(address);

@@ -273,7 +273,7 @@ Status Ucx::MakeWorker() {
 }
 
 Status Ucx::Listen() {
-  RAVEN_ASSIGN_OR_RETURN(Address address, ParseAddress(options_.listen));
+  RAVEN_ASSIGN_OR_RETURN(Address address, ParseOwnAddress(options_.listen));
   ucp_listener_params_t params{};
   params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
   params.sockaddr = {.addr = address.get(), .addrlen = address.length};

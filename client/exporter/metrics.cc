@@ -1,7 +1,9 @@
 #include "client/exporter/metrics.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -215,7 +217,15 @@ void AddUsers(const ctl::Snapshot& now, const NameOfUser& name_of, Families* to)
   for (const auto& [name, user] : users) to->Add(user.jobs, {{"user", name}});
 }
 
-void AddJobs(const std::vector<proto::LegacyJob>& jobs, Families* to) {
+// Figures of jobs stand on pages that their users can write: two huge ones would wrap to a small
+// sum.
+void AddCapped(uint64_t more, uint64_t* sum) {
+  if (__builtin_add_overflow(*sum, more, sum)) *sum = std::numeric_limits<uint64_t>::max();
+}
+
+// `devices`: those of the store. What jobs call by any other name is one series, "other".
+void AddJobs(const std::vector<proto::LegacyJob>& jobs, const std::set<std::string>& devices,
+             Families* to) {
   std::map<std::string, uint64_t> by_mode;
   std::map<std::string, std::pair<uint64_t, uint64_t>> by_device;  // used, served by the store
   uint64_t waiting = 0, paused = 0;
@@ -224,8 +234,9 @@ void AddJobs(const std::vector<proto::LegacyJob>& jobs, Families* to) {
     waiting += job.waiting() > 0 ? 1 : 0;
     paused += job.paused() ? 1 : 0;
     for (const proto::LegacyDevice& device : job.devices()) {
-      by_device[device.uuid()].first += device.used();
-      by_device[device.uuid()].second += device.served();
+      auto& sums = by_device[devices.contains(device.uuid()) ? device.uuid() : "other"];
+      AddCapped(device.used(), &sums.first);
+      AddCapped(device.served(), &sums.second);
     }
   }
   to->Gauge("jobs", "Under the interceptor.");
@@ -315,7 +326,9 @@ std::vector<MetricFamily> MetricsOf(const std::optional<Seen>& seen, const NameO
   AddDevices(*seen, /*with_processes=*/name_of != nullptr, &made);
   AddCluster(*seen, &made);
   AddWork(seen->now.stats, &made);
-  AddJobs(seen->now.jobs, &made);
+  std::set<std::string> devices;
+  for (const proto::Device& device : seen->welcome.devices()) devices.insert(device.uuid());
+  AddJobs(seen->now.jobs, devices, &made);
   AddEstimates(seen->now.records, &made);
   if (name_of) AddUsers(seen->now, name_of, &made);
   return made.Take();

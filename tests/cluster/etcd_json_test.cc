@@ -136,6 +136,34 @@ TEST(EtcdJsonTest, KnowsTheVersionsThatLoseData) {
   EXPECT_EQ(Warning("3.4.23"), "");
 }
 
+// As values in memory these would take many times their length.
+TEST(EtcdJsonTest, TextsThatNestDeeplyOrHaveTooManyValuesAreRefused) {
+  const auto nested = [](size_t depth) {
+    return With(R"("kvs":[],"x":)" + std::string(depth, '[') + std::string(depth, ']'));
+  };
+  EXPECT_TRUE(ReadRange(nested(8)).ok());
+  EXPECT_FALSE(ReadRange(nested(20)).ok());
+  EXPECT_FALSE(ReadRange(nested(1000)).ok());
+  EXPECT_FALSE(ReadRange(std::string(1 << 20, '[')).ok());
+  const auto wide = [](size_t values) {
+    std::string list = "0";
+    for (size_t i = 1; i < values; ++i) list += ",0";
+    return With(R"("kvs":[],"x":[)" + list + "]");
+  };
+  EXPECT_TRUE(ReadRange(wide(100'000)).ok());
+  EXPECT_FALSE(ReadRange(wide(300'000)).ok());
+}
+
+TEST(EtcdJsonTest, RevisionsAndTimesThatNoStoreReachesAreRefused) {
+  EXPECT_FALSE(ReadRange(R"({"header":{"cluster_id":"1","revision":"9223372036854775807"}})").ok());
+  EXPECT_FALSE(ReadGrant(With(R"("ID":"12","TTL":"-5")")).ok());
+}
+
+// An error's text is quoted even where it is no UTF-8.
+TEST(EtcdJsonTest, AnErrorOfOtherBytesIsQuoted) {
+  EXPECT_FALSE(Refusal(503, "{\"error\":{\"x\":\"\xff\"}}").message.empty());
+}
+
 // Whatever comes, it is read or refused, and what is read again says the same.
 TEST(EtcdJsonTest, DamagedAnswersAreRefusedOrRead) {
   constexpr uint32_t kSeed = 33;

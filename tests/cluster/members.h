@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -91,6 +92,7 @@ class Members {
     predecessors[incarnation] = options.predecessors;
     member->events = std::make_unique<MemberEvents>();
     member->client = store.Connect(member->id);
+    if (wrap) member->client = wrap(std::move(member->client));
     member->membership =
         std::make_unique<Membership>(options, member->client.get(), member->events.get());
     ++starts[member->name];
@@ -121,6 +123,8 @@ class Members {
   FakeStore store;
   std::mt19937_64 random;
   MembershipOptions base = {.self = {}};
+  // What stands between a node and its client of the store, if anything.
+  std::function<std::unique_ptr<KeyValues>(std::unique_ptr<KeyValues>)> wrap = {};
   std::vector<std::unique_ptr<Member>> all;
   std::map<Incarnation, std::vector<Incarnation>> predecessors;
   std::map<std::string, size_t> starts;  // by name

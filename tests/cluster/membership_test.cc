@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cluster/members.h"
@@ -449,6 +452,68 @@ TEST_F(MembershipTest, ForeignKeysAreNoNodes) {
   StartThree();
   members_.RunFor(minutes(1));
   ExpectNoEvent();
+}
+
+// A store that adds keys to its answers that nobody asked for, among them one that is shorter than
+// the prefix.
+class StrangeKeys final : public KeyValues {
+ public:
+  explicit StrangeKeys(std::unique_ptr<KeyValues> store) : store_(std::move(store)) {}
+
+  void Range(std::string prefix, size_t most, core::Tick deadline, Told<RangeRead> told) override {
+    store_->Range(std::move(prefix), most, deadline,
+                  [told = std::move(told)](core::Result<RangeRead> read) {
+                    if (read.ok()) {
+                      for (const char* key : kKeys) read->values.push_back({.key = key});
+                    }
+                    told(std::move(read));
+                  });
+  }
+  void CompareAndSet(Write write, core::Tick deadline, Told<WriteAnswer> told) override {
+    store_->CompareAndSet(std::move(write), deadline, std::move(told));
+  }
+  void Grant(core::Duration duration, core::Tick deadline, Told<LeaseAnswer> told) override {
+    store_->Grant(duration, deadline, std::move(told));
+  }
+  void KeepAlive(StoreLease lease, core::Tick deadline, Told<LeaseAnswer> told) override {
+    store_->KeepAlive(lease, deadline, std::move(told));
+  }
+  void Revoke(StoreLease lease, core::Tick deadline, Told<core::Done> told) override {
+    store_->Revoke(lease, deadline, std::move(told));
+  }
+  WatchId Watch(std::string prefix, int64_t from, core::Tick deadline,
+                Told<Changes> told) override {
+    return store_->Watch(
+        std::move(prefix), from, deadline, [told = std::move(told)](core::Result<Changes> changes) {
+          if (changes.ok() && !changes->changes.empty()) {
+            for (const char* key : kKeys) {
+              changes->changes.push_back({.now = {.key = key, .modified = changes->at.revision}});
+            }
+          }
+          told(std::move(changes));
+        });
+  }
+  void Unwatch(WatchId watch) override { store_->Unwatch(watch); }
+  void Poll(core::Tick until) override { store_->Poll(until); }
+  core::Tick Now() const override { return store_->Now(); }
+  std::string Describe() const override { return store_->Describe(); }
+
+ private:
+  static constexpr std::array kKeys = {"", "/", "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz"};
+  std::unique_ptr<KeyValues> store_;
+};
+
+TEST_F(MembershipTest, KeysThatWereNotAskedForAreIgnoredAndSaidOnce) {
+  members_.wrap = [](std::unique_ptr<KeyValues> store) {
+    return std::make_unique<StrangeKeys>(std::move(store));
+  };
+  StartThree();
+  members_.RunFor(minutes(1));
+  ExpectNoEvent();
+  for (const auto& member : members_.all) {
+    EXPECT_NE(StatusOf(*member).store.find("keys that were not asked for"), std::string::npos);
+    EXPECT_LE(member->events->statuses.size(), 1u);
+  }
 }
 
 // One that goes while its requests are under way is not called any more.

@@ -57,6 +57,22 @@ TEST(ProtocolTest, ALeaseBeyondAllSenseIsRefused) {
   EXPECT_FALSE(DecodeBorrow(Encode(BorrowAnswer{.lease = core::Duration(1)})).ok());
 }
 
+// The tables of both ends have each slot once.
+TEST(ProtocolTest, AListWithOneSlotTwiceIsRefused) {
+  const SlotRef slot{};
+  EXPECT_TRUE(
+      DecodeBorrow(Encode(BorrowAnswer{.lease = std::chrono::seconds(5), .slots = {slot}})).ok());
+  EXPECT_FALSE(
+      DecodeBorrow(Encode(BorrowAnswer{.lease = std::chrono::seconds(5), .slots = {slot, slot}}))
+          .ok());
+  EXPECT_FALSE(
+      DecodeRenew(Encode(RenewAnswer{.lease = std::chrono::seconds(5), .slots = {{slot}, {slot}}}))
+          .ok());
+  EXPECT_TRUE(DecodeRequest(Encode(RenewRequest{.slots = {slot}})).ok());
+  EXPECT_FALSE(DecodeRequest(Encode(RenewRequest{.slots = {slot, slot}})).ok());
+  EXPECT_FALSE(DecodeRequest(Encode(RecallRequest{.slots = {{slot}, {slot}}})).ok());
+}
+
 TEST(ProtocolTest, ASignatureIsOfBothEndsAndTheChallenge) {
   const OpenRequest request{.home = {1, 2}};
   const ChallengeAnswer challenge{.lender = {3, 4}};

@@ -17,14 +17,36 @@ TEST(AddressTest, WhatIsReadIsWrittenAlike) {
 }
 
 TEST(AddressTest, WhatIsNoNumericAddressWithAPortIsRefused) {
-  for (const char* text : {"", ":", ":1", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "localhost:1",
-                           "[]:1", "[::1]", "127.0.0.1.1:1"}) {
+  for (const char* text : {"", ":", ":1", "127.0.0.1", "127.0.0.1:", "localhost:1", "[]:1", "[::1]",
+                           "127.0.0.1.1:1"}) {
     const auto address = ParseAddress(text);
     ASSERT_FALSE(address.ok()) << text;
     EXPECT_EQ(address.error().code, core::ErrorCode::kInvalidArgument);
     EXPECT_EQ(address.error().message,
               "\"" + std::string(text) + "\" is no numeric address with a port");
   }
+}
+
+// getaddrinfo takes port 65536 for 0 and 70000 for 4464.
+TEST(AddressTest, PortsThatDoNotFitAreRefused) {
+  for (const char* text : {"127.0.0.1:65536", "127.0.0.1:70000", "127.0.0.1:4294967297",
+                           "127.0.0.1:-1", "127.0.0.1:+1", "127.0.0.1:x", "127.0.0.1: 1", "[::1]:65536"}) {
+    const auto address = ParseAddress(text);
+    ASSERT_FALSE(address.ok()) << text;
+    EXPECT_EQ(address.error().code, core::ErrorCode::kInvalidArgument);
+    EXPECT_NE(address.error().message.find(text), std::string::npos);
+  }
+}
+
+TEST(AddressTest, NoNodeIsReachedAtTheUnspecifiedAddress) {
+  for (const char* text : {"0.0.0.0:7000", "[::]:7000", "0:7000", "[0:0::0]:7000"}) {
+    EXPECT_TRUE(ParseAddress(text).ok()) << text;
+    const auto address = ParseOwnAddress(text);
+    ASSERT_FALSE(address.ok()) << text;
+    EXPECT_EQ(address.error().code, core::ErrorCode::kInvalidArgument);
+    EXPECT_NE(address.error().message.find("no address at which other nodes"), std::string::npos);
+  }
+  EXPECT_TRUE(ParseOwnAddress("127.0.0.1:0").ok());
 }
 
 }  // namespace

@@ -173,6 +173,25 @@ TEST(MetricsTest, BytesAreBytesTimesAreSecondsAndCountersSayTheirKind) {
   }
 }
 
+// A job's page is its user's: neither names nor sums of it reach other users' figures.
+TEST(MetricsTest, AJobsPageNeitherAddsSeriesNorHidesBytes) {
+  Seen seen = Sample();
+  proto::LegacyJob& job = seen.now.jobs.emplace_back();
+  for (int i = 0; i < 1000; ++i) {
+    proto::LegacyDevice& device = *job.add_devices();
+    device.set_uuid("GPU-x" + std::to_string(i));
+    device.set_used(1);
+  }
+  proto::LegacyDevice& huge = *job.add_devices();
+  huge.set_uuid("GPU-1");
+  huge.set_used(~uint64_t{});
+  const std::string text = Text(seen, NameOf);
+  EXPECT_THAT(text, Not(HasSubstr("GPU-x")));
+  EXPECT_THAT(text, HasSubstr("ravenstore_jobs_device_bytes{device=\"other\",of=\"all\"} 1000\n"));
+  // Wrapped, the sum would be 29.
+  EXPECT_THAT(text, HasSubstr("ravenstore_jobs_device_bytes{device=\"GPU-1\",of=\"all\"} 1844674"));
+}
+
 TEST(MetricsTest, AUsersClientsAndJobsAreOneSum) {
   const std::string text = Text(Sample(), NameOf);
   for (const char* line : {"ravenstore_user_bytes{user=\"alice\",place=\"device\"} 200\n",
