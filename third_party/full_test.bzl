@@ -1,9 +1,9 @@
-"""full_sh_test: a unittest file of which deploy/test runs some cases, and deploy/test --full all."""
+"""full_sh_test: a unittest file of which deploy/test runs some cases, deploy/test --full all."""
 
 def full_sh_test(name, short, args = [], tags = [], size = "large", **kwargs):
-    """NAME runs the cases `short` (Class, or Class.test); NAME without _test and with _full_test, all.
+    """NAME runs the cases `short` (Class, or Class.test); ..._full_test, tagged "full", runs all.
 
-    The latter is tagged "full". `short` may be empty: then the former is left out.
+    `short` may be empty: then the former is left out.
     """
     if short:
         native.sh_test(name = name, size = size, args = args + short, tags = tags, **kwargs)

@@ -12,7 +12,8 @@ def _impl(ctx):
         unsupported_features = ctx.disabled_features,
     )
 
-    # GCC takes a precompiled header only where the header itself is not found first: both are generated.
+    # GCC takes a precompiled header only where the header itself is not found first: both are
+    # generated.
     header = ctx.actions.declare_file(ctx.attr.name + ".h")
     ctx.actions.expand_template(template = ctx.file.src, output = header, substitutions = {})
     precompiled = ctx.actions.declare_file(ctx.attr.name + ".h.gch")
@@ -56,10 +57,12 @@ precompiled_header = rule(
     implementation = _impl,
     attrs = {
         "src": attr.label(allow_single_file = True, mandatory = True),
-        # The flags and macros must be those of the files that include it, or GCC reads the header itself.
+        # Flags and macros must be those of the including files, or GCC reads the header itself.
         "copts": attr.string_list(),
         "defines": attr.string_list(),
-        "_cc_toolchain": attr.label(default = Label("@bazel_tools//tools/cpp:current_cc_toolchain")),
+        "_cc_toolchain": attr.label(
+            default = Label("@bazel_tools//tools/cpp:current_cc_toolchain"),
+        ),
     },
     fragments = ["cpp"],
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],

@@ -358,7 +358,7 @@ TEST_F(BlocksTest, EmptiedMagazinesGiveTheMemoryBack) {
   EXPECT_EQ(store_->stats().tensors, 1u);
   blocks_->EmptyMagazines();
   EXPECT_EQ(stats().idle, 0u);
-  EXPECT_TRUE(daemon::Eventually([&] { return store_->stats().tensors == 0; }));
+  EXPECT_TRUE(Eventually([&] { return store_->stats().tensors == 0; }));
 }
 
 TEST_F(BlocksTest, AChildOfForkTouchesNothing) {
@@ -390,7 +390,7 @@ TEST_F(BlocksTest, ALostStoreSaysSoAndReleasesDoNotThrow) {
   blocks_->Save(parked, {});
   blocks_->Release(parked);
   daemon_.Kill(SIGKILL);
-  ASSERT_TRUE(daemon::Eventually([&] {
+  ASSERT_TRUE(Eventually([&] {
     try {
       blocks_->Close(parked, nullptr, (blocks_->Open(parked, nullptr), PutOptions{}));
       return false;

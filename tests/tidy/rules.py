@@ -555,7 +555,8 @@ def constants_are_tuned_or_fixed(tree):
 # A test that waits, or looks at the clock.
 TIMED = {
     CODE: r"\b(?:Eventually|EventuallyWith|TimeLimit|Stretched)\b|\bipc::Now\(\)|_clock::now\(\)",
-    (".py",): r"\b(?:eventually|TimeLimit|stretch)\(|\btime\.(?:monotonic|perf_counter|sleep|time)\(",
+    (".py",): r"\b(?:eventually|TimeLimit|stretch)\("
+    r"|\btime\.(?:monotonic|perf_counter|sleep|time)\(",
 }
 # A limit of its own, which a busy machine reaches.
 OWN_LIMITS = {
@@ -564,20 +565,28 @@ OWN_LIMITS = {
     r"|(?:EXPECT_L[TE]|ASSERT_L[TE]|RAVEN_CHECK)\((?:ipc::Now|\S*_clock::now)\(\)(?: -|,| <)",
     (".py",): r"\btime\.(?:sleep\(|\w+\(\) >=? )|assertLess(?:Equal)?\(time\.monotonic\(",
 }
+# What is pure measures itself, and bounds nothing that way.
+UNTIMED = ("tests/core/", "tests/sim/")
+# The helper itself, the planted breaches, programs that last for a while, and a bound of setup's.
+OF_THEIR_OWN = ("tests/timing/", "tests/tidy/", "tests/hostile/", "tests/deploy/deploy_test.py")
 TEST_RULES = ("cc_test", "sh_test", "python_test", "full_sh_test")
 
 
 def sources_of_test(tree, target):
     """Of a test in Python, which a wrapper may start, its script."""
     names = target.strings("srcs", "script") + [target.name + ".py"]
-    return [f"{target.package}/{name}" for name in names if f"{target.package}/{name}" in tree.files]
+    paths = [f"{target.package}/{name}" for name in names]
+    return [path for path in paths if path in tree.files]
 
 
 def tests_that_wait_are_tagged(tree):
     """deploy/test --flaky runs the tests that are tagged "timing", and only those, many times."""
     found = []
     for target in tree.targets:
-        if folder(target.package) != "tests" or target.rule not in TEST_RULES:
+        place = f"{target.package}/"
+        if not place.startswith("tests/") or place.startswith(UNTIMED):
+            continue
+        if target.rule not in TEST_RULES:
             continue
         waits = any(
             name.endswith(endings) and re.search(pattern, tree.code(name))
@@ -598,8 +607,7 @@ def limits_know_the_load(tree):
     found = []
     for endings, pattern in OWN_LIMITS.items():
         names = [n for n in ours(tree, *endings) if n.startswith("tests/")]
-        # The helper itself, and programs that are measured or last for a while.
-        names = [n for n in names if not n.startswith(("tests/timing/", "tests/tidy/"))]
+        names = [n for n in names if not n.startswith((*UNTIMED, *OF_THEIR_OWN))]
         found += lines_matching(tree, names, pattern, "a limit of its own, not tests/timing's: {}")
     return found
 

@@ -29,8 +29,9 @@ TEST(AddressTest, WhatIsNoNumericAddressWithAPortIsRefused) {
 
 // getaddrinfo takes port 65536 for 0 and 70000 for 4464.
 TEST(AddressTest, PortsThatDoNotFitAreRefused) {
-  for (const char* text : {"127.0.0.1:65536", "127.0.0.1:70000", "127.0.0.1:4294967297",
-                           "127.0.0.1:-1", "127.0.0.1:+1", "127.0.0.1:x", "127.0.0.1: 1", "[::1]:65536"}) {
+  for (const char* text :
+       {"127.0.0.1:65536", "127.0.0.1:70000", "127.0.0.1:4294967297", "127.0.0.1:-1",
+        "127.0.0.1:+1", "127.0.0.1:x", "127.0.0.1: 1", "[::1]:65536"}) {
     const auto address = ParseAddress(text);
     ASSERT_FALSE(address.ok()) << text;
     EXPECT_EQ(address.error().code, core::ErrorCode::kInvalidArgument);
