@@ -15,7 +15,7 @@ from harness import Daemon, eventually
 
 RAVENRUN = str(ROOT / "deploy/ravenrun")
 TRAINER = str(HERE / "trainer")
-SWITCHES = ("--graph", "--opaque", "--packed", "--table", "--made")
+SWITCHES = ("--graph", "--opaque", "--packed", "--table")
 STEPS = ("--layers", "5", "--bytes", str(8 * MIB), "--steps", "5")
 FIGURES = re.compile(
     r"peak ([\d.]+) GiB; moved ([\d.]+) GiB in, ([\d.]+) GiB out, ([\d.]+) GiB dropped"
@@ -73,6 +73,15 @@ class ElasticTrainerTest(FakeGpuTest):
             words = ["--streams", streams] + ([switch] if switch else [])
             with self.subTest(share=share, words=words, away=away):
                 budget = NOT_THE_ENGINES + int(peak * share)
+                figures = self.train(*STEPS, *words, budget=budget, away=away)
+                self.assertGreater(figures["dropped"] + figures["moved_out"], 0)
+
+    def test_tables_that_a_kernel_made_name_what_may_have_left(self):
+        peak = self.train(*STEPS)["peak"]
+        for away, streams in itertools.product(("", "mapped"), "12"):
+            with self.subTest(away=away, streams=streams):
+                words = ["--made", "--streams", streams]
+                budget = NOT_THE_ENGINES + int(peak * 0.5)
                 figures = self.train(*STEPS, *words, budget=budget, away=away)
                 self.assertGreater(figures["dropped"] + figures["moved_out"], 0)
 
