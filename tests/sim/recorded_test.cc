@@ -248,8 +248,7 @@ TEST(RecordedTest, ADaemonsTraceIsReadAndReplayedWithTheCountsOfItsClients) {
   other.join();
   Deeds all = small.deeds();
   for (const auto& [kind, count] : large.deeds().calls) all.calls[kind] += count;
-  ASSERT_TRUE(
-      daemon::Eventually([&] { return StatsOf(daemon).frees() == all.calls.at(OpKind::kFree); }));
+  ASSERT_TRUE(Eventually([&] { return StatsOf(daemon).frees() == all.calls.at(OpKind::kFree); }));
   const proto::Stats stats = StatsOf(daemon);
   ASSERT_EQ(recording.Stop(), client::ctl::kExitOk) << recording.words();
 
