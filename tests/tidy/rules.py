@@ -567,8 +567,8 @@ OWN_LIMITS = {
 }
 # What is pure measures itself, and bounds nothing that way.
 UNTIMED = ("tests/core/", "tests/sim/")
-# The helper itself, the planted breaches, programs that last for a while, and a bound of setup's.
-OF_THEIR_OWN = ("tests/timing/", "tests/tidy/", "tests/hostile/", "tests/deploy/deploy_test.py")
+# The helper itself, the planted breaches, and programs that last for a while.
+OF_THEIR_OWN = ("tests/timing/", "tests/tidy/", "tests/hostile/")
 TEST_RULES = ("cc_test", "sh_test", "python_test", "full_sh_test")
 
 
