@@ -189,7 +189,7 @@ TEST(MetricsTest, AJobsPageNeitherAddsSeriesNorHidesBytes) {
   EXPECT_THAT(text, Not(HasSubstr("GPU-x")));
   EXPECT_THAT(text, HasSubstr("ravenstore_jobs_device_bytes{device=\"other\",of=\"all\"} 1000\n"));
   // Wrapped, the sum would be 29.
-  EXPECT_THAT(text, HasSubstr("ravenstore_jobs_device_bytes{device=\"GPU-1\",of=\"all\"} 1.844674"));
+  EXPECT_THAT(text, HasSubstr("ravenstore_jobs_device_bytes{device=\"GPU-1\",of=\"all\"} 1.8446"));
 }
 
 TEST(MetricsTest, AUsersClientsAndJobsAreOneSum) {
