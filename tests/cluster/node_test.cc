@@ -786,6 +786,21 @@ TEST_F(NodeTest, WithAnotherKeyTheLeaseMustExpire) {
   EXPECT_TRUE(Grow().ok());
 }
 
+TEST_F(NodeTest, ANodeHasOneShareWhateverItsKeys) {
+  each_ = 1;
+  Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 3);
+  GrowAndWrite();
+  Stop("home");
+  Start("home", 1, 0, std::byte{99});
+  Run(seconds(1));
+  EXPECT_EQ(Grow().error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(lender.node->lent(), kSizes.piece);
+  // The earlier start's lease has expired.
+  Run(seconds(10));
+  EXPECT_TRUE(Grow().ok());
+}
+
 TEST_F(NodeTest, AStrangerIsRefusedAndToldSoOnce) {
   stranger_ = "home";
   Machine& machine = Start("home", 1, 0);
