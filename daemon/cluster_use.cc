@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 
 namespace ravenstore::daemon {
 namespace {
@@ -47,13 +49,16 @@ void FillCluster(const Cluster::View& view, core::Bytes piece, bool with_nodes,
     node.set_written(loan.written.count());
     node.set_read(loan.read.count());
   }
+  std::set<std::string_view> lent_to;
   for (const cluster::Lender::HomeView& home : view.homes) {
     proto::NodeUse& node = nodes[home.home];
     // A node that lost its key has a loan for each start until the earlier lease expires.
     node.set_lent(node.lent() + (piece * home.slots).count());
     node.set_recalled(node.recalled() + (piece * home.recalled).count());
-    node.set_lent_lease_left_ns(
-        std::max<int64_t>(node.lent_lease_left_ns(), home.lease_left.count()));
+    // Below zero: expired for so long.
+    const int64_t left = home.lease_left.count();
+    const bool is_first = lent_to.insert(home.home).second;
+    node.set_lent_lease_left_ns(is_first ? left : std::max(node.lent_lease_left_ns(), left));
     node.set_written_here(node.written_here() + home.written.count());
     node.set_read_here(node.read_here() + home.read.count());
   }
