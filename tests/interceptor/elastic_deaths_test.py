@@ -149,8 +149,8 @@ class ElasticDeathsTest(FakeGpuTest):
         return trainer
 
     def test_a_pause_ends_with_the_daemon(self):
-        # Nothing had to move before. Copies begin; some are mapped; the last part goes.
-        for point in ("cuMemcpyAsync:1", "cuMemUnmap:3", "cuMemRelease:2"):
+        # Nothing had to move before. The first part goes; some are mapped; the last part goes.
+        for point in ("cuMemUnmap:1", "cuMemUnmap:3", "cuMemRelease:2"):
             with self.subTest(point=point), self.daemon(ROOMY) as daemon:
                 trainer = self.paused_within(daemon, point)
                 daemon.kill()
