@@ -149,8 +149,8 @@ class ElasticDeathsTest(FakeGpuTest):
         return trainer
 
     def test_a_pause_ends_with_the_daemon(self):
-        # Nothing had to move before. Copies begin, if only to search for tables; some parts are
-        # unmapped; memory is released, and has to come back.
+        # Nothing had to move before. The first copy may be one of a search for tables, before any
+        # part leaves; later some parts are unmapped, and memory is released: these come back.
         for point in ("cuMemcpyAsync:1", "cuMemUnmap:3", "cuMemRelease:2"):
             with self.subTest(point=point), self.daemon(ROOMY) as daemon:
                 trainer = self.paused_within(daemon, point)
