@@ -137,10 +137,11 @@ class Events:
     def __init__(self, path):
         # label: {(run, shard): (status, test.xml) of its last attempt}
         self.results = collections.defaultdict(dict)
-        self.tests = set()
+        self.tests = {}  # label: its tags
         self.not_built = set()
         self.aborted = set()  # by Bazel, before they were built or run
         self.incompatible = set()
+        self.left_out = set()  # tags that the command left out
         self.broken = ""
         try:
             with open(path, encoding="utf-8") as lines:
@@ -161,8 +162,14 @@ class Events:
             run = test.get("run", 1), test.get("shard", 1)
             self.results[test["label"]][run] = (result["status"], path)
         elif "targetConfigured" in what and "configured" in event:
-            if event["configured"].get("targetKind", "").endswith("_test rule"):
-                self.tests.add(what["targetConfigured"]["label"])
+            configured = event["configured"]
+            if configured.get("targetKind", "").endswith("_test rule"):
+                self.tests[what["targetConfigured"]["label"]] = set(configured.get("tag", ()))
+        elif "optionsParsed" in what and "optionsParsed" in event:
+            for option in event["optionsParsed"].get("explicitCmdLine", ()):
+                name, _, value = option.partition("=")
+                if name == "--test_tag_filters":
+                    self.left_out = {tag[1:] for tag in value.split(",") if tag.startswith("-")}
         elif "targetCompleted" in what:
             label = what["targetCompleted"]["label"]
             if event.get("aborted", {}).get("reason") == "SKIPPED":
@@ -171,6 +178,12 @@ class Events:
                 self.aborted.add(label)
             elif not event.get("completed", {}).get("success"):
                 self.not_built.add(label)
+
+    def without_result(self):
+        """The tests that should have run and have none."""
+        asked = {label for label, tags in self.tests.items() if not tags & self.left_out}
+        missing = self.not_built | self.aborted | asked
+        return missing - self.results.keys() - self.incompatible
 
 
 def why_incompatible(label):
@@ -199,8 +212,7 @@ def report_bazel(stage_name, path, code, results_path):
                 add_cases(stage, label, status, xml_path)
     for label in sorted(events.incompatible):
         stage.add("skipped", label, why_incompatible(label))
-    missing = events.not_built | events.aborted | events.tests
-    for label in sorted(missing - events.results.keys() - events.incompatible):
+    for label in sorted(events.without_result()):
         if time_over and label not in events.not_built:
             stage.left.append(label)
         else:

@@ -1037,6 +1037,19 @@ class ReportTest(InFolder):
         events += [self.result("//a:t", "PASSED", CASES.replace('<failure message="x"/>', ""))]
         self.assertEqual(self.report(events, 1), (1, "2 passed, 1 failed, 1 skipped"))
 
+    def test_a_target_whose_tag_the_command_left_out_is_not_missed(self):
+        options = {"explicitCmdLine": ["--jobs=2", "--test_tag_filters=-full,-slow"]}
+        long = self.configured("//a:long")
+        long["configured"]["tag"] = ["exclusive", "full"]
+        events = [{"id": {"optionsParsed": {}}, "optionsParsed": options}, long]
+        events += [self.result("//a:t", "PASSED", CASES.replace('<failure message="x"/>', ""))]
+        self.assertEqual(self.report(events, 0), (0, "2 passed, 0 failed, 1 skipped"))
+        # Left out, but it does not build.
+        events += [{"id": {"targetCompleted": {"label": "//a:long"}}, "completed": {}}]
+        self.assertEqual(self.report(events, 1), (1, "2 passed, 1 failed, 1 skipped"))
+        # Not left out.
+        self.assertEqual(self.report(events[1:3], 0), (1, "2 passed, 1 failed, 1 skipped"))
+
     def test_a_skip_that_is_not_listed_is_a_failure(self):
         good = CASES.replace('<failure message="x"/>', "")
         for text in (self.SKIPS.replace("//a:", "//b:"), self.SKIPS.replace("no GPU", "x"), ""):
