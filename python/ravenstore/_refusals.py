@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ravenstore.store import Store
 
@@ -77,47 +78,56 @@ def refuse_capture() -> None:
         )
 
 
-def refuse_users_of_gradients(params: Iterable[torch.Tensor]) -> None:
-    """Raises if the process has a DDP module with one of `params`, or a GradScaler in use."""
+def user_of_gradients(params: Iterable[torch.Tensor]) -> str | None:
+    """What of this process uses gradients of `params` after they came, a DDP module or a GradScaler
+    in use; None where there is nothing such."""
     own = {id(p) for p in params}
     ddp, scaler = torch.nn.parallel.DistributedDataParallel, torch.amp.GradScaler
     for thing in gc.get_objects():
         kind = type(thing)
         if issubclass(kind, ddp) and "_modules" in vars(thing):
             if any(id(p) in own for p in thing.parameters()):
-                raise RuntimeError(
-                    "in_backward=True: the model is wrapped in DistributedDataParallel, which "
-                    "averages gradients after they came; use in_backward=False"
+                return (
+                    "the model is wrapped in DistributedDataParallel, which averages gradients "
+                    "after they came"
                 )
         elif issubclass(kind, scaler) and vars(thing).get("_scale") is not None:
-            raise RuntimeError(
-                "in_backward=True: a GradScaler is in use, which unscales gradients after the "
-                "backward pass; use in_backward=False"
-            )
+            return "a GradScaler is in use, which unscales gradients after the backward pass"
+    return None
+
+
+def refuse_users_of_gradients(params: Iterable[torch.Tensor]) -> None:
+    """Raises if user_of_gradients() finds one."""
+    user = user_of_gradients(params)
+    if user is not None:
+        raise RuntimeError(f"in_backward=True: {user}; use in_backward=False")
 
 
 class UsedGradient(torch.Tensor):
     """Stands where a gradient was that in_backward=True used and freed; has no memory.
 
-    Every operation on it raises: adding another gradient, clipping, unscaling.
+    Every operation on it raises: adding another gradient, clipping, unscaling. `advice` gives the
+    words after "gone: ".
     """
 
+    advice: Callable[[], str]
+
     @staticmethod
-    def __new__(cls, p: torch.Tensor) -> UsedGradient:
-        return torch.Tensor._make_wrapper_subclass(
+    def __new__(cls, p: torch.Tensor, advice: Callable[[], str]) -> UsedGradient:
+        gradient: UsedGradient = torch.Tensor._make_wrapper_subclass(
             cls, p.shape, strides=p.stride(), dtype=p.dtype, device=p.device
         )
+        gradient.advice = advice
+        return gradient
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, *_: Any, **__: Any) -> NoReturn:
-        raise RuntimeError(
-            f"{function} uses a gradient that is gone: with offload_optimizer(in_backward=True) "
-            "the backward pass has updated the parameter and freed the gradient. Call "
-            "optimizer.step() after every backward pass. Accumulating gradients over several "
-            "passes, clipping them and GradScaler need in_backward=False"
-        )
+    def __torch_dispatch__(
+        cls, function: Any, _types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        gradients = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, UsedGradient)]
+        raise RuntimeError(f"{function} uses a gradient that is gone: {gradients[0].advice()}")
 
     def __repr__(self, **_: Any) -> str:
         return "<a gradient that was used in the backward pass and freed>"

@@ -8,9 +8,10 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from ravenstore._chunks import (
     AWAY,
@@ -28,8 +29,10 @@ from ravenstore._refusals import (
     has_gradient,
     refuse_capture,
     refuse_users_of_gradients,
+    user_of_gradients,
 )
 from ravenstore._units import size_text
+from ravenstore._watch import GradientWatch
 from ravenstore.errors import Corrupt, Lost, RavenstoreError, Unavailable
 from ravenstore.store import Store
 
@@ -57,9 +60,16 @@ class States:
         store: Store | None,
         connect: Callable[[], Store],
         chunk_bytes: int,
-        in_backward: bool,
+        in_backward: bool | Literal["auto"],
     ) -> None:
-        self.in_backward = in_backward
+        self.in_backward = in_backward is True
+        self.why: str
+        """Why updates are made where they are."""
+        self.why = "asked for" if in_backward != "auto" else "the first step shows how"
+        # With in_backward="auto", until a step has shown whether gradients are used in between.
+        self._watch = GradientWatch() if in_backward == "auto" else None
+        self._is_auto = in_backward == "auto"
+        self._saved_at: int | None = None
         self.lost: str | None = None
         self.is_stepping = False
         self._connect = None if store is not None else connect
@@ -76,8 +86,9 @@ class States:
         self._position = 0
         # In a backward pass: hooks of models on several devices come in several threads.
         self._lock = threading.RLock()
-        self._hooked: set[torch.Tensor] = set()
+        self._hooked: dict[torch.Tensor, RemovableHandle] = {}
         self._groups: dict[torch.Tensor, int] = {}
+        self._param_names: dict[torch.Tensor, str] = {}
         self._task = -1
         self._was_checked = False
         self._updated: set[torch.Tensor] = set()
@@ -96,6 +107,7 @@ class States:
         """One step over all parameters with gradients."""
         self._check_lost()
         check_groups(opt.param_groups, self.in_backward)
+        decided = self._finish_watch(opt)
         self.finish_backward(opt)
         groups = _group_of(opt)
         ready = {p: group for p, group in groups.items() if has_gradient(p)}
@@ -115,6 +127,8 @@ class States:
         self._updated.clear()
         self._turn += 1
         self._position = 0
+        if decided:
+            self._decide(opt)
 
     def _update_chunk(
         self,
@@ -260,7 +274,7 @@ class States:
         groups = _group_of(opt)
         self._room = 0
         # Gradients come about from the last parameter to the first.
-        for p in reversed(groups) if self.in_backward else groups:
+        for p in reversed(groups) if self._hooked else groups:
             if not opt.state.get(p):
                 continue
             for piece in self._cut(opt, p, groups[p]):
@@ -275,8 +289,8 @@ class States:
     # -- In the backward pass
 
     def register_hooks(self, opt: Any) -> None:
-        """With in_backward: has backward passes call on_gradient()."""
-        if not self.in_backward:
+        """Has backward passes call on_gradient(), where they update or are watched."""
+        if not self.in_backward and self._watch is None:
             return
         # The parameters may outlive the optimizer: their hooks must keep nothing of it.
         reference = weakref.ref(opt)
@@ -288,14 +302,43 @@ class States:
 
         for p in params_of(opt):
             if p not in self._hooked and p.requires_grad:
-                p.register_post_accumulate_grad_hook(hook)
-                self._hooked.add(p)
+                self._hooked[p] = p.register_post_accumulate_grad_hook(hook)
+
+    def _finish_watch(self, opt: Any) -> bool:
+        """Ends the watch over a step's gradients; whether there were any."""
+        if self._watch is None:
+            return False
+        params = list(params_of(opt))
+        saw_any = self._watch.saw_any or any(p.grad is not None for p in params)
+        self._watch.finish(params)
+        return saw_any
+
+    def _decide(self, opt: Any) -> None:
+        """After a step that was watched: where the later ones update."""
+        assert self._watch is not None
+        used = user_of_gradients(params_of(opt)) or self._watch.used
+        try:
+            check_groups(opt.param_groups, in_backward=True)
+        except TypeError as error:
+            used = str(error)
+        self._watch = None
+        self.in_backward = used is None
+        if used is None:
+            self.why = "nothing used a gradient between the first backward pass and its step"
+            return
+        self.why = f"gradients are used between the backward pass and the step: {used}"
+        for handle in self._hooked.values():
+            handle.remove()
+        self._hooked.clear()
 
     @torch.no_grad()
     def on_gradient(self, opt: Any, p: torch.Tensor) -> None:
         """Takes note of the gradient of `p`, which is complete. A chunk is updated at once, when
         the last of its gradients is; they are freed then."""
         with self._lock:
+            if self._watch is not None:
+                self._watch.add(p)
+                return
             self._begin_backward(opt)
             if p not in self._groups:
                 return
@@ -318,6 +361,7 @@ class States:
             self._was_checked = True
         self._task = task
         self._groups = _group_of(opt)
+        self._param_names = _names(opt)
         reference = weakref.ref(opt)
 
         def finish() -> None:
@@ -338,10 +382,8 @@ class States:
             )
         if p in self._updated or p in self._pieces_left:
             raise RuntimeError(
-                "a second gradient of a parameter came before optimizer.step(): with "
-                "in_backward=True the first one has updated the parameter already. Call "
-                "optimizer.step() after every backward pass; to accumulate gradients use "
-                "in_backward=False"
+                "a second gradient of a parameter came before optimizer.step(), and the first one "
+                f"is gone: {self._advice()}"
             )
 
     def _await_chunks(self, opt: Any, p: torch.Tensor) -> None:
@@ -387,8 +429,31 @@ class States:
                 current.wait_stream(self._stream_of[p])
                 p.grad.record_stream(current)
 
+    def _advice(self) -> str:
+        """For a loop that uses a gradient which the backward pass has used up."""
+        if not self._is_auto:
+            return (
+                "with offload_optimizer(in_backward=True) the backward pass has updated the "
+                "parameter and freed the gradient. Call optimizer.step() after every backward "
+                "pass. Accumulating gradients over several passes, clipping them and GradScaler "
+                "need in_backward=False"
+            )
+        moved = [name for p, name in self._param_names.items() if p in self._updated]
+        saved = "none was made" if self._saved_at is None else f"made after step {self._saved_at}"
+        return (
+            f'with in_backward="auto" {self.why}, so that backward passes update parameters since. '
+            f"In step {self._turn + 1} these are updated already: {_listed(moved)}. Go back to the "
+            f"last checkpoint (optimizer.state_dict(): {saved}) and pass in_backward=False"
+        )
+
     def _free_gradient(self, p: torch.Tensor) -> None:
-        p.grad = UsedGradient(p)
+        reference = weakref.ref(self)
+
+        def advice() -> str:
+            states = reference()
+            return states._advice() if states is not None else "its optimizer is gone"
+
+        p.grad = UsedGradient(p, advice)
         self._updated.add(p)
         self._pieces_left.pop(p, None)
         self._stream_of.pop(p, None)
@@ -427,6 +492,7 @@ class States:
     def copied_to_cpu(self, opt: Any, made: dict[str, Any]) -> dict[str, Any]:
         """A state_dict with copies on the CPU, each chunk got once."""
         self._check_lost()
+        self._saved_at = self._turn
         try:
             return self._copied(made)
         except _LOSSES as error:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -59,7 +59,7 @@ def offload_optimizer(
     opt: Optimizer,
     store: Store | None = None,
     *,
-    in_backward: bool = False,
+    in_backward: bool | Literal["auto"] = False,
     chunk: Size = "64MiB",
 ) -> Optimizer:
     """Moves the states of `opt` into the store, now and after every update; returns `opt` itself.
@@ -72,6 +72,9 @@ def offload_optimizer(
     in_backward: update a chunk's parameters as soon as their gradients are complete, in the
         backward pass, and free the gradients. optimizer.step() then ends the step: call it once
         after each backward pass. Not with DDP, FSDP, GradScaler, gradient accumulation or clipping.
+        "auto": the first step keeps its gradients and updates after the pass. If nothing used a
+        gradient in between, the later ones update in the backward pass, and a later use raises
+        RuntimeError before it sees a wrong value; else all steps update after the pass.
     chunk: bytes of states that move together; the device holds about four of them.
     Errors: TypeError or ValueError for an optimizer that is not supported; those of Store.connect
         and Store.create.
@@ -88,11 +91,13 @@ def offload_optimizer(
             "subclasses and other classes may use their states in ways that moving would break. "
             "Leave it as it is, or use one of these"
         )
+    if in_backward not in (True, False, "auto"):
+        raise ValueError(f'in_backward is True, False or "auto", not {in_backward!r}')
     chunk_bytes = bytes_of(chunk)
     if chunk_bytes < _CHUNK_BYTES_MIN:
         raise ValueError(f"chunk is {chunk_bytes} bytes: it is at least {_CHUNK_BYTES_MIN}")
-    check_groups(opt.param_groups, in_backward)
-    if in_backward:
+    check_groups(opt.param_groups, in_backward is True)
+    if in_backward is True:
         refuse_users_of_gradients(params_of(opt))
     if all(group.get("momentum") == 0 for group in opt.param_groups):
         raise ValueError("SGD without momentum has no states: there is nothing to move")
@@ -114,8 +119,8 @@ def offload_optimizer(
     if scheduled is not None:
         del opt.step
         _tell_schedulers(opt)
-    offload.take(opt)
     offload.register_hooks(opt)
+    offload.take(opt)
     return opt
 
 
