@@ -34,12 +34,17 @@ from ravenstore.profile import profile
 from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
 
 if TYPE_CHECKING:
+    from ravenstore.chunked_loss import chunk_loss
     from ravenstore.optimizer import StatesLost, offload_optimizer
 
 __version__ = "0.1.0"
 
 # What needs PyTorch is imported when it is first used.
-_LAZY = {"StatesLost": "optimizer", "offload_optimizer": "optimizer"}
+_LAZY = {
+    "StatesLost": "optimizer",
+    "chunk_loss": "chunked_loss",
+    "offload_optimizer": "optimizer",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -81,6 +86,7 @@ __all__ = [
     "WrongState",
     "__version__",
     "bytes_of",
+    "chunk_loss",
     "explain",
     "max_memory_plain",
     "offload",

@@ -39,9 +39,10 @@ _METHODS = (
     "size",
     "stride",
 )
-_HARMLESS = {getattr(torch.Tensor, name).__get__ for name in _ATTRIBUTES} | {
+READS_NO_VALUE = {getattr(torch.Tensor, name).__get__ for name in _ATTRIBUTES} | {
     getattr(torch.Tensor, name) for name in _METHODS
 }
+"""As __torch_function__ gets them."""
 
 
 class _Watched(torch.Tensor):
@@ -54,7 +55,7 @@ class _Watched(torch.Tensor):
         cls, function: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function not in _HARMLESS:
+        if function not in READS_NO_VALUE:
             for gradient in _watched_in((args, kwargs)):
                 gradient.watch.use(f"{getattr(function, '__name__', function)}() was called on one")
         with torch._C.DisableTorchFunctionSubclass():
