@@ -19,8 +19,8 @@ import torch  # noqa: E402
 
 CHUNK = 64 << 10
 CHUNKS = 200
-# So many new objects make CPython collect, instead of 700: finalizers that made one each would
-# start collections with few chunks already.
+# New objects after which CPython collects, instead of 700: a finalizer that made one object each
+# would start a collection with few chunks already.
 COLLECT = 20
 
 socket, device = sys.argv[1:]

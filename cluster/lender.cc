@@ -20,8 +20,8 @@ using transport::ConnectionId;
 using transport::IncomingCall;
 using transport::Sink;
 
-// Loans of one home's name at once, with keys of their own: a node that lost its key may begin anew
-// before its lease expired.
+// Simultaneous loans of one home's name, each with its own key: a node that lost its key may start
+// again before its lease expires.
 constexpr size_t kStartsMax = 2;
 
 Error NoLoan() {

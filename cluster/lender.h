@@ -167,7 +167,7 @@ class Lender {
   core::Result<Open> OpenBy(transport::ConnectionId connection);
   // Whether that home has opened by a later challenge.
   bool IsLate(const std::string& home, const PublicKey& key, const Opening& opening) const;
-  // Whether as many other nodes, by name, have loans as may.
+  // Whether the permitted number of other nodes, by name, have loans.
   bool IsFull(const std::string& home) const;
   // Loans of the home under other keys than `but` whose leases have not expired.
   size_t StartsOf(const std::string& home, const PublicKey& but) const;

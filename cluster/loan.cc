@@ -58,7 +58,7 @@ void Loan::Connect() {
 
 void Loan::Disconnect(const Error& why) {
   open_ = false;
-  // A lender that breaks the protocol would do so again at once.
+  // A lender that breaks the protocol would break it again immediately.
   const bool is_malformed = why.code == ErrorCode::kCorrupt;
   const Duration pause = is_malformed ? options_.backoff_most : options_.backoff_least;
   connect_at_ = std::max(connect_at_, Now() + pause);

@@ -147,7 +147,8 @@ class Membership {
   void TellStatus();
   std::string RegistrationWords() const;
   std::string StoreWords() const;
-  // Of the node whose record is at `key`. Nothing: the key is outside the prefix, or names no node.
+  // The name of the node whose record is at `key`. Empty: the key is outside the prefix, or has no
+  // node name.
   std::optional<std::string> NameIn(const std::string& key);
 
   const MembershipOptions options_;

@@ -40,7 +40,7 @@ class Clients {
     std::vector<core::LinkModel> links;  // between each device and the host pool
     uint64_t restart_timeout_ms = 0;
     uint64_t clients_max = 0;         // of all users
-    bool single_user = false;         // no user is welcome beside another one's clients
+    bool single_user = false;         // clients of a second user are refused
     uint32_t* next_client = nullptr;  // the number that the next client or legacy job gets
     Limits* limits = nullptr;
     Loop* loop = nullptr;

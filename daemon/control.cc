@@ -60,8 +60,8 @@ std::vector<std::string> UuidsOf(const device::Devices& devices) {
   return uuids;
 }
 
-// What the calling thread has computed so far. Other threads' work does not count, so a busy
-// machine makes nobody pay more.
+// CPU time of the calling thread. Other threads' work does not count, so a busy machine charges
+// users no more.
 int64_t ThreadNs() {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

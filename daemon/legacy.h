@@ -99,7 +99,7 @@ class LegacyLedger {
 
   // What the jobs say that they hold of each device beside the store's slabs, together.
   std::vector<core::Bytes> HeldByDevice() const;
-  // What each job says that it holds of each device, and held at most.
+  // The bytes of each device that each job reports, now and at its peak.
   std::vector<std::vector<WaitQueue::Use>> UsesByDevice() const;
   // What a process of a known command took so far, by its own word.
   struct Taken {
@@ -123,8 +123,7 @@ class LegacyLedger {
   // The page on which the job's engines show themselves. False: it has one, and keeps that.
   // REQUIRES: Has(key), IsElasticPage(page).
   bool SetElasticPage(uint64_t key, ipc::UniqueFd page);
-  // What is known of the job: what it holds, and of its engines on the daemon's devices the first
-  // from row `cursor` on.
+  // The job's memory, and the first of its engines on the daemon's devices from row `cursor` on.
   // Errors: kNotFound: there is no such job of `audience` (nullopt: all).
   core::Result<proto::JobExplained> Explain(std::optional<uid_t> audience,
                                             const proto::ExplainJob& query, core::Tick now) const;

@@ -195,8 +195,8 @@ class Loop {
   // So many passes in a row read a log before its client's requests are taken: one thread's lane.
   static constexpr uint32_t kPassesForLog = proto::kLogLaneEntries / kAccessesPerPass;
 
-  // What a client is charged for a create that waits or a tensor, with all that the planner keeps
-  // of it.
+  // Bytes that a client is charged for a tensor or a waiting create, with the planner's memory for
+  // it.
   static constexpr uint64_t kTensorMemory = 512;
 
   enum class MoveKind { kOut, kClean, kIn, kOn };

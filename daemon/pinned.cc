@@ -26,8 +26,8 @@ using core::ToInt;
 
 namespace {
 
-// What a block, or a wait for one, costs the daemon; and one that was freed and waits for streams,
-// beside its tickets.
+// Daemon memory, in bytes, of a block or of a wait for one; and of a freed block that waits for
+// streams, without its tickets.
 constexpr uint64_t kBlockMemory = 512;
 constexpr uint64_t kEndingMemory = 64;
 // Of one user: each is looked at whenever something changed.

@@ -22,8 +22,8 @@
 
 namespace ravenstore::daemon {
 
-// Leaves nodes out until the figures have at most so many bytes, and counts them. Those that share
-// no memory with this one go first.
+// Removes nodes until the figures have at most `bytes_most` bytes, and counts the removed ones.
+// Nodes that share no memory with this one are removed first.
 void LeaveOutNodes(size_t bytes_most, proto::Stats* stats);
 
 class Queries {

@@ -28,7 +28,7 @@ class TicketQueues {
     uint64_t idle_word = 0;
   };
 
-  // What a wait costs the daemon.
+  // Daemon memory of a wait, in bytes.
   static constexpr uint64_t kMemory = sizeof(Waiting);
 
   void Push(proto::WordValue ticket, core::TensorId tensor, uint64_t idle_word);

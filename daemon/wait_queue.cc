@@ -80,7 +80,7 @@ void WaitQueue::Correct(Tick now, const std::vector<Device>& devices, News* news
     }
     const bool looked = std::exchange(promise.looked, true);
     if (peak > promise.peak) {
-      // While nobody waits nobody looks: then it may have held something from the start.
+      // Usage is read only while a job waits, so it may have held memory from the start.
       if (promise.peak == Bytes{0}) promise.holds_since = looked ? now : promise.since;
       promise.peak = peak;
       promise.peak_since = now;

@@ -180,7 +180,7 @@ class WaitQueue {
   std::map<Turn, Waiting>::iterator Find(const Process& process);
   Devices WaitedFor() const;
   static bool IsMember(const Use& use, const Process& process, const Promise& promise);
-  // What it computes is not in what is measured yet.
+  // Its compute time is not part of the measured values yet.
   static bool IsUnmeasured(core::Tick now, const Promise& promise);
   void Correct(core::Tick now, const std::vector<Device>& devices, News* news);
   Commitments CommitmentsOf(core::Tick now, size_t index, const Device& device) const;

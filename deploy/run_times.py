@@ -60,7 +60,7 @@ def actions_of(path):
 
 
 def _enclosing(actions, event):
-    """The action of the same thread within which `event` lies, or None."""
+    """The action of the same thread that encloses `event`, or None."""
     low, high = 0, len(actions)
     while low < high:
         middle = (low + high) // 2

@@ -28,8 +28,8 @@ core::Result<std::unique_ptr<VaRange>> ReserveCudaHostVaRange(std::shared_ptr<Cu
                                                               core::Bytes granularity,
                                                               int numa_node);
 
-// Whose the memory of a registered range is: memfds can be exported; the process's own comes in
-// huge pages, which are cleared on all cores and registered in a tenth of the time.
+// The backing of a registered range. kShared: memfds, which can be exported. kOwn: anonymous huge
+// pages, which all cores clear and which are registered in a tenth of the time.
 enum class RegisteredMemory { kShared, kOwn };
 
 // The second of the two kinds, for tests and for drivers without the first.

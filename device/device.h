@@ -209,8 +209,8 @@ class Device {
   // the CPU's to read and write as well; those of ReserveVaRange are not.
   virtual Result<std::unique_ptr<VaRange>> ReserveHostVaRange(Bytes size, int numa_node) = 0;
 
-  // The same for memory that nobody exports, which may come faster (with CUDA 0.08 s a GiB, where
-  // the system has huge pages). One thread makes chunks of it.
+  // The same for memory that is never exported, which may be faster (with CUDA 0.08 s a GiB if the
+  // system has huge pages). One thread creates its chunks.
   virtual Result<std::unique_ptr<VaRange>> ReservePoolVaRange(Bytes size, int numa_node) {
     return ReserveHostVaRange(size, numa_node);
   }

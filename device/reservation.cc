@@ -20,7 +20,7 @@ namespace {
 
 using core::Bytes;
 
-// So much is worth a thread: a few huge pages, each cleared in a quarter of a millisecond.
+// Bytes that are worth a thread: a few huge pages, each cleared in a quarter of a millisecond.
 constexpr Bytes kPopulatedByThread = core::MiB(4);
 
 }  // namespace

@@ -29,9 +29,9 @@ constexpr int kBusyShare = 10;
 // What the host has beyond what lies there: beneath moves of both directions that are under way.
 constexpr uint64_t kPartsAhead = 8;
 
-// Of what may be pinned, one in so many bytes at most is pinned before anything has to leave: a
-// pause, and the first steps that do not fit, find it there. With all of it, jobs that are started
-// one after another would leave the last none.
+// At most 1/kAheadShare of the pinnable host memory is pinned before a page has to leave. A pause,
+// and the first steps that do not fit, then need not pin. Lower: jobs that start one after another
+// leave no host memory to the last one. Higher: more of a pause is pinned while it runs.
 constexpr uint64_t kAheadShare = 2;
 
 // So far ahead of the GPU the job names its calls while not all fits.

@@ -82,8 +82,8 @@ struct EngineOptions {
   // What of the device may be held now, asked by the engine's thread; empty: SetDeviceLimit alone
   // changes it.
   std::function<core::Bytes()> limit;
-  // What lies on the host is mapped at its address at once, not only when it is named, and each
-  // kernel may touch all memory.
+  // Pages on the host are mapped at their address immediately, not only when they are an argument,
+  // and each kernel may touch all memory.
   bool maps_away = false;
   std::function<void(const char*)> log;
   std::shared_ptr<Recorder> recorder;  // null: nothing is recorded
@@ -262,7 +262,7 @@ class Engine {
   void CountAway(const Page& page, bool more);
   // So much needs room at once.
   void NoteNeed(core::Bytes at_once);
-  // Of which the host gets what does not fit; all of it if the job is to be paused.
+  // The host must hold the part that does not fit, or all of it if the job is to be paused.
   void PinFor(core::Bytes at_once);
 
   uint32_t AddRange(CUdeviceptr begin, core::Bytes asked, core::Bytes size);
@@ -279,11 +279,11 @@ class Engine {
   // Waits for who moves or maps it. Afterwards what has a part can be reached.
   void MapInPlace(PageId id, Lock& lock);
   void MapAllInPlace(Lock& lock);
-  // What lives and is away now; what leaves later is not mapped for that.
+  // Maps live pages that are off the device now, but not those that leave later.
   void MapLiveInPlace(Lock& lock);
   core::Status MapAt(CUdeviceptr at, const Part& part);
   core::Duration Reach(const Submission& submission, Lock& lock);
-  // What the call names is searched for tables once it was made; null: it need not be.
+  // The search of the call's arguments for tables, after the launch; null: none is needed.
   TableFinder::Search* BeginSearch(const Use& use);
   void PollSearches();
   // What lies on the host is reached where the page is, not only by who names it.

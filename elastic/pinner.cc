@@ -52,7 +52,7 @@ void Pinner::Raise(Bytes* to, Bytes held) {
 void Pinner::Run() {
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowest);
   std::unique_lock lock(mutex_);
-  Bytes refused;  // so much was asked for then
+  Bytes refused;  // the request that failed last
   while (!stopping_) {
     const Bytes asked = std::max(needed_, wanted_);
     const Bytes held = parts_->held(Place::kHost);

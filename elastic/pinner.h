@@ -1,10 +1,10 @@
-// Memory of the host, pinned before it is needed: 32 MiB take 6 to 20 ms, in which whoever needs
-// them would wait. A thread makes parts (parts.h) until as much of the host is held as was asked
-// for. Whoever finds none that is free makes one beside it. More threads pin no faster: the driver
-// pins for one caller at a time, and other calls that map wait meanwhile. So what is only wanted
-// ahead is pinned once nothing more was asked for within kQuiet.
+// Host memory, pinned before it is needed: 32 MiB take 6 to 20 ms, in which the caller would wait.
+// A thread makes parts (parts.h) until it holds the requested bytes. A caller that finds no free
+// part makes one itself. More threads pin no faster: the driver pins for one caller at a time, and
+// other mapping calls wait for it. So memory that is only wanted ahead is pinned once no request
+// came within kQuiet.
 //
-// What was pinned stays so: what has been too much once will be again.
+// Pinned memory stays pinned: a job that exceeded the device once will exceed it again.
 //
 // Threads: any. Nothing but the destructor waits, for the part that is being made.
 #pragma once

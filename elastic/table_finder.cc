@@ -8,7 +8,7 @@
 namespace ravenstore::elastic {
 
 TableFinder::~TableFinder() {
-  // Nobody waits for the GPU here: what copies may still write stays.
+  // Does not wait for the GPU: memory that copies may still write is not freed.
   Poll([](uint64_t) { return false; });
   if (AnyUnderWay()) return;
   for (const Search& search : all_) {

@@ -1,19 +1,19 @@
 // Whether kernels read addresses out of memory: tables of pointers that other kernels wrote.
 //
-// A batched kernel of a library gets a table of the matrices' addresses, which another kernel made:
-// no parameter names the matrices. So behind the first launch of each kind of kernel the beginnings
-// of all memory that it names are copied to the host, in the order of its stream, and searched for
-// addresses of movable memory. A table is seen whether the kernel read or wrote it. Until a kind
-// has been searched, while any search is under way, and for good once a table was found, a launch
-// may touch any memory. So a job with such tables is found out before a launch can go wrong.
+// A library's batched kernel gets a table of the matrices' addresses that another kernel wrote, so
+// no parameter points to the matrices. After the first launch of each kind of kernel the beginnings
+// of its arguments' memory are copied to the host, in stream order, and searched for addresses of
+// movable memory. A table is found if the kernel reads or writes it. A launch may touch any memory
+// until its kind has been searched, while any search is under way, and always after a table was
+// found. So a job with such tables is known before a launch can fail.
 //
-// A kind is a kernel together with which of its parameters' words are addresses: one kernel may
-// take matrices or tables of them. Of one kernel kPatterns kinds are told apart: what lies between
-// parameters is not always initialised.
+// A kind is a kernel and the set of its parameter words that are addresses: one kernel may take
+// matrices or tables of them. At most kPatterns kinds of a kernel are distinguished, because the
+// padding between parameters is not always initialised.
 //
-// Not seen: a table further than kBytes behind each address that a kernel gets, one that a kernel
-// reaches through a table of other tables, and one whose maker and reader both were searched, as
-// the same kinds, when they had none.
+// Not found: a table more than kBytes after each argument address, a table that is reached through
+// another table, and a table whose writer and reader were both searched, as the same kinds, before
+// they had one.
 //
 // Owns: the host memory and the events. Threads: one at a time (the engine's lock), but Enqueue.
 #pragma once
@@ -39,8 +39,8 @@ class TableFinder {
   static constexpr size_t kAddresses = 64;  // of one launch
   static constexpr size_t kPatterns = 8;
 
-  // What a launch runs. `code` is the kernel while it is loaded; 0: no code, so that it follows
-  // nothing. `pattern`: which of its words are addresses.
+  // A launch's kernel. `code` identifies it while it is loaded; 0: no code, so that it follows no
+  // address. `pattern`: which of its words are addresses.
   struct Kind {
     uint64_t code = 0;
     uint64_t pattern = 0;
@@ -48,7 +48,7 @@ class TableFinder {
   // Memory that a launch names, from an address on.
   struct Named {
     CUdeviceptr address;
-    size_t bytes;  // 0: as many as there are
+    size_t bytes;  // 0: to the end of the allocation
   };
   // One search, from Begin to the Poll that ends it.
   struct Search {
@@ -74,9 +74,9 @@ class TableFinder {
   // Behind the launch, on its stream; false: the driver could not. Threads: the one that launched,
   // without the lock.
   bool Enqueue(Search* search, CUstream stream) const;
-  // What was not enqueued is done by a later launch.
+  // A search that was not enqueued is left to a later launch.
   void End(Search* search, bool enqueued);
-  // Ends the searches whose copies are there. True: a table was found, for the first time.
+  // Ends the searches whose copies have arrived. True: a table was found, for the first time.
   // `may_move`: whether the word is an address of movable memory.
   bool Poll(const std::function<bool(uint64_t)>& may_move);
   bool AnyUnderWay() const { return !searches_.empty(); }

@@ -24,8 +24,8 @@ inline uint64_t Mix(uint64_t hash, uint64_t word) {
 inline constexpr uint64_t kKernel = uint64_t{1} << 32;
 inline constexpr uint64_t kGraph = uint64_t{2} << 32;
 
-// What code a call runs, and what of the device's other memory that gets: it may follow addresses
-// that it finds in memory.
+// The code that a call runs, and the other device memory among its arguments: the code may follow
+// addresses that it reads there.
 struct Code {
   static constexpr uint32_t kMostOthers = 64;
   uint64_t name = 0;     // the same for each call of the same code as long as it is loaded; 0: none

@@ -410,7 +410,7 @@ void World::Found() {
   }
 }
 
-// For whom lenders that are connected keep slots that these homes know nothing of: home and lender.
+// Pairs of home and connected lender, where the lender keeps slots that the home does not have.
 std::set<std::pair<std::string, std::string>> World::Forgotten() const {
   std::set<std::pair<std::string, std::string>> forgotten;
   for (const auto& player : players_) {
@@ -425,8 +425,8 @@ std::set<std::pair<std::string, std::string>> World::Forgotten() const {
   return forgotten;
 }
 
-// What a lender keeps for a home is missing in what it offers that home: it is to be free before it
-// expires. Looks twice, for a loan may just have been begun anew.
+// A slot that a lender keeps for a home is missing in its offer to that home, so it must be free
+// before it expires. Checks twice, because a loan may just have been started again.
 void World::NoneForgotten() {
   StepTo(Now() + kKeepExpired - kLease * 3 / 4);
   const auto before = Forgotten();

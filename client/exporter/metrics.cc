@@ -217,8 +217,8 @@ void AddUsers(const ctl::Snapshot& now, const NameOfUser& name_of, Families* to)
   for (const auto& [name, user] : users) to->Add(user.jobs, {{"user", name}});
 }
 
-// Figures of jobs stand on pages that their users can write: two huge ones would wrap to a small
-// sum.
+// Jobs' figures are on pages that their users can write. Without a cap two huge figures would wrap
+// to a small sum.
 void AddCapped(uint64_t more, uint64_t* sum) {
   if (__builtin_add_overflow(*sum, more, sum)) *sum = std::numeric_limits<uint64_t>::max();
 }

@@ -38,7 +38,7 @@ def is_known(version: str) -> bool:
 
 
 def how_to_get(version: str) -> str:
-    """What to do where there is no native part for this PyTorch."""
+    """How to get a native part for this PyTorch."""
     if is_too_old(version):
         return f"ravenstore.offload() needs PyTorch {OLDEST[0]}.{OLDEST[1]} or newer"
     if _numbers(version) > NEWEST:

@@ -79,8 +79,8 @@ def refuse_capture() -> None:
 
 
 def user_of_gradients(params: Iterable[torch.Tensor]) -> str | None:
-    """What of this process uses gradients of `params` after they came, a DDP module or a GradScaler
-    in use; None where there is nothing such."""
+    """A DDP module or a GradScaler in use of this process, which uses gradients of `params` after
+    the backward pass; None if there is none."""
     own = {id(p) for p in params}
     ddp, scaler = torch.nn.parallel.DistributedDataParallel, torch.amp.GradScaler
     for thing in gc.get_objects():

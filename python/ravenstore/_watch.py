@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-# What tells of a gradient without reading its values.
+# Attributes of a gradient that can be read without its values.
 _ATTRIBUTES = (
     "device",
     "dtype",

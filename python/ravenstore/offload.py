@@ -364,9 +364,9 @@ def block_stats(native: ModuleType | _fallback.Module) -> list[dict[str, int]]:
 
 
 def max_memory_plain(device: int | torch.device | None = None) -> int:
-    """The most bytes at once that PyTorch would have had on `device` without offload(), by default
-    the current one: what torch.cuda.max_memory_allocated() says in a plain run. Here that leaves
-    out what is saved and parked, on the device or away.
+    """The peak bytes that PyTorch would have had on `device` without offload(), by default on the
+    current one: the value of torch.cuda.max_memory_allocated() in a plain run. Under offload() that
+    function leaves out saved and parked tensors, on the device or off it.
 
     It counts from the last torch.cuda.reset_peak_memory_stats(), like PyTorch's figure. On the host
     backend these are the blocks of at least 1 MiB, since the first offload().

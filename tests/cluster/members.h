@@ -123,7 +123,7 @@ class Members {
   FakeStore store;
   std::mt19937_64 random;
   MembershipOptions base = {.self = {}};
-  // What stands between a node and its client of the store, if anything.
+  // A wrapper between a node and its client of the store, or none.
   std::function<std::unique_ptr<KeyValues>(std::unique_ptr<KeyValues>)> wrap = {};
   std::vector<std::unique_ptr<Member>> all;
   std::map<Incarnation, std::vector<Incarnation>> predecessors;

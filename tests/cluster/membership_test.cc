@@ -454,8 +454,8 @@ TEST_F(MembershipTest, ForeignKeysAreNoNodes) {
   ExpectNoEvent();
 }
 
-// A store that adds keys to its answers that nobody asked for, among them one that is shorter than
-// the prefix.
+// A store that adds unrequested keys to its answers, among them one that is shorter than the
+// prefix.
 class StrangeKeys final : public KeyValues {
  public:
   explicit StrangeKeys(std::unique_ptr<KeyValues> store) : store_(std::move(store)) {}

@@ -39,7 +39,7 @@ core::Result<ProcessSlots::Slot> Add(LegacyLedger& ledger, uint64_t key, const P
   return ledger.Add(key, std::move(job));
 }
 
-// The page of an elastic job's engines, whose row 1 says that so much is live.
+// The page of an elastic job's engines, whose row 1 has `live` live bytes.
 ipc::UniqueFd ElasticPage(uint64_t live, size_t bytes = proto::kElasticPageBytes) {
   ipc::UniqueFd file(memfd_create("elastic", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_EQ(ftruncate(file.get(), static_cast<off_t>(bytes)), 0);

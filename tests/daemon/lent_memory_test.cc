@@ -59,7 +59,7 @@ class LentMemoryTest : public testing::Test {
   void Lend(core::Bytes most) { loop().PostPoolLimit(pool_, most); }
   void Recall(core::Bytes piece) { loop().PostChunkRecalled(pool_, piece); }
   void Keep(core::Bytes piece) { loop().PostChunkKept(pool_, piece); }
-  // Unless it was given back.
+  // Unless it was returned.
   void Lose(core::Bytes piece) {
     if (lenders_->Lose(piece)) loop().PostChunkLost(pool_, piece);
   }

@@ -295,7 +295,7 @@ TEST_F(AdmissionQueueTest, OneThatHeldSomethingBeforeAnybodyWaitedIsMeasured) {
   EXPECT_EQ(Look(), "2@0");
 }
 
-// A stranger's promise of one byte, of which it uses nothing.
+// Another user's reservation of one byte, of which it uses nothing.
 TEST_F(AdmissionQueueTest, WhoHoldsNothingKeepsOthersWaitingForAWhileOnly) {
   devices_[0].measured.compute = 0.0;
   Admit(1, 8, Bytes{1}, 1);
@@ -303,7 +303,7 @@ TEST_F(AdmissionQueueTest, WhoHoldsNothingKeepsOthersWaitingForAWhileOnly) {
   EXPECT_EQ(Look(), "1@0 2:1");
   now_ += WaitQueue::kBeginsWithin - core::Duration(1);
   EXPECT_EQ(Look(), "");
-  // The next of the stranger's stands behind who waits already.
+  // The next job of that user queues behind the one that waits already.
   Admit(3, 8, Bytes{1}, 1);
   EXPECT_EQ(Look(), "3:2");
   now_ += core::Duration(1);

@@ -58,7 +58,7 @@ class FakePieces : public PiecedMedium {
     holds_ = way;
     held_back_ = true;
   }
-  // Whether so many wait within half a minute.
+  // Whether `count` calls wait within half a minute.
   [[nodiscard]] bool AwaitHeld(size_t count) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kPatience, [this, count] { return held_.size() >= count; });

@@ -56,7 +56,7 @@ TEST_F(PinnerTest, WhatIsWantedIsPinnedOnceNothingMoreIsAskedFor) {
   pinner.Want(MiB(8));
   EXPECT_TRUE(BecomesHeld(MiB(8)));
   EXPECT_GE(ipc::Now() - began, Pinner::kQuiet);
-  // What is needed does not wait for that.
+  // A need does not wait for that.
   pinner.Want(MiB(32));
   pinner.Need(MiB(16));
   EXPECT_TRUE(BecomesHeld(MiB(32)));

@@ -54,7 +54,7 @@ std::vector<Connection> Greeted(Scene& scene, size_t most) {
 
 using Question = std::function<std::string()>;
 
-// As many questions as the sockets take, their answers read and forgotten.
+// Sends questions until the sockets are full; answers are read and discarded.
 void FloodOn(Scene& scene, const std::vector<Connection*>& connections, const Question& question) {
   constexpr int kAtOnce = 32;
   scene.Ready();
@@ -120,7 +120,7 @@ void FloodOfNames(Scene& scene) {
   Flood(scene, [&] { return InternPacket(prefix + std::to_string(next++)); });
 }
 
-// Packets that cannot be parsed, or say what nobody may.
+// Packets that cannot be parsed, or that no client may send.
 void FloodOfNonsense(Scene& scene) {
   const std::string nonsense(60000, '\xff');
   Flood(scene, [&] { return nonsense; });
@@ -191,7 +191,7 @@ void PinnedFrees(Scene& scene) {
   });
 }
 
-// What it records is its own tensors' coming and going.
+// It records only its own tensors.
 void FloodOfRecords(Scene& scene) {
   std::vector<RawClient> clients = Attached(scene, 1);
   uint32_t slot = 0;
@@ -214,7 +214,7 @@ void Steps(Scene& scene) {
   }
 }
 
-// Elastic jobs of one command, whose pages show as much as a page can. A job is a process.
+// Elastic jobs of one command, whose pages have every row filled. A job is a process.
 class Jobs {
  public:
   Jobs(Scene& scene, size_t most) : command_(KeyOf(::getpid())) {
@@ -277,7 +277,7 @@ void IdleJobs(Scene& scene) {
   scene.Hold();
 }
 
-// What its jobs took, and which there are.
+// The user's jobs and their peaks.
 void JobQueries(Scene& scene) {
   const Jobs jobs(scene, scene.count(8));
   const Question query =
@@ -290,7 +290,7 @@ void JobQueries(Scene& scene) {
   });
 }
 
-// Whose memory it is needs a look at each job's page.
+// The whole store's figures need a read of each job's page.
 void FloodOfStats(Scene& scene) {
   const Jobs jobs(scene, scene.count(8));
   Flood(scene, Same([](auto& packet) { packet.mutable_stats()->set_whole_store(true); }));
@@ -335,7 +335,7 @@ void FloodOfRecordsOfJobs(Scene& scene) {
   });
 }
 
-// Wants to be admitted with all that nobody has, and hangs up.
+// Asks to be admitted with all free memory, and hangs up.
 void Admissions(Scene& scene) {
   const Question admit = Same([](auto& packet) {
     packet.mutable_admit_job()->set_bytes(MiB(256));

@@ -126,7 +126,7 @@ bool RawClient::Create(uint32_t slot, uint64_t bytes) {
 
 namespace {
 
-// A sealed memfd of so many bytes, filled by `fill` through a mapping that is all zeros.
+// A sealed memfd of `bytes` bytes, filled by `fill` through a mapping that is all zeros.
 template <typename Page, typename Fill>
 ipc::UniqueFd SealedPage(size_t bytes, Fill fill) {
   ipc::UniqueFd file(::memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING));

@@ -76,8 +76,8 @@ class RawClient {
 
 // The page of a legacy job that claims `used` bytes of the device `uuid`.
 ipc::UniqueFd LedgerPage(const std::string& uuid, uint64_t used);
-// A page with all the rows that it can have, the first of the device `uuid`, and the page of an
-// engine that shows as much as it can of each.
+// A page with all its rows, the first of the device `uuid`, and the page of an engine with every
+// field of each row filled.
 ipc::UniqueFd FullLedgerPage(const std::string& uuid);
 ipc::UniqueFd FullElasticPage();
 // The UUID of the store's first device; empty when the daemon does not say.

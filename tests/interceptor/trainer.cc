@@ -347,7 +347,7 @@ void Trainer::LaunchTable(CUstream stream, CUdeviceptr to, CUdeviceptr a, CUdevi
   const CUdeviceptr at = tables_.From((tables_on_host_.size() - 1) * 3);
   if (options_.made) {
     Launch("make_table", stream, at, to, a, b);
-    // What the table names rests meanwhile, and may leave.
+    // The matrices in the table are idle now, and may leave.
     MUST(cuStreamSynchronize, stream);
   } else {
     MUST(cuMemcpyHtoDAsync, at, table.data(), sizeof(table), stream);

@@ -157,7 +157,7 @@ class InstallTest(unittest.TestCase):
         pth.write_text(f"{folder}\n{pth.read_text()}")
 
     def build_with(self, version, **variables):
-        """What setup.py does in a Python whose PyTorch has that version."""
+        """The result of setup.py in a Python whose PyTorch has that version."""
         self.put_torch(OTHER_TORCH.replace(OTHER, version))
         command = [self.python, "setup.py", "build", "--build-lib", self.folder / "built"]
         return subprocess.run(

@@ -52,7 +52,7 @@ def under(budget):
 
 
 def peak_of_mlp(rows, scope):
-    """What a step of it with `rows` rows would take without offload(), and what it took here."""
+    """The peak bytes of its step with `rows` rows: without offload(), and as measured here."""
     offload.start_daemon(device_total="192MiB")
     with offloading(device_budget=AMPLE):
         native = _attached()

@@ -565,7 +565,7 @@ OWN_LIMITS = {
     r"|(?:EXPECT_L[TE]|ASSERT_L[TE]|RAVEN_CHECK)\((?:ipc::Now|\S*_clock::now)\(\)(?: -|,| <)",
     (".py",): r"\btime\.(?:sleep\(|\w+\(\) >=? )|assertLess(?:Equal)?\(time\.monotonic\(",
 }
-# What is pure measures itself, and bounds nothing that way.
+# Tests of pure code may measure its time; they bound no wait by it.
 UNTIMED = ("tests/core/", "tests/sim/")
 # The helper itself, the planted breaches, and programs that last for a while.
 OF_THEIR_OWN = ("tests/timing/", "tests/tidy/", "tests/hostile/")
