@@ -63,6 +63,7 @@ std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path, 
   SizeFlag(*app, "--device-guarantee", &config->device_guarantee, "limits.device_guarantee");
   SizeFlag(*app, "--visible-memory", &config->visible_memory, "limits.visible_memory");
   SizeFlag(*app, "--pool-size", &config->pool_size, "host_pool.size");
+  SizeFlag(*app, "--pool-ahead", &config->pool_ahead, "host_pool.ahead");
   SizeFlag(*app, "--slab", &config->slab, "devices.slab");
   SizeFlag(*app, "--device-total", &config->host_device_total, "host_backend.total");
   app->add_option("--devices", config->host_devices, "host_backend.devices")

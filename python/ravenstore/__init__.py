@@ -36,14 +36,17 @@ from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
 if TYPE_CHECKING:
     from ravenstore.chunked_loss import chunk_loss
     from ravenstore.optimizer import StatesLost, offload_optimizer
+    from ravenstore.plan import Plan, prepare
 
 __version__ = "0.1.0"
 
 # What needs PyTorch is imported when it is first used.
 _LAZY = {
+    "Plan": "plan",
     "StatesLost": "optimizer",
     "chunk_loss": "chunked_loss",
     "offload_optimizer": "optimizer",
+    "prepare": "plan",
 }
 
 
@@ -71,6 +74,7 @@ __all__ = [
     "NotFound",
     "OutOfMemory",
     "PermissionDenied",
+    "Plan",
     "Priority",
     "RavenstoreError",
     "StatesLost",
@@ -94,6 +98,7 @@ __all__ = [
     "patch_dataloader",
     "pin_memory",
     "pinned_empty",
+    "prepare",
     "profile",
     "step",
 ]

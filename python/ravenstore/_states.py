@@ -254,7 +254,7 @@ class States:
             sizes = [v.itemsize for key, v in state.items() if is_movable(key, v, p.shape)]
             bytes_per_element = sum(sizes)
         else:
-            bytes_per_element = p.itemsize * _states_of(opt.param_groups[group])
+            bytes_per_element = p.itemsize * states_of(opt.param_groups[group])
         if p.device != self._packing_device:
             self._room = 0
             self._packing_device = p.device
@@ -643,7 +643,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:7])}, ..., {names[-1]}"
 
 
-def _states_of(group: Mapping[str, Any]) -> int:
+def states_of(group: Mapping[str, Any]) -> int:
     if "momentum" in group:
         return 1  # also without momentum, which may be turned on later
     return 3 if group["amsgrad"] else 2

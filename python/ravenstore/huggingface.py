@@ -7,6 +7,7 @@
     trainer.train()
 
 It is `with ravenstore.offload(...):` around the training, plus ravenstore.step() after each step.
+PrepareCallback is ravenstore.prepare() for a Trainer: states away, the loss in chunks.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ except ImportError as error:
 from ravenstore._units import Size
 from ravenstore.errors import InvalidArgument
 from ravenstore.offload import Explanation, explain, offload, step
+from ravenstore.plan import Plan, prepare
 from ravenstore.store import Store
 
 
@@ -112,3 +114,77 @@ class RavenstoreCallback(TrainerCallback):
             chosen = {name: self._options[name] for name in names if name in self._options}
             store = Store.connect(name="optimizer states", **chosen)
         offload_optimizer(plain, store)
+
+
+class PrepareCallback(TrainerCallback):
+    """ravenstore.prepare() for a Trainer's training, in the thread that runs it.
+
+    options: those of ravenstore.prepare(). Where `in_backward` is not among them the Trainer's
+        arguments decide: updates are made after the backward pass if it clips (max_grad_norm, which
+        is 1 by default), accumulates, scales (fp16) or runs several processes; else the first step
+        does ("auto"). A Trainer that logs the gradients' norm, as transformers 5 does, uses them.
+
+    Errors: train() raises those of ravenstore.prepare() when it begins. When train() itself fails
+    call close(), if this process goes on.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.plan: Plan | None = None
+        """The last training's."""
+        self.explanation = ""
+        """What Plan.explain() said when the last training ended."""
+        self._options = options
+
+    def close(self) -> None:
+        """Ends what a failed training left on. In the thread that ran it. More calls do nothing."""
+        if self.plan is not None:
+            self.plan.close()
+
+    def on_train_begin(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        **_: Any,
+    ) -> None:
+        """Prepares model and optimizer."""
+        self.close()
+        if optimizer is None:
+            raise InvalidArgument(
+                "PrepareCallback: the Trainer makes its optimizer after the training has begun "
+                "(FSDP, DeepSpeed), whose own offloading moves states then"
+            )
+        plain = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        where = "auto" if _uses_gradients(args) is None else False
+        options: dict[str, Any] = {"in_backward": where, **self._options}
+        options["report"] = options.get("report", True) and state.is_world_process_zero
+        self.plan = prepare(model, plain, **options)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Says that a training step has ended."""
+        if self.plan is not None:
+            self.plan.step()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Prints what was measured, and ends the offloading."""
+        if self.plan is None:
+            return
+        self.explanation = self.plan.explain()
+        if self._options.get("report", True) and state.is_world_process_zero:
+            print(self.explanation, file=sys.stderr)
+        self.plan.close()
+
+
+def _uses_gradients(args: Any) -> str | None:
+    """Which of the Trainer's arguments has it use gradients between backward pass and step."""
+    if args.max_grad_norm:
+        return "max_grad_norm"
+    if args.gradient_accumulation_steps > 1:
+        return "gradient_accumulation_steps"
+    if args.fp16:
+        return "fp16"
+    return "several processes" if args.world_size > 1 else None

@@ -1,0 +1,60 @@
+"""How large the parts of a training are, by its model and optimizer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+
+from ravenstore._states import params_of, states_of
+
+MOVABLE = ("Adam", "AdamW", "SGD")
+"""The optimizers that offload_optimizer takes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Of a training's parts, in bytes."""
+
+    weights: int
+    gradients: int
+    states: int
+    largest: int
+    """Of the gradients of one parameter."""
+    is_full: bool
+    """Whether weights have 32 bits."""
+
+
+def sizes_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Sizes:
+    """What of a training the device holds, counted once where tensors share memory."""
+    tensors = [*model.parameters(), *model.buffers()]
+    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
+    trained = [p for p in params_of(optimizer) if p.requires_grad]
+    gradients = [p.numel() * p.itemsize for p in trained]
+    return Sizes(
+        weights=sum(storages.values()),
+        gradients=sum(gradients),
+        states=sum(state_bytes(optimizer)),
+        largest=max(gradients, default=0),
+        is_full=any(p.dtype == torch.float32 for p in trained),
+    )
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> Iterable[int]:
+    """Of each parameter, what the optimizer keeps or will keep of its shape."""
+    known = type(optimizer).__name__ in MOVABLE
+    for group in optimizer.param_groups:
+        count = states_of(group) if known and group.get("momentum") != 0 else 0
+        for p in group["params"]:
+            have = [v for v in optimizer.state.get(p, {}).values() if isinstance(v, torch.Tensor)]
+            if have:
+                yield sum(v.numel() * v.itemsize for v in have if v.shape == p.shape)
+            elif p.requires_grad:
+                yield count * p.numel() * p.itemsize
+
+
+def logits_bytes(model: torch.nn.Module, tokens: int | None) -> int:
+    """Of a whole loss: logits in three copies of 32 bits; 0 where that is not known."""
+    words = getattr(getattr(model, "config", None), "vocab_size", None)
+    return 12 * words * tokens if isinstance(words, int) and tokens else 0

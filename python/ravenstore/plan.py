@@ -1,0 +1,515 @@
+"""One call that lets one device train what does not fit.
+
+    plan = ravenstore.prepare(model, optimizer, device_budget="40GiB")
+    for batch in data: ...                       # the loop stays as it is
+    print(plan.explain())
+
+It puts together what this package has: the optimizer's states live in host memory from one update
+to the next (offload_optimizer), what autograd saves leaves the device as needed (offload), and the
+loss over the vocabulary is computed in chunks of tokens (chunk_loss). It decides for each part by
+its size, prints what it decided, and refuses what cannot fit with what would.
+
+A daemon of the node is used where one serves. Else a private one starts, and says so.
+
+Threads: what autograd saves in the thread that calls it. Streams: as those of the parts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import statistics
+import sys
+import time
+import weakref
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+
+from ravenstore import _native
+from ravenstore import embedded as _embedded
+from ravenstore._refusals import class_name
+from ravenstore._sizes import MOVABLE, Sizes, logits_bytes, sizes_of, state_bytes
+from ravenstore._states import States
+from ravenstore._units import Duration, Size, bytes_of, size_text
+from ravenstore.benchmark import link_rate
+from ravenstore.chunked_loss import ChunkedLoss, chunk_loss
+from ravenstore.errors import InvalidArgument, OutOfMemory, Unsupported
+from ravenstore.offload import explain as explain_offload
+from ravenstore.offload import offload
+from ravenstore.offload import step as step_of_offload
+from ravenstore.optimizer import offload_optimizer
+from ravenstore.store import Store, default_socket
+
+_MIB, _GIB = 1 << 20, 1 << 30
+# What a process takes on a GPU beside PyTorch's memory, and what a private daemon does (H100).
+_CONTEXT_BYTES = 768 * _MIB
+_DAEMON_BYTES = 512 * _MIB
+# For blocks of less than 1 MiB, which are not the store's.
+_SMALL_BYTES = 256 * _MIB
+# Chunks of states on the device at once. Four do; more give the CPU a lead over the GPU.
+_WINDOW = 16
+_CHUNK_BYTES = 64 * _MIB
+_CHUNK_BYTES_MIN = 64 << 10
+_LINK_BYTES = 256 * _MIB
+_LINK_SECONDS = 0.2
+# Steps whose times explain() gives the median of.
+_TIMES = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What becomes of one part of a training's memory."""
+
+    name: str
+    bytes: int | None
+    """None where it depends on the batch."""
+    where: str
+    note: str = ""
+
+
+class Plan:
+    """What prepare() decided. Printable. A context manager, which closes at its end."""
+
+    def __init__(self, budget: int, backend: str, daemon: str, options: _Options) -> None:
+        self.device_budget = budget
+        self.backend = backend
+        self.parts: list[Part] = []
+        self.loss: ChunkedLoss | None = None
+        """The loss in chunks, where it is."""
+        self.states_unknown = ""
+        """Why the optimizer's states are not counted, where they are not."""
+        self._daemon = daemon
+        self._options = options
+        self._scope: offload | None = None
+        self._store: Store | None = None
+        self._optimizer: weakref.ref[Any] | None = None
+        self._ends: list[float] = []
+
+    def take(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Plan:
+        """With prepare() before the model was made: what prepare(model, optimizer) does then.
+        Returns the plan itself."""
+        if self._optimizer is not None:
+            raise InvalidArgument("the plan has a model already: make another one with prepare()")
+        _take(self, model, optimizer, is_new=self._scope is not None)
+        return self
+
+    def step(self) -> None:
+        """Says that the next step begins. Optional, as ravenstore.step()."""
+        if self._scope is not None:
+            step_of_offload()
+
+    def close(self) -> None:
+        """Ends the offloading of what autograd saves, and gives the model its own loss back. The
+        optimizer's states stay in the store. In the thread of prepare(). More calls do nothing."""
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scope.__exit__(None, None, None)
+        loss, self.loss = self.loss, None
+        if loss is not None:
+            loss.remove()
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        head = (
+            f"ravenstore.prepare: {size_text(self.device_budget)} of {self.backend}, {self._daemon}"
+        )
+        rows = [
+            (p.name, "by batch" if p.bytes is None else size_text(p.bytes), p.where, p.note)
+            for p in self.parts
+        ]
+        return "\n".join([head, *_columns([("part", "bytes", "where", ""), *rows])])
+
+    def explain(self) -> str:
+        """What was decided, beside what the steps so far have shown."""
+        lines = [str(self)]
+        steps = [b - a for a, b in zip(self._ends, self._ends[1:], strict=False)]
+        if not steps:
+            return "\n".join([*lines, "measured: nothing yet, no two steps have ended"])
+        lines.append(f"measured: {statistics.median(steps[-_TIMES:]):.3f} s a step, median")
+        optimizer = self._optimizer() if self._optimizer is not None else None
+        states = getattr(optimizer, "_ravenstore", None)
+        if isinstance(states, States):
+            where = "in the backward pass" if states.in_backward else "after the backward pass"
+            lines.append(f"  updates {where}: {states.why}")
+            stats = states.store.stats()
+            count = len(self._ends)
+            lines.append(
+                f"  optimizer states: {size_text(stats.bytes_out / count)} out, "
+                f"{size_text(stats.bytes_in / count)} back a step, "
+                f"{stats.stall_ns / 1e9 / count:.3f} s waited"
+            )
+        if self._scope is not None:
+            told = explain_offload()
+            lines.append(
+                f"  saved for backward, in all: {size_text(told.bytes_out)} out, "
+                f"{size_text(told.bytes_in)} back, {told.stall_seconds:.3f} s waited"
+            )
+        if self.backend == "cuda":
+            peak = size_text(torch.cuda.max_memory_allocated())
+            lines.append(f"  peak of PyTorch's memory: {peak} of {size_text(self.device_budget)}")
+        return "\n".join(lines)
+
+    def _count_steps(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        plan = weakref.ref(self)
+
+        def ended(*_: Any) -> None:
+            alive = plan()
+            if alive is not None:
+                alive._ends.append(time.perf_counter())
+
+        optimizer.register_step_post_hook(ended)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    socket: str
+    host_budget: int
+    in_backward: bool | Literal["auto"]
+    loss_chunks: bool
+    states: Literal["auto", "away", "stay"]
+    saved: bool
+    tokens: int | None
+    report: bool
+    timeout: Duration
+    is_private: bool
+
+
+def prepare(
+    model: torch.nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    device_budget: Size = "auto",
+    host_budget: Size | None = None,
+    in_backward: bool | Literal["auto"] = "auto",
+    loss_chunks: bool = True,
+    states: Literal["auto", "away", "stay"] = "auto",
+    saved: bool = True,
+    tokens: int | None = None,
+    socket: str | os.PathLike[str] | None = None,
+    report: bool = True,
+    timeout: Duration = 30.0,
+) -> Plan:
+    """Makes a training fit into `device_budget`; returns what was decided, and prints it.
+
+    model, optimizer: before the first step, on their device. Left out, the plan is made before the
+        model, whose weights are then the store's from the start, while host memory is pinned:
+        `with ravenstore.prepare(device_budget=...) as plan:`, then plan.take(model, optimizer).
+        A finished model's parameters and buffers move into the store's memory one at a time; they
+        stay the same objects. Of other tensors that share their memory nothing is known: they keep
+        the old.
+    device_budget: bytes that this process and its private daemon may take on the device by the
+        driver's count, or "auto": what is free.
+    host_budget: bytes of host memory at most. By default what the daemon says; of a private one
+        most of what is free.
+    in_backward: as offload_optimizer's.
+    loss_chunks: compute a causal language model's loss in chunks, see chunk_loss().
+    states: where the optimizer's states live: "away", "stay", or by size.
+    saved: let what autograd saves in this thread leave the device as needed, until Plan.close().
+    tokens: of one pass, if you know them: the loss without chunks is counted with them.
+    socket: the daemon's; by default the node's if one serves there, else a private one.
+    report: print the plan to stderr.
+    timeout: bounds the attach and every wait for room.
+
+    Errors: OutOfMemory in words when weights, gradients and what must stay do not fit the budget,
+    or the states not the host memory; InvalidArgument; those of offload_optimizer and offload.
+    """
+    if (model is None) != (optimizer is None):
+        raise InvalidArgument("prepare takes a model with its optimizer, or neither")
+    if states not in ("auto", "away", "stay"):
+        raise InvalidArgument(f'states is "auto", "away" or "stay", not {states!r}')
+    if in_backward not in (True, False, "auto"):
+        raise InvalidArgument(f'in_backward is True, False or "auto", not {in_backward!r}')
+    host = bytes_of(host_budget) if host_budget is not None else 0
+    path, daemon, is_private = _daemon(socket, host, model, optimizer, timeout)
+    options = _Options(
+        path, host, in_backward, loss_chunks, states, saved, tokens, report, timeout, is_private
+    )
+    with Store.connect(socket=path, name="prepare", timeout=timeout) as store:
+        backend = store.backend
+        may_have = store.stats().device_budget
+    if device_budget == "auto":
+        budget = _free_bytes() if backend == "cuda" else may_have
+    else:
+        budget = bytes_of(device_budget)
+    plan = Plan(budget, backend, daemon, options)
+    if model is None or optimizer is None:
+        plan._scope = _open_scope(plan, _allocator_bytes(plan, _window_of(budget)))
+        return plan
+    _take(plan, model, optimizer, is_new=False)
+    return plan
+
+
+def _daemon(
+    socket: str | os.PathLike[str] | None,
+    host: int,
+    model: torch.nn.Module | None,
+    optimizer: torch.optim.Optimizer | None,
+    timeout: Duration,
+) -> tuple[str, str, bool]:
+    """The daemon's socket, what it is in words, and whether it is this process's own."""
+    path = os.fspath(socket) if socket is not None else default_socket()
+    if socket is not None or os.path.exists(path):
+        return path, f"by the daemon at {path}", False
+    if _embedded.running() is not None:
+        return _embedded.start().socket, "by this process's private daemon", True
+    pool = host or int(_available_host_bytes() * 0.85)
+    ahead = sum(state_bytes(optimizer)) if optimizer is not None else 0
+    flags = ["--pool-ahead", str(min(ahead, pool))] if ahead else []
+    device = next((p.device for p in model.parameters()), None) if model is not None else None
+    kind = "auto" if device is None else ("cuda" if device.type == "cuda" else "host")
+    path = _embedded.start(backend=kind, pool_size=pool, flags=flags, timeout=timeout).socket
+    words = f"by a private daemon, started for this process (host memory: {size_text(pool)})"
+    return path, words, True
+
+
+def _available_host_bytes() -> int:
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _free_bytes() -> int:
+    """What this process has and may still have of the current device."""
+    free, _ = torch.cuda.mem_get_info()
+    return free + torch.cuda.memory_reserved() + _CONTEXT_BYTES
+
+
+def _window_of(room: int) -> int:
+    return max(min(_WINDOW * _CHUNK_BYTES, room // 16), 2 * _MIB)
+
+
+def _fixed_bytes(plan: Plan) -> int:
+    """What is taken beside PyTorch's large blocks and the states."""
+    if plan.backend != "cuda":
+        return 0
+    return _CONTEXT_BYTES + _SMALL_BYTES + (_DAEMON_BYTES if plan._options.is_private else 0)
+
+
+def _allocator_bytes(plan: Plan, states: int) -> int:
+    left = plan.device_budget - _fixed_bytes(plan) - states
+    if left <= 0:
+        raise OutOfMemory(
+            f"device_budget is {size_text(plan.device_budget)}: contexts and a window of the "
+            f"optimizer's states alone take {size_text(plan.device_budget - left)}"
+        )
+    return left
+
+
+def _open_scope(plan: Plan, budget: int) -> offload | None:
+    options = plan._options
+    if not options.saved:
+        return None
+    host = options.host_budget or None
+    scope = offload(budget, host_budget=host, socket=options.socket, timeout=options.timeout)
+    scope.__enter__()
+    return scope
+
+
+def _take(
+    plan: Plan, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, is_new: bool
+) -> None:
+    """`is_new`: the scope was opened before the model was made."""
+    options = plan._options
+    _check_device(plan, model)
+    sizes = sizes_of(model, optimizer)
+    window = min(_window_of(plan.device_budget), max(sizes.states, 2 * _MIB))
+    kept = sizes.gradients if options.in_backward is not True else 2 * sizes.largest
+    room = plan.device_budget - _fixed_bytes(plan) - sizes.weights - kept
+    stay = options.states == "stay" or (options.states == "auto" and sizes.states <= room // 2)
+    if type(optimizer).__name__ not in MOVABLE:
+        stay = options.states != "away"
+        plan.states_unknown = f"of {class_name(optimizer)}, which is not moved, nor counted"
+    on_device = sizes.states if stay else window
+    _refuse_what_cannot_fit(plan, sizes, kept, on_device)
+    loss, loss_words = _chunk_the_loss(plan, model)
+    plan.loss = loss
+    try:
+        loss_bytes = 0 if loss is not None else logits_bytes(model, options.tokens)
+        if loss_bytes >= room - on_device > 0:
+            tokens = (options.tokens or 0) * (room - on_device) // loss_bytes // 2
+            raise OutOfMemory(
+                f"the loss of {options.tokens} tokens takes {size_text(loss_bytes)} whole "
+                f"({loss_words}), and {size_text(room - on_device)} are left for it: "
+                f"{tokens} tokens a pass would do"
+            )
+        if not is_new:
+            plan._scope = _open_scope(plan, _saved_budget(plan, sizes, kept, on_device, stay))
+            if plan._scope is not None and explain_offload().way == "allocator":
+                _move_into_the_store([*model.parameters(), *model.buffers()])
+        rate = None
+        if not stay and sizes.states:
+            rate = link_rate(options.socket, min(_LINK_BYTES, max(window, 4 * _MIB)), _LINK_SECONDS)
+            _move_states(plan, optimizer, sizes, window)
+    except BaseException:
+        plan.close()
+        raise
+    room -= on_device + loss_bytes
+    plan.parts += _parts(plan, sizes, kept, stay, rate, loss_bytes, loss_words, room)
+    plan._count_steps(optimizer)
+    if options.report:
+        print(plan, file=sys.stderr)
+
+
+def _check_device(plan: Plan, model: torch.nn.Module) -> None:
+    wanted = "cuda" if plan.backend == "cuda" else "cpu"
+    devices = {t.device for t in [*model.parameters(), *model.buffers()]}
+    if {device.type for device in devices} != {wanted} or len(devices) != 1:
+        names = ", ".join(sorted(map(str, devices))) or "nowhere"
+        raise InvalidArgument(
+            f"prepare takes a model on one device of the daemon's kind, {wanted}: this one is on "
+            f"{names}. Move it there before, e.g. model.to({wanted!r})"
+        )
+
+
+def _refuse_what_cannot_fit(plan: Plan, sizes: Sizes, kept: int, on_device: int) -> None:
+    budget = plan.device_budget
+    needed = _fixed_bytes(plan) + sizes.weights + kept + on_device
+    if needed >= budget:
+        words = [f"device_budget={size_text(needed + needed // 8)!r} would"]
+        smaller = needed - kept + 2 * sizes.largest
+        if kept > 2 * sizes.largest and smaller < budget:
+            words.append(
+                "in_backward=True would, for loops that do not use gradients after backward()"
+            )
+        if sizes.is_full and needed - (sizes.weights + kept) // 2 < budget:
+            words.append("weights in bfloat16 would")
+        if on_device == sizes.states and plan._options.states == "stay":
+            words.append('states="away" may')
+        raise OutOfMemory(
+            f"the training does not fit {size_text(budget)}: weights take "
+            f"{size_text(sizes.weights)}, gradients {size_text(kept)}, states on the device "
+            f"{size_text(on_device)}, contexts {size_text(_fixed_bytes(plan))}, and what a step "
+            f"uses comes on top. {'; '.join(words)}"
+        )
+
+
+def _chunk_the_loss(plan: Plan, model: torch.nn.Module) -> tuple[ChunkedLoss | None, str]:
+    if not plan._options.loss_chunks:
+        return None, "switched off"
+    try:
+        loss = chunk_loss(model)
+    except Unsupported as error:
+        return None, error.message
+    return loss, f"by {loss.how}"
+
+
+def _saved_budget(plan: Plan, sizes: Sizes, kept: int, on_device: int, stay: bool) -> int:
+    """The budget of offload(): of all of PyTorch's large blocks, else of what autograd saves."""
+    left = _allocator_bytes(plan, 0 if stay else on_device)
+    try:
+        _native.load()
+    except Unsupported:
+        return max(left - sizes.weights - kept - (sizes.states if stay else 0), 2 * _MIB)
+    return left
+
+
+def _move_into_the_store(tensors: list[torch.Tensor]) -> None:
+    """Gives each storage of `tensors` memory that is the store's; one more at a time. Tensors that
+    share memory go on sharing it."""
+    sharing: dict[int, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        sharing.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
+    while sharing:
+        _, group = sharing.popitem()
+        whole = group[0].untyped_storage()
+        if whole.nbytes() < _MIB:
+            continue
+        flat = torch.empty(0, dtype=torch.uint8, device=group[0].device)
+        copy = flat.set_(whole).clone()
+        del flat, whole
+        for tensor in group:
+            typed = copy.view(tensor.dtype)
+            tensor.data = typed.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        if copy.is_cuda and copy.numel() >= 256 * _MIB:
+            torch.cuda.empty_cache()
+
+
+def _move_states(plan: Plan, optimizer: torch.optim.Optimizer, sizes: Sizes, window: int) -> None:
+    options = plan._options
+    store = Store.connect(
+        socket=options.socket,
+        name="optimizer states",
+        device_budget=window,
+        host_budget=options.host_budget,
+        timeout=options.timeout,
+    )
+    try:
+        host = store.stats().host_budget
+        if host < sizes.states:
+            raise OutOfMemory(
+                f"the optimizer's states take {size_text(sizes.states)} of host memory, and the "
+                f"daemon gives {size_text(host)}: a larger host_budget, host_pool.size of the "
+                "daemon, weights and states in bfloat16, or SGD with momentum would do"
+            )
+        chunk = max(min(_CHUNK_BYTES, window // _WINDOW), _CHUNK_BYTES_MIN)
+        offload_optimizer(optimizer, store, in_backward=options.in_backward, chunk=chunk)
+    except BaseException:
+        store.close()
+        raise
+    plan._store = store
+
+
+def _parts(
+    plan: Plan,
+    sizes: Sizes,
+    kept: int,
+    stay: bool,
+    rate: float | None,
+    loss_bytes: int,
+    loss_words: str,
+    room: int,
+) -> list[Part]:
+    options = plan._options
+    after = "until the step" if options.in_backward is not True else "two parameters' at most"
+    if options.in_backward == "auto" and not stay:
+        after = "all in the first step, which shows whether they may go in the backward pass"
+    if plan.states_unknown:
+        states = Part("optimizer states", None, "device", plan.states_unknown)
+    elif not sizes.states:
+        states = Part("optimizer states", 0, "none")
+    elif stay:
+        states = Part("optimizer states", sizes.states, "device", "they fit with as much to spare")
+    else:
+        assert rate is not None
+        cost = f"{sizes.states / rate:.3f} s of transfers a step, both ways at once, at "
+        states = Part("optimizer states", sizes.states, "host", f"{cost}{rate / 1e9:.1f} GB/s each")
+    if plan.loss is not None:
+        loss = Part("loss", None, "device, in chunks", loss_words)
+    else:
+        loss = Part("loss", loss_bytes or None, "device", f"whole: {loss_words}")
+    if plan._scope is not None:
+        told = explain_offload()
+        saved = Part("saved for backward", None, "host as needed", f"{told.way}: {told.why}")
+    else:
+        saved = Part("saved for backward", None, "device", "switched off")
+    return [
+        Part("weights", sizes.weights, "device"),
+        Part("gradients", kept, "device", after),
+        states,
+        loss,
+        saved,
+        Part("left for a step", room, "device"),
+    ]
+
+
+def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,257 @@
+"""prepare: one call, the plain numbers, within the budget or refused in words."""
+
+import gc
+import json
+import re
+
+import harness
+import ravenstore
+import torch
+import xml_main
+from ravenstore import InvalidArgument, OutOfMemory
+
+MIB = harness.MIB
+
+# A training of its own process: offload()'s budget holds for a process's life. Weights 12 MiB.
+PROGRAM = """
+import json, sys
+import torch, ravenstore
+given = json.loads(sys.argv[1])
+
+def made():
+    torch.manual_seed(2)
+    model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(12)])
+    model[5].weight = model[2].weight
+    model.register_buffer("view", model[0].weight.detach()[3:5])
+    return model
+
+def train(model, optimizer, clip=False):
+    for step in range(3):
+        x = torch.randn(256, 512, generator=torch.Generator().manual_seed(step))
+        model(x).square().mean().backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        optimizer.step()
+        optimizer.zero_grad()
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+plain = made()
+train(plain, adamw(plain), given["clip"])
+if given["first"]:
+    with ravenstore.prepare(**given["options"]) as plan:
+        moved = made()
+        optimizer = adamw(moved)
+        plan.take(moved, optimizer)
+        train(moved, optimizer, given["clip"])
+        words = plan.explain()
+else:
+    moved = made()
+    optimizer = adamw(moved)
+    params, before = list(moved.parameters()), moved[0].weight.data_ptr()
+    plan = ravenstore.prepare(moved, optimizer, **given["options"])
+    assert all(p is q for p, q in zip(params, moved.parameters(), strict=True))
+    assert moved[0].weight.data_ptr() != before
+    train(moved, optimizer, given["clip"])
+    words = plan.explain()
+    plan.close()
+same = [torch.equal(p, q) for p, q in zip(plain.parameters(), moved.parameters(), strict=True)]
+print(json.dumps({
+    "same": all(same),
+    "tied": moved[5].weight is moved[2].weight,
+    "view": moved.view.data_ptr() == moved[0].weight[3:5].data_ptr(),
+    "words": words,
+    "peak": ravenstore.explain().used_bytes_peak,
+}))
+"""
+
+
+def sizes_in(words, part):
+    """(bytes, where) of a plan's part, as printed."""
+    row = re.search(rf"^{part}  +(\S+ \S+)  +(\S+)", words, re.MULTILINE)
+    return row[1], row[2]
+
+
+class TrainingTest(harness.StoreCase):
+    def run_it(self, clip=False, first=False, **options):
+        given = {"clip": clip, "first": first, "options": {"socket": self.socket, **options}}
+        done = harness.run_python(PROGRAM, json.dumps(given), RAVENSTORE_LIBRARY=harness.LIBRARY)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        told = json.loads(done.stdout)
+        self.assertTrue(told["same"], told["words"])
+        self.assertTrue(told["tied"] and told["view"])
+        return told, done.stderr
+
+    def test_a_training_that_does_not_fit_is_the_plain_one(self):
+        told, printed = self.run_it(device_budget="40MiB")
+        words = told["words"]
+        self.assertIn("ravenstore.prepare: 40.0 MiB of host, by the daemon at", printed)
+        self.assertEqual(sizes_in(words, "weights"), ("11.0 MiB", "device"))
+        self.assertEqual(sizes_in(words, "optimizer states"), ("22.0 MiB", "host"))
+        self.assertIn("updates in the backward pass: nothing used a gradient", words)
+        self.assertRegex(words, r"measured: \d+\.\d+ s a step")
+        self.assertRegex(words, r"optimizer states: \d+\.\d MiB out, \d+\.\d MiB back a step")
+        self.assertLess(told["peak"], 40 * MIB)
+
+    def test_clipped_and_made_before_the_model(self):
+        told, printed = self.run_it(clip=True, first=True, device_budget="40MiB")
+        self.assertEqual(printed.count("ravenstore.prepare:"), 1)
+        self.assertIn("updates after the backward pass: gradients are used", told["words"])
+
+    def test_what_fits_stays(self):
+        told, _ = self.run_it(device_budget="60MiB", states="stay")
+        self.assertEqual(sizes_in(told["words"], "optimizer states"), ("22.0 MiB", "device"))
+        self.assertNotIn("updates", told["words"])
+
+
+def model_of(width=512, layers=4, dtype=torch.float32):
+    torch.manual_seed(2)
+    return torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(layers)]).to(dtype)
+
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+class DecisionTest(harness.StoreCase):
+    """In this process, without offload()."""
+
+    def prepare(self, model, optimizer, **options):
+        given = {"socket": self.socket, "saved": False, "report": False, **options}
+        self.addCleanup(gc.collect)
+        plan = ravenstore.prepare(model, optimizer, **given)
+        self.addCleanup(plan.close)
+        return plan
+
+    def part(self, plan, name):
+        (found,) = [part for part in plan.parts if part.name == name]
+        return found
+
+    def test_states_stay_where_they_fit_twice(self):
+        # Weights and gradients 4 MiB each, states 8.
+        for budget, where in (("25MiB", "device"), ("23MiB", "host"), ("16MiB", "host")):
+            model = model_of()
+            plan = self.prepare(model, adamw(model), device_budget=budget)
+            self.assertEqual(self.part(plan, "optimizer states").where, where, budget)
+
+    def test_the_caller_may_decide(self):
+        model = model_of()
+        optimizer = adamw(model)
+        plan = self.prepare(model, optimizer, device_budget="32MiB", states="away")
+        self.assertEqual(self.part(plan, "optimizer states").where, "host")
+        self.assertTrue(hasattr(optimizer, "_ravenstore"))
+        self.assertRegex(str(plan), r"states +8\.0 MiB +host +\d+\.\d+ s of transfers a step")
+
+    def test_auto_is_what_the_daemon_lets_this_user_have(self):
+        model = model_of()
+        plan = self.prepare(model, adamw(model))
+        with self.connect() as store:
+            self.assertEqual(plan.device_budget, store.stats().device_budget)
+
+    def test_an_optimizer_that_is_not_moved_says_so(self):
+        model = model_of()
+        plan = self.prepare(model, torch.optim.Adagrad(model.parameters()), device_budget="32MiB")
+        self.assertIn("torch.optim.adagrad.Adagrad, which is not moved", str(plan))
+        with self.assertRaisesRegex(TypeError, "not torch.optim.adagrad.Adagrad"):
+            model = model_of()
+            optimizer = torch.optim.Adagrad(model.parameters())
+            self.prepare(model, optimizer, device_budget="32MiB", states="away")
+
+    def refused(self, words, error=OutOfMemory, model=None, make=adamw, **options):
+        model = model if model is not None else model_of()
+        optimizer = make(model)
+        with self.assertRaisesRegex(error, words):
+            self.prepare(model, optimizer, **options)
+        self.assertFalse(hasattr(optimizer, "_ravenstore"))
+
+    def test_what_cannot_fit_is_refused_with_what_would(self):
+        fits = r"does not fit 9\.0 MiB: weights take 4\.0 MiB, gradients 4\.0 MiB.*device_budget='"
+        self.refused(fits + r".*in_backward=True would.*bfloat16 would", device_budget="9MiB")
+        with self.assertRaises(OutOfMemory) as caught:
+            self.prepare(model_of(), adamw(model_of()), device_budget="9MiB")
+        advised = re.search(r"device_budget='([^']+)' would", caught.exception.message)[1]
+        for options in ({"device_budget": advised}, {"device_budget": "9MiB", "in_backward": True}):
+            model = model_of()
+            self.prepare(model, adamw(model), **options)
+
+    def test_host_memory_that_is_too_small_is_refused(self):
+        words = r"states take 8\.0 MiB of host memory, and the daemon gives 4\.0 MiB"
+        self.refused(words, device_budget="16MiB", host_budget="4MiB")
+
+    def test_a_whole_loss_that_does_not_fit_is_refused_with_tokens_that_do(self):
+        model = model_of()
+        model.config = type("Config", (), {"vocab_size": 1000})()
+        words = r"loss of 4096 tokens takes 46\.9 MiB whole .* (\d+) tokens a pass would do"
+        self.refused(words, model=model, device_budget="32MiB", tokens=4096)
+        plan = self.prepare(model, adamw(model), device_budget="32MiB", tokens=512)
+        self.assertEqual(self.part(plan, "loss").bytes, 12 * 1000 * 512)
+
+    def test_arguments_that_make_no_sense(self):
+        model = model_of()
+        self.refused("on meta", InvalidArgument, model=model_of().to("meta"))
+        with self.assertRaisesRegex(InvalidArgument, "or neither"):
+            self.prepare(model, None)
+        with self.assertRaisesRegex(InvalidArgument, 'states is "auto"'):
+            self.prepare(model, adamw(model), states="gone")
+        with self.assertRaisesRegex(InvalidArgument, "in_backward is True"):
+            self.prepare(model, adamw(model), in_backward=1.5)
+        plan = self.prepare(model, adamw(model), device_budget="32MiB")
+        with self.assertRaisesRegex(InvalidArgument, "has a model already"):
+            plan.take(model, adamw(model))
+
+    def test_before_any_step_nothing_is_measured(self):
+        model = model_of()
+        plan = self.prepare(model, adamw(model), device_budget="32MiB")
+        self.assertIn("measured: nothing yet", plan.explain())
+
+
+class LossTest(harness.StoreCase):
+    def test_the_loss_in_chunks_is_named_and_given_back(self):
+        try:
+            import transformers
+        except ImportError as error:
+            self.skipTest(f"needs transformers: {error}")
+        if not hasattr(torch.nn, "LinearCrossEntropyOptions"):
+            self.skipTest("this PyTorch has no loss in chunks")
+        shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000}
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, **heads))
+        head = type(model.lm_head)
+        for chunks, words in ((True, "in chunks +by PyTorch"), (False, "whole: switched off")):
+            plan = ravenstore.prepare(
+                model,
+                adamw(model),
+                socket=self.socket,
+                device_budget="32MiB",
+                saved=False,
+                report=False,
+                loss_chunks=chunks,
+            )
+            with plan:
+                self.assertRegex(str(plan), words)
+                self.assertEqual(type(model.lm_head) is head, not chunks)
+            self.assertIs(type(model.lm_head), head)
+
+
+class PrivateDaemonTest(harness.unittest.TestCase):
+    def test_without_a_daemon_a_private_one_starts_and_says_so(self):
+        program = """
+import torch, ravenstore
+from ravenstore import embedded
+model = torch.nn.Linear(2048, 2048)
+opt = torch.optim.AdamW(model.parameters())
+options = dict(device_budget="60MiB", host_budget="300MiB", states="away")
+plan = ravenstore.prepare(model, opt, **options)
+model(torch.ones(2, 2048)).sum().backward()
+opt.step()
+assert embedded.running() is not None
+"""
+        done = harness.run_python(program, RAVENSTORE_LIBRARY=harness.LIBRARY)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        words = "by a private daemon, started for this process (host memory: 300.0 MiB)"
+        self.assertIn(words, done.stderr)
+
+
+if __name__ == "__main__":
+    xml_main.main()
