@@ -87,7 +87,9 @@ class PrepareCallbackTest(unittest.TestCase):
     def test_without_clipping_the_first_step_shows_what_the_trainer_does(self):
         words = self.compare(max_grad_norm=0.0).explanation
         # transformers 5 logs the norm of all gradients in every step.
-        self.assertRegex(words, "updates (after|in) the backward pass: (gradients are|nothing) used")
+        self.assertRegex(
+            words, "updates (after|in) the backward pass: (gradients are|nothing) used"
+        )
 
     def test_bf16_accumulated_and_checkpointed_with_the_loss_in_chunks(self):
         from ravenstore.huggingface import PrepareCallback

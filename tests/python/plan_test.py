@@ -1,8 +1,12 @@
 """prepare: one call, the plain numbers, within the budget or refused in words."""
 
 import gc
+import importlib.util
 import json
+import os
 import re
+import subprocess
+import sys
 
 import harness
 import ravenstore
@@ -251,6 +255,29 @@ assert embedded.running() is not None
         self.assertEqual(done.returncode, 0, done.stderr)
         words = "by a private daemon, started for this process (host memory: 300.0 MiB)"
         self.assertIn(words, done.stderr)
+
+
+class ExampleTest(harness.unittest.TestCase):
+    def test_the_example_learns_the_same_as_without_the_call(self):
+        if importlib.util.find_spec("transformers") is None:
+            self.skipTest("needs transformers, which this Python has not")
+        told = []
+        for words in (("--plain",), ("--budget", "30MiB", "--host-budget", "300MiB")):
+            done = subprocess.run(
+                [
+                    *(sys.executable, str(harness.ROOT / "examples/python/finetune.py")),
+                    *("--size", "tiny", "--tokens", "256", "--sequence", "64", "--steps", "2"),
+                    *("--device", "cpu", "--whole-loss", *words),
+                ],
+                env={**os.environ, "PYTHONPATH": str(harness.ROOT / "python")},
+                capture_output=True,
+                text=True,
+                timeout=harness.HANGS_AFTER,
+            )
+            self.assertEqual(done.returncode, 0, done.stderr)
+            told.append(json.loads(done.stdout.splitlines()[-1]))
+        self.assertIn("optimizer states    12.9 MiB  host", done.stderr)
+        self.assertEqual(told[0]["losses"], told[1]["losses"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,166 @@
+"""Full fine-tuning of a LLaMA-shaped model on one device: all weights, AdamW, random tokens.
+
+    python3 examples/python/finetune.py --budget 40GiB              # 8B in bfloat16 on a GPU
+    python3 examples/python/finetune.py --size 3b --budget 20GiB --clip
+    python3 examples/python/finetune.py --plain                     # the same without the one call
+    python3 examples/python/finetune.py --size tiny --budget 40MiB --tokens 256 --sequence 64 \\
+        --device cpu --host-budget 1GiB                             # a CPU, seconds
+
+--config takes any LLaMA configuration of transformers instead of --size. Every step prints a line,
+the end a line of JSON: seconds a step (median), tokens a second, the peak of PyTorch's memory and
+what the device has in use in all.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+
+import common
+import ravenstore
+import torch
+
+LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256}
+SIZES = {
+    "tiny": {
+        **{"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2000},
+    },
+    "1b": {
+        **{"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16},
+        **{**LLAMA, "tie_word_embeddings": True},
+    },
+    "3b": {
+        **{"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28},
+        **{**LLAMA, "num_attention_heads": 24, "tie_word_embeddings": True},
+    },
+    "8b": {
+        **{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32},
+        **LLAMA,
+    },
+    "14b": {
+        **{"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 48},
+        **{"num_attention_heads": 40, "num_key_value_heads": 8, "vocab_size": 152064},
+    },
+    "24b": {
+        **{"hidden_size": 5120, "intermediate_size": 32768, "num_hidden_layers": 40},
+        **{**LLAMA, "vocab_size": 131072, "head_dim": 128},
+    },
+}
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", choices=SIZES, default="8b")
+    parser.add_argument("--config", help="a JSON file with a LLaMA configuration")
+    parser.add_argument("--budget", default="auto", help="of the device (default: what is free)")
+    parser.add_argument("--host-budget", help="host memory for what leaves")
+    parser.add_argument("--plain", action="store_true", help="without ravenstore.prepare()")
+    parser.add_argument("--whole-loss", action="store_true", help="the loss not in chunks")
+    parser.add_argument("--in-backward", choices=("auto", "yes", "no"), default="auto")
+    parser.add_argument("--states", choices=("auto", "away", "stay"), default="auto")
+    parser.add_argument("--keep-saved", action="store_true", help="what autograd saves stays")
+    parser.add_argument("--tokens", type=int, default=8192, help="of one pass")
+    parser.add_argument("--sequence", type=int, default=2048)
+    parser.add_argument("--accumulate", type=int, default=1, help="passes a step")
+    parser.add_argument("--clip", action="store_true", help="clip the gradients' norm to 1")
+    parser.add_argument("--full", action="store_true", help="float32 weights under autocast")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser.parse_args()
+
+
+def make_model(options, transformers):
+    shape = SIZES[options.size]
+    if options.config:
+        with open(options.config, encoding="utf-8") as file:
+            shape = json.load(file)
+    more = {"max_position_embeddings": options.sequence, "attn_implementation": "sdpa"}
+    config = transformers.LlamaConfig(**{**shape, **more, "use_cache": False})
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float32 if options.full else torch.bfloat16)
+    with torch.device(options.device):
+        model = transformers.LlamaForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model.train()
+
+
+def prepare(model, optimizer, options):
+    """The one call of this package."""
+    return ravenstore.prepare(
+        model,
+        optimizer,
+        device_budget=options.budget,
+        host_budget=options.host_budget,
+        in_backward={"auto": "auto", "yes": True, "no": False}[options.in_backward],
+        states=options.states,
+        loss_chunks=not options.whole_loss,
+        saved=not options.keep_saved,
+        tokens=options.tokens,
+    )
+
+
+def train(model, optimizer, options):
+    """The losses and the seconds of the steps."""
+    size = (options.tokens // options.sequence, options.sequence)
+    generator = torch.Generator().manual_seed(1)
+    losses, seconds = [], []
+    for step in range(options.steps):
+        begin = time.perf_counter()
+        for _ in range(options.accumulate):
+            ids = torch.randint(0, model.config.vocab_size, size, generator=generator)
+            ids = ids.to(options.device)
+            with torch.autocast(options.device, torch.bfloat16, enabled=options.full):
+                loss = model(input_ids=ids, labels=ids).loss
+            (loss / options.accumulate).backward()
+        if options.clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - begin)
+        print(f"step {step + 1}: loss {losses[-1]:.4f}, {seconds[-1]:.3f} s", flush=True)
+    return losses, seconds
+
+
+def main():
+    options = parse()
+    transformers = common.need("transformers")
+    begin = time.perf_counter()
+    model = make_model(options, transformers)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    loss_by = "whole"
+    if options.plain:
+        if not options.whole_loss:
+            loss_by = ravenstore.chunk_loss(model).how
+    else:
+        plan = prepare(model, optimizer, options)
+        loss_by = plan.loss.how if plan.loss else "whole"
+    ready = time.perf_counter() - begin
+    losses, seconds = train(model, optimizer, options)
+    if not options.plain:
+        print(plan.explain(), file=sys.stderr)
+    median = statistics.median(seconds[2:] or seconds)
+    told = {
+        "size": options.size,
+        "way": "plain" if options.plain else "prepare",
+        "loss_by": loss_by,
+        "ready_s": round(ready, 1),
+        "first_s": round(seconds[0], 2),
+        "step_s": round(median, 3),
+        "tokens_s": round(options.tokens * options.accumulate / median),
+        "losses": [round(loss, 4) for loss in losses],
+    }
+    if options.device == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        told["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
+        told["device_gib"] = round((total - free) / 2**30, 1)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
