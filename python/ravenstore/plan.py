@@ -23,7 +23,7 @@ import sys
 import time
 import weakref
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 
@@ -48,8 +48,12 @@ _CONTEXT_BYTES = 768 * _MIB
 _DAEMON_BYTES = 512 * _MIB
 # For blocks of less than 1 MiB, which are not the store's.
 _SMALL_BYTES = 256 * _MIB
-# Chunks of states on the device at once. Four do; more give the CPU a lead over the GPU.
-_WINDOW = 16
+# Of states on the device at once: what comes back while the forward pass runs, when no update needs
+# the link. At least 16 chunks, which give the CPU a lead over the GPU; then this part of what is
+# left. 8B on an H100 whose link did 30 GB/s: 1.72 s a step with 1 GiB, 1.13 with 3 (plain: 1.02).
+_WINDOW_PART = 0.4
+_WINDOW_BYTES_MAX = 4 * _GIB
+_CHUNKS = 16
 _CHUNK_BYTES = 64 * _MIB
 _CHUNK_BYTES_MIN = 64 << 10
 _LINK_BYTES = 256 * _MIB
@@ -246,7 +250,7 @@ def prepare(
         budget = bytes_of(device_budget)
     plan = Plan(budget, backend, daemon, options)
     if model is None or optimizer is None:
-        plan._scope = _open_scope(plan, _allocator_bytes(plan, _window_of(budget)))
+        plan._scope = _open_scope(plan, _allocator_bytes(plan, _window_of(budget, 0)))
         return plan
     _take(plan, model, optimizer, is_new=False)
     return plan
@@ -289,8 +293,10 @@ def _free_bytes() -> int:
     return free + torch.cuda.memory_reserved() + _CONTEXT_BYTES
 
 
-def _window_of(room: int) -> int:
-    return max(min(_WINDOW * _CHUNK_BYTES, room // 16), 2 * _MIB)
+def _window_of(budget: int, room: int) -> int:
+    """Bytes of states on a device of which a step may have `room` besides."""
+    least = max(min(_CHUNKS * _CHUNK_BYTES, budget // 16), 2 * _MIB)
+    return max(least, min(int(room * _WINDOW_PART), _WINDOW_BYTES_MAX))
 
 
 def _fixed_bytes(plan: Plan) -> int:
@@ -327,26 +333,22 @@ def _take(
     options = plan._options
     _check_device(plan, model)
     sizes = sizes_of(model, optimizer)
-    window = min(_window_of(plan.device_budget), max(sizes.states, 2 * _MIB))
     kept = sizes.gradients if options.in_backward is not True else 2 * sizes.largest
-    room = plan.device_budget - _fixed_bytes(plan) - sizes.weights - kept
-    stay = options.states == "stay" or (options.states == "auto" and sizes.states <= room // 2)
-    if type(optimizer).__name__ not in MOVABLE:
-        stay = options.states != "away"
-        plan.states_unknown = f"of {class_name(optimizer)}, which is not moved, nor counted"
-    on_device = sizes.states if stay else window
-    _refuse_what_cannot_fit(plan, sizes, kept, on_device)
-    loss, loss_words = _chunk_the_loss(plan, model)
-    plan.loss = loss
+    plan.loss, loss_words = _chunk_the_loss(plan, model)
     try:
-        loss_bytes = 0 if loss is not None else logits_bytes(model, options.tokens)
-        if loss_bytes >= room - on_device > 0:
-            tokens = (options.tokens or 0) * (room - on_device) // loss_bytes // 2
-            raise OutOfMemory(
-                f"the loss of {options.tokens} tokens takes {size_text(loss_bytes)} whole "
-                f"({loss_words}), and {size_text(room - on_device)} are left for it: "
-                f"{tokens} tokens a pass would do"
-            )
+        loss_bytes = 0 if plan.loss is not None else logits_bytes(model, options.tokens)
+        room = plan.device_budget - _fixed_bytes(plan) - sizes.weights - kept
+        stay = options.states == "stay" or (options.states == "auto" and sizes.states <= room // 2)
+        if type(optimizer).__name__ not in MOVABLE:
+            stay = options.states != "away"
+            plan.states_unknown = f"of {class_name(optimizer)}, which is not moved, nor counted"
+        # What was opened before the model was made left room for the least window.
+        window = _window_of(plan.device_budget, 0 if is_new else room - loss_bytes)
+        window = min(window, max(sizes.states, 2 * _MIB))
+        on_device = sizes.states if stay else window
+        _refuse_what_cannot_fit(plan, sizes, kept, on_device)
+        if loss_bytes >= room - on_device:
+            _refuse_whole_loss(plan, loss_bytes, loss_words, room - on_device)
         if not is_new:
             plan._scope = _open_scope(plan, _saved_budget(plan, sizes, kept, on_device, stay))
             if plan._scope is not None and explain_offload().way == "allocator":
@@ -396,6 +398,16 @@ def _refuse_what_cannot_fit(plan: Plan, sizes: Sizes, kept: int, on_device: int)
             f"{size_text(on_device)}, contexts {size_text(_fixed_bytes(plan))}, and what a step "
             f"uses comes on top. {'; '.join(words)}"
         )
+
+
+def _refuse_whole_loss(plan: Plan, loss_bytes: int, words: str, left: int) -> NoReturn:
+    asked = plan._options.tokens or 0
+    more = size_text(plan.device_budget + (loss_bytes - left) + loss_bytes // 8)
+    raise OutOfMemory(
+        f"the loss of {asked} tokens takes {size_text(loss_bytes)} whole ({words}), and "
+        f"{size_text(left)} are left for it: {asked * left // loss_bytes // 2} tokens a pass would "
+        f"do, or device_budget={more!r}"
+    )
 
 
 def _chunk_the_loss(plan: Plan, model: torch.nn.Module) -> tuple[ChunkedLoss | None, str]:
@@ -456,7 +468,7 @@ def _move_states(plan: Plan, optimizer: torch.optim.Optimizer, sizes: Sizes, win
                 f"daemon gives {size_text(host)}: a larger host_budget, host_pool.size of the "
                 "daemon, weights and states in bfloat16, or SGD with momentum would do"
             )
-        chunk = max(min(_CHUNK_BYTES, window // _WINDOW), _CHUNK_BYTES_MIN)
+        chunk = max(min(_CHUNK_BYTES, window // _CHUNKS), _CHUNK_BYTES_MIN)
         offload_optimizer(optimizer, store, in_backward=options.in_backward, chunk=chunk)
     except BaseException:
         store.close()
