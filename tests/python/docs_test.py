@@ -8,6 +8,7 @@ import harness
 import xml_main
 
 PAGES = [
+    "docs/finetune.md",
     "docs/python.md",
     "docs/pytorch.md",
     "docs/pytorch-optimizer.md",
