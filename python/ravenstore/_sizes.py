@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
+from ravenstore._precision import Precision
 from ravenstore._states import params_of, states_of
 
 MOVABLE = ("Adam", "AdamW", "SGD")
@@ -26,7 +27,9 @@ class Sizes:
     """Whether weights have 32 bits."""
 
 
-def sizes_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Sizes:
+def sizes_of(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, precision: Precision
+) -> Sizes:
     """What of a training the device holds, counted once where tensors share memory."""
     tensors = [*model.parameters(), *model.buffers()]
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
@@ -35,23 +38,23 @@ def sizes_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Sizes:
     return Sizes(
         weights=sum(storages.values()),
         gradients=sum(gradients),
-        states=sum(state_bytes(optimizer)),
+        states=sum(state_bytes(optimizer, precision)),
         largest=max(gradients, default=0),
         is_full=any(p.dtype == torch.float32 for p in trained),
     )
 
 
-def state_bytes(optimizer: torch.optim.Optimizer) -> Iterable[int]:
+def state_bytes(optimizer: torch.optim.Optimizer, precision: Precision) -> Iterable[int]:
     """Of each parameter, what the optimizer keeps or will keep of its shape."""
     known = type(optimizer).__name__ in MOVABLE
     for group in optimizer.param_groups:
         count = states_of(group) if known and group.get("momentum") != 0 else 0
         for p in group["params"]:
             have = [v for v in optimizer.state.get(p, {}).values() if isinstance(v, torch.Tensor)]
-            if have:
+            if have and not precision.concerns(p):
                 yield sum(v.numel() * v.itemsize for v in have if v.shape == p.shape)
             elif p.requires_grad:
-                yield count * p.numel() * p.itemsize
+                yield p.numel() * precision.bytes_per_element(p, count)
 
 
 def logits_bytes(model: torch.nn.Module, tokens: int | None) -> int:

@@ -22,6 +22,7 @@ from ravenstore._chunks import (
     cut_into_pieces,
     is_movable,
 )
+from ravenstore._precision import MASTER, REST, Precision, joined
 from ravenstore._refusals import (
     UsedGradient,
     check_backend,
@@ -61,8 +62,10 @@ class States:
         connect: Callable[[], Store],
         chunk_bytes: int,
         in_backward: bool | Literal["auto"],
+        precision: Precision,
     ) -> None:
         self.in_backward = in_backward is True
+        self.precision = precision
         self.why: str
         """Why updates are made where they are."""
         self.why = "asked for" if in_backward != "auto" else "the first step shows how"
@@ -84,6 +87,9 @@ class States:
         self._packing_device: torch.device | None = None
         self._turn = 0
         self._position = 0
+        # Steps that the states had seen in turn 0, and the parameters' numbers.
+        self._steps_before = 0
+        self._numbers: dict[torch.Tensor, int] = {}
         # In a backward pass: hooks of models on several devices come in several threads.
         self._lock = threading.RLock()
         self._hooked: dict[torch.Tensor, RemovableHandle] = {}
@@ -186,10 +192,15 @@ class States:
     def _run_step(self, opt: Any, bound: Bound, groups: Mapping[torch.Tensor, int]) -> Bound:
         """Has the optimizer's own step code update the pieces; their states after it."""
         working = [piece.working() for piece, _ in bound]
+        rests = [state.get(REST) for _, state in bound]
+        updated = [
+            self.precision.lifted(tensor, state) if self.precision.concerns(tensor) else tensor
+            for tensor, (_, state) in zip(working, bound, strict=True)
+        ]
         states: defaultdict[torch.Tensor, Any] = defaultdict(dict)
-        for tensor, (_, state) in zip(working, bound, strict=True):
+        for tensor, (_, state) in zip(updated, bound, strict=True):
             states[tensor] = state
-        numbered = zip((groups[piece.param] for piece, _ in bound), working, strict=True)
+        numbered = zip((groups[piece.param] for piece, _ in bound), updated, strict=True)
         narrowed = [
             {**opt.param_groups[number], "params": [tensor for _, tensor in run]}
             for number, run in itertools.groupby(numbered, key=lambda item: item[0])
@@ -202,7 +213,16 @@ class States:
         finally:
             self.is_stepping = False
             opt.param_groups, opt.state = saved
-        return [(piece, states[tensor]) for tensor, (piece, _) in zip(working, bound, strict=True)]
+        for (piece, _), lifted, tensor, rest in zip(bound, updated, working, rests, strict=True):
+            if lifted is not tensor:
+                place = self._steps_before + self._turn, self._number_of(opt, piece), piece.begin
+                self.precision.lower(lifted, tensor, states[lifted], rest, place)
+        return [(piece, states[tensor]) for tensor, (piece, _) in zip(updated, bound, strict=True)]
+
+    def _number_of(self, opt: Any, piece: Piece) -> int:
+        if piece.param not in self._numbers:
+            self._numbers = {p: number for number, p in enumerate(params_of(opt))}
+        return self._numbers[piece.param]
 
     def _store_new(self, opt: Any, bound: Bound) -> None:
         """Makes a chunk of states that are in PyTorch's memory."""
@@ -254,7 +274,8 @@ class States:
             sizes = [v.itemsize for key, v in state.items() if is_movable(key, v, p.shape)]
             bytes_per_element = sum(sizes)
         else:
-            bytes_per_element = p.itemsize * states_of(opt.param_groups[group])
+            states = states_of(opt.param_groups[group])
+            bytes_per_element = self.precision.bytes_per_element(p, states)
         if p.device != self._packing_device:
             self._room = 0
             self._packing_device = p.device
@@ -273,10 +294,14 @@ class States:
 
         groups = _group_of(opt)
         self._room = 0
+        if self.precision.rounding == "stochastic":
+            seen = (int(state["step"]) for state in opt.state.values() if "step" in state)
+            self._steps_before = max(seen, default=0) - self._turn
         # Gradients come about from the last parameter to the first.
         for p in reversed(groups) if self._hooked else groups:
             if not opt.state.get(p):
                 continue
+            opt.state[p] = self._as_kept(p, opt.state[p])
             for piece in self._cut(opt, p, groups[p]):
                 if piece.begins_chunk:
                     store()
@@ -285,6 +310,14 @@ class States:
         for chunk in self._chunks:
             chunk.turn = self._turn - 1
         self._position = 0
+
+    def _as_kept(self, p: torch.Tensor, state: dict[str, Any]) -> dict[str, Any]:
+        """States that were another optimizer's, or of a checkpoint, as this one keeps them."""
+        if not self.precision.concerns(p):
+            return state
+        return self.precision.kept(
+            {key: (value, is_movable(key, value, p.shape)) for key, value in state.items()}, p
+        )
 
     # -- In the backward pass
 
@@ -521,9 +554,13 @@ class States:
 
         def plain(state: Any) -> Any:
             if isinstance(state, ParamState):
-                mine = copies[state.pieces[0].param]
+                p = state.pieces[0].param
+                mine = copies[p]
                 values = state.values_or_away
-                return {key: mine[key] if v is AWAY else _on_cpu(v) for key, v in values.items()}
+                made = {key: mine[key] if v is AWAY else _on_cpu(v) for key, v in values.items()}
+                if REST in made:
+                    made[MASTER] = joined(_on_cpu(p), made.pop(REST))
+                return made
             if isinstance(state, dict):
                 return {key: _on_cpu(value) for key, value in state.items()}
             return state

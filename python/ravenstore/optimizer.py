@@ -27,6 +27,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ravenstore._chunks import is_movable
+from ravenstore._precision import Precision
 from ravenstore._refusals import (
     check_backend,
     check_groups,
@@ -61,6 +62,10 @@ def offload_optimizer(
     *,
     in_backward: bool | Literal["auto"] = False,
     chunk: Size = "64MiB",
+    float32_states: bool = False,
+    master_weights: bool = False,
+    rounding: Literal["nearest", "stochastic"] = "nearest",
+    seed: int = 0,
 ) -> Optimizer:
     """Moves the states of `opt` into the store, now and after every update; returns `opt` itself.
 
@@ -76,6 +81,10 @@ def offload_optimizer(
         gradient in between, the later ones update in the backward pass, and a later use raises
         RuntimeError before it sees a wrong value; else all steps update after the pass.
     chunk: bytes of states that move together; the device holds about four of them.
+    float32_states: of weights that are bfloat16: the update is computed in float32 and rounded.
+    master_weights: and the float32 weights are kept, in 2 bytes a parameter more.
+    rounding, seed: to "nearest", ties away from zero, or "stochastic" by bits that are a function
+        of seed, step, parameter and element; the latter without master_weights.
     Errors: TypeError or ValueError for an optimizer that is not supported; those of Store.connect
         and Store.create.
     """
@@ -96,6 +105,8 @@ def offload_optimizer(
     chunk_bytes = bytes_of(chunk)
     if chunk_bytes < _CHUNK_BYTES_MIN:
         raise ValueError(f"chunk is {chunk_bytes} bytes: it is at least {_CHUNK_BYTES_MIN}")
+    precision = Precision(float32_states or master_weights, master_weights, rounding, seed)
+    _check_precision(opt, precision)
     check_groups(opt.param_groups, in_backward is True)
     if in_backward is True:
         refuse_users_of_gradients(params_of(opt))
@@ -112,7 +123,7 @@ def offload_optimizer(
         name="optimizer states",
         device_budget=max(_WINDOW * chunk_bytes, _BUDGET_BYTES_MIN),
     )
-    offload = States(opt, store, own, chunk_bytes, in_backward)
+    offload = States(opt, store, own, chunk_bytes, in_backward, precision)
     opt.__class__ = _offloaded_class(_CLASSES.index(type(opt)))
     opt._ravenstore = offload
     opt._patch_step_function()
@@ -122,6 +133,23 @@ def offload_optimizer(
     offload.register_hooks(opt)
     offload.take(opt)
     return opt
+
+
+def _check_precision(opt: Optimizer, precision: Precision) -> None:
+    if precision.rounding not in ("nearest", "stochastic"):
+        raise ValueError(f'rounding is "nearest" or "stochastic", not {precision.rounding!r}')
+    if precision.rounding == "stochastic" and not precision.float32_states:
+        raise ValueError('rounding="stochastic" is of updates in float32: pass float32_states=True')
+    if precision.rounding == "stochastic" and precision.master_weights:
+        raise ValueError(
+            "master_weights=True keeps what rounding takes away, so that stochastic rounding gains "
+            "nothing: pass one of the two"
+        )
+    if precision.float32_states and not any(map(precision.concerns, params_of(opt))):
+        raise ValueError(
+            "float32_states and master_weights are for bfloat16 weights, and there are none: the "
+            "states have the weights' precision already"
+        )
 
 
 class _Offloaded(_Base):
@@ -178,7 +206,7 @@ class _Offloaded(_Base):
         loaded: dict[torch.Tensor, dict[str, Any]] = {}
 
         def strip(_: Any, given: dict[str, Any]) -> dict[str, Any]:
-            return _without_states(given, self.param_groups, loaded)
+            return _without_states(given, self.param_groups, loaded, self._ravenstore.precision)
 
         def absorb(_: Any) -> None:
             self._ravenstore.load(self, loaded)
@@ -228,6 +256,7 @@ def _without_states(
     given: dict[str, Any],
     groups: list[dict[str, Any]],
     loaded: dict[torch.Tensor, dict[str, Any]],
+    precision: Precision,
 ) -> dict[str, Any]:
     """`given` without what is moved, which goes to `loaded`, so that PyTorch does not bring it to
     the device."""
@@ -241,7 +270,7 @@ def _without_states(
             rest[number] = state
             continue
         moved = {key: value for key, value in state.items() if is_movable(key, value, p.shape)}
-        if p.is_floating_point():
+        if p.is_floating_point() and not precision.concerns(p):
             moved = {key: value.to(p.dtype) for key, value in moved.items()}
         loaded[p] = moved
         rest[number] = {key: value for key, value in state.items() if key not in moved}

@@ -29,6 +29,7 @@ import torch
 
 from ravenstore import _native
 from ravenstore import embedded as _embedded
+from ravenstore._precision import Precision
 from ravenstore._refusals import class_name
 from ravenstore._sizes import MOVABLE, Sizes, logits_bytes, sizes_of, state_bytes
 from ravenstore._states import States
@@ -189,6 +190,7 @@ class _Options:
     report: bool
     timeout: Duration
     is_private: bool
+    precision: Precision
 
 
 def prepare(
@@ -202,6 +204,10 @@ def prepare(
     states: Literal["auto", "away", "stay"] = "auto",
     saved: bool = True,
     tokens: int | None = None,
+    float32_states: bool = False,
+    master_weights: bool = False,
+    rounding: Literal["nearest", "stochastic"] = "nearest",
+    seed: int = 0,
     socket: str | os.PathLike[str] | None = None,
     report: bool = True,
     timeout: Duration = 30.0,
@@ -223,6 +229,7 @@ def prepare(
     states: where the optimizer's states live: "away", "stay", or by size.
     saved: let what autograd saves in this thread leave the device as needed, until Plan.close().
     tokens: of one pass, if you know them: the loss without chunks is counted with them.
+    float32_states, master_weights, rounding, seed: as offload_optimizer's. States are away then.
     socket: the daemon's; by default the node's if one serves there, else a private one.
     report: print the plan to stderr.
     timeout: bounds the attach and every wait for room.
@@ -236,10 +243,23 @@ def prepare(
         raise InvalidArgument(f'states is "auto", "away" or "stay", not {states!r}')
     if in_backward not in (True, False, "auto"):
         raise InvalidArgument(f'in_backward is True, False or "auto", not {in_backward!r}')
+    precision = Precision(float32_states or master_weights, master_weights, rounding, seed)
+    if precision.float32_states and states == "stay":
+        raise InvalidArgument('float32_states and master_weights need states="away" or "auto"')
     host = bytes_of(host_budget) if host_budget is not None else 0
-    path, daemon, is_private = _daemon(socket, host, model, optimizer, timeout)
+    path, daemon, is_private = _daemon(socket, host, model, optimizer, precision, timeout)
     options = _Options(
-        path, host, in_backward, loss_chunks, states, saved, tokens, report, timeout, is_private
+        path,
+        host,
+        in_backward,
+        loss_chunks,
+        "away" if precision.float32_states else states,
+        saved,
+        tokens,
+        report,
+        timeout,
+        is_private,
+        precision,
     )
     with Store.connect(socket=path, name="prepare", timeout=timeout) as store:
         backend = store.backend
@@ -261,6 +281,7 @@ def _daemon(
     host: int,
     model: torch.nn.Module | None,
     optimizer: torch.optim.Optimizer | None,
+    precision: Precision,
     timeout: Duration,
 ) -> tuple[str, str, bool]:
     """The daemon's socket, what it is in words, and whether it is this process's own."""
@@ -270,7 +291,7 @@ def _daemon(
     if _embedded.running() is not None:
         return _embedded.start().socket, "by this process's private daemon", True
     pool = host or int(_available_host_bytes() * 0.85)
-    ahead = sum(state_bytes(optimizer)) if optimizer is not None else 0
+    ahead = sum(state_bytes(optimizer, precision)) if optimizer is not None else 0
     flags = ["--pool-ahead", str(min(ahead, pool))] if ahead else []
     device = next((p.device for p in model.parameters()), None) if model is not None else None
     kind = "auto" if device is None else ("cuda" if device.type == "cuda" else "host")
@@ -332,7 +353,7 @@ def _take(
     """`is_new`: the scope was opened before the model was made."""
     options = plan._options
     _check_device(plan, model)
-    sizes = sizes_of(model, optimizer)
+    sizes = sizes_of(model, optimizer, options.precision)
     kept = sizes.gradients if options.in_backward is not True else 2 * sizes.largest
     plan.loss, loss_words = _chunk_the_loss(plan, model)
     try:
@@ -469,7 +490,16 @@ def _move_states(plan: Plan, optimizer: torch.optim.Optimizer, sizes: Sizes, win
                 "daemon, weights and states in bfloat16, or SGD with momentum would do"
             )
         chunk = max(min(_CHUNK_BYTES, window // _CHUNKS), _CHUNK_BYTES_MIN)
-        offload_optimizer(optimizer, store, in_backward=options.in_backward, chunk=chunk)
+        offload_optimizer(
+            optimizer,
+            store,
+            in_backward=options.in_backward,
+            chunk=chunk,
+            float32_states=options.precision.float32_states,
+            master_weights=options.precision.master_weights,
+            rounding=options.precision.rounding,
+            seed=options.precision.seed,
+        )
     except BaseException:
         store.close()
         raise
