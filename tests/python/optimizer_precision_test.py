@@ -1,4 +1,4 @@
-"""offload_optimizer with float32 states, master weights and stochastic rounding of bfloat16 weights:
+"""offload_optimizer with float32 states, master weights and stochastic rounding of bfloat16:
 the bits of a plain loop that does the same."""
 
 import copy
