@@ -13,6 +13,7 @@ what the device has in use in all.
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -68,6 +69,10 @@ def parse():
     parser.add_argument("--accumulate", type=int, default=1, help="passes a step")
     parser.add_argument("--clip", action="store_true", help="clip the gradients' norm to 1")
     parser.add_argument("--full", action="store_true", help="float32 weights under autocast")
+    parser.add_argument("--float32-states", action="store_true", help="of bfloat16 weights")
+    parser.add_argument("--master-weights", action="store_true", help="float32, of bfloat16 ones")
+    parser.add_argument("--sgd", action="store_true", help="without momentum: nothing to move")
+    parser.add_argument("--deterministic", action="store_true", help="PyTorch's algorithms")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()
@@ -101,6 +106,8 @@ def prepare(model, optimizer, options):
         loss_chunks=not options.whole_loss,
         saved=not options.keep_saved,
         tokens=options.tokens,
+        float32_states=options.float32_states,
+        master_weights=options.master_weights,
     )
 
 
@@ -127,19 +134,39 @@ def train(model, optimizer, options):
     return losses, seconds
 
 
+def checksum(model):
+    """Of all bits of the weights: equal weights have equal ones."""
+    total = 0
+    for p in model.parameters():
+        kind = torch.int16 if p.itemsize == 2 else torch.int32
+        bits = p.detach().view(kind).flatten().to(torch.int64)
+        total = total * 31 + int(
+            (bits * (torch.arange(len(bits), device=p.device) % 8191 + 1)).sum()
+        )
+        total &= (1 << 64) - 1
+    return f"{total:016x}"
+
+
 def main():
     options = parse()
     transformers = common.need("transformers")
+    if options.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
     begin = time.perf_counter()
     model = make_model(options, transformers)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    loss_by = "whole"
+    if options.sgd:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    loss_by, transfer = "whole", 0.0
     if options.plain:
         if not options.whole_loss:
             loss_by = ravenstore.chunk_loss(model).how
     else:
         plan = prepare(model, optimizer, options)
         loss_by = plan.loss.how if plan.loss else "whole"
+        transfer = plan.transfer_seconds
     ready = time.perf_counter() - begin
     losses, seconds = train(model, optimizer, options)
     if not options.plain:
@@ -153,7 +180,9 @@ def main():
         "first_s": round(seconds[0], 2),
         "step_s": round(median, 3),
         "tokens_s": round(options.tokens * options.accumulate / median),
-        "losses": [round(loss, 4) for loss in losses],
+        "transfer_s": round(transfer, 3),
+        "losses": losses,
+        "weights": checksum(model),
     }
     if options.device == "cuda":
         free, total = torch.cuda.mem_get_info()

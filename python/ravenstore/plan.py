@@ -83,6 +83,8 @@ class Plan:
         self.parts: list[Part] = []
         self.loss: ChunkedLoss | None = None
         """The loss in chunks, where it is."""
+        self.transfer_seconds = 0.0
+        """What the states' transfers take a step by the measured link; 0 where none move."""
         self.states_unknown = ""
         """Why the optimizer's states are not counted, where they are not."""
         self._daemon = daemon
@@ -381,6 +383,8 @@ def _take(
     except BaseException:
         plan.close()
         raise
+    if rate is not None:
+        plan.transfer_seconds = sizes.states / rate
     room -= on_device + loss_bytes
     plan.parts += _parts(plan, sizes, kept, stay, rate, loss_bytes, loss_words, room)
     plan._count_steps(optimizer)
