@@ -2,24 +2,39 @@
 
 #include <pwd.h>
 
+#include "core/saturating.h"
+
 namespace ravenstore::client::ctl {
+
+using core::AddSaturating;
+
+void UserSums::Add(const UserSums& other) {
+  AddSaturating(other.clients, &clients);
+  AddSaturating(other.jobs, &jobs);
+  AddSaturating(other.waiting, &waiting);
+  AddSaturating(other.device, &device);
+  AddSaturating(other.in_use, &in_use);
+  AddSaturating(other.host, &host);
+  AddSaturating(other.pinned, &pinned);
+  AddSaturating(other.of_jobs, &of_jobs);
+}
 
 std::map<uid_t, UserSums> ByUser(const std::vector<proto::ClientInfo>& clients,
                                  const std::vector<proto::LegacyJob>& jobs) {
   std::map<uid_t, UserSums> users;
   for (const proto::ClientInfo& client : clients) {
-    UserSums& user = users[client.uid()];
-    ++user.clients;
-    user.waiting += client.waiting();
-    user.device += client.device_bytes();
-    user.in_use += client.in_use_bytes();
-    user.host += client.host_bytes();
-    user.pinned += client.pinned_bytes();
+    users[client.uid()].Add({.clients = 1,
+                             .waiting = client.waiting(),
+                             .device = client.device_bytes(),
+                             .in_use = client.in_use_bytes(),
+                             .host = client.host_bytes(),
+                             .pinned = client.pinned_bytes()});
   }
   for (const proto::LegacyJob& job : jobs) {
     UserSums& user = users[job.uid()];
     ++user.jobs;
-    for (const proto::LegacyDevice& device : job.devices()) user.of_jobs += device.used();
+    for (const proto::LegacyDevice& device : job.devices())
+      AddSaturating(device.used(), &user.of_jobs);
   }
   return users;
 }

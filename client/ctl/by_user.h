@@ -14,6 +14,7 @@
 
 namespace ravenstore::client::ctl {
 
+// Figures of jobs come from pages that their users can write, so sums stop at 2^64 - 1.
 struct UserSums {
   uint64_t clients = 0;
   uint64_t jobs = 0;     // under the interceptor
@@ -24,6 +25,8 @@ struct UserSums {
   uint64_t host = 0;
   uint64_t pinned = 0;   // blocks of pinned memory
   uint64_t of_jobs = 0;  // what the jobs hold of devices
+
+  void Add(const UserSums& other);
 };
 
 std::map<uid_t, UserSums> ByUser(const std::vector<proto::ClientInfo>& clients,

@@ -34,5 +34,17 @@ TEST(ByUserTest, ClientsAndJobsOfAUserAreAddedUp) {
   EXPECT_EQ(users.at(9).clients, 1u);
 }
 
+// A job's page is its user's: a wrapped sum would hide what the user's other jobs hold.
+TEST(ByUserTest, SumsStopAtTheLargestNumber) {
+  std::vector<proto::ClientInfo> clients(2);
+  for (proto::ClientInfo& client : clients) client.set_pinned_bytes(~uint64_t{});
+  std::vector<proto::LegacyJob> jobs(2);
+  jobs[0].add_devices()->set_used(30);
+  jobs[1].add_devices()->set_used(~uint64_t{});
+  const auto users = ByUser(clients, jobs);
+  EXPECT_EQ(users.at(0).of_jobs, ~uint64_t{});
+  EXPECT_EQ(users.at(0).pinned, ~uint64_t{});
+}
+
 }  // namespace
 }  // namespace ravenstore::client::ctl
