@@ -1,7 +1,6 @@
 #include "client/exporter/metrics.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "client/ctl/by_user.h"
 #include "client/ctl/estimate_sums.h"
+#include "core/saturating.h"
 
 namespace ravenstore::client::exporter {
 namespace {
@@ -18,7 +18,23 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Labels = std::vector<ClientMetric::Label>;
 
+using core::AddSaturating;
+using core::SaturatingSum;
+
 constexpr double kNanosecond = 1e-9;
+constexpr char kOther[] = "other";
+
+// The rows with the sums of each label value: of the first `most` rows, and of all others as
+// "other". Rows with one label value become one row, since Prometheus refuses a page that has a
+// series twice.
+template <typename Sums>
+std::map<std::string, Sums> Bounded(const std::vector<std::pair<std::string, Sums>>& rows,
+                                    size_t most) {
+  std::map<std::string, Sums> bounded;
+  for (size_t i = 0; i < rows.size(); ++i)
+    bounded[i < most ? rows[i].first : kOther].Add(rows[i].second);
+  return bounded;
+}
 
 class Families {
  public:
@@ -134,6 +150,21 @@ void AddCompute(const Seen& seen, Families* to) {
   }
 }
 
+struct ProcessSum {
+  uint64_t bytes = 0;
+  void Add(const ProcessSum& other) { AddSaturating(other.bytes, &bytes); }
+};
+
+// By process id.
+std::map<std::string, ProcessSum> LargestProcesses(const proto::DeviceUse& use) {
+  std::vector<std::pair<std::string, ProcessSum>> rows;
+  for (const proto::DeviceProcess& process : use.processes())
+    rows.emplace_back(std::to_string(process.pid()), ProcessSum{process.bytes()});
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  return Bounded(rows, kProcessesMax);
+}
+
 // Of devices whose use is known.
 void AddDevices(const Seen& seen, bool with_processes, Families* to) {
   std::vector<std::pair<std::string, const proto::DeviceUse*>> devices;
@@ -160,8 +191,8 @@ void AddDevices(const Seen& seen, bool with_processes, Families* to) {
   to->Gauge("device_process_bytes",
             "Of the largest processes beside the daemon, as the driver says.");
   for (const auto& [uuid, use] : devices) {
-    for (const proto::DeviceProcess& process : use->processes())
-      to->Add(process.bytes(), {{"device", uuid}, {"pid", std::to_string(process.pid())}});
+    for (const auto& [pid, process] : LargestProcesses(*use))
+      to->Add(process.bytes, {{"device", uuid}, {"pid", pid}});
   }
 }
 
@@ -197,10 +228,26 @@ void AddWork(const proto::Stats& stats, Families* to) {
       .Add(static_cast<double>(stats.stall_ns()) * kNanosecond);
 }
 
+// By name. Users with the most bytes come first; only their names are looked up.
+std::map<std::string, ctl::UserSums> LargestUsers(const ctl::Snapshot& now,
+                                                  const NameOfUser& name_of) {
+  const auto bytes = [](const ctl::UserSums& user) {
+    return SaturatingSum(SaturatingSum(user.device, user.host),
+                         SaturatingSum(user.pinned, user.of_jobs));
+  };
+  const auto by_uid = ctl::ByUser(now.clients, now.jobs);
+  std::vector<std::pair<uid_t, ctl::UserSums>> users(by_uid.begin(), by_uid.end());
+  std::stable_sort(users.begin(), users.end(), [&](const auto& a, const auto& b) {
+    return bytes(a.second) > bytes(b.second);
+  });
+  std::vector<std::pair<std::string, ctl::UserSums>> rows;
+  for (const auto& [uid, user] : users)
+    rows.emplace_back(rows.size() < kUsersMax ? name_of(uid) : kOther, user);
+  return Bounded(rows, kUsersMax);
+}
+
 void AddUsers(const ctl::Snapshot& now, const NameOfUser& name_of, Families* to) {
-  std::vector<std::pair<std::string, ctl::UserSums>> users;
-  for (const auto& [uid, user] : ctl::ByUser(now.clients, now.jobs))
-    users.emplace_back(name_of(uid), user);
+  const auto users = LargestUsers(now, name_of);
   to->Gauge("user_bytes", "What a user's clients and jobs hold; what is in use is on devices.");
   for (const auto& [name, user] : users) {
     to->Add(user.device, {{"user", name}, {"place", "device"}});
@@ -217,12 +264,6 @@ void AddUsers(const ctl::Snapshot& now, const NameOfUser& name_of, Families* to)
   for (const auto& [name, user] : users) to->Add(user.jobs, {{"user", name}});
 }
 
-// Jobs' figures are on pages that their users can write. Without a cap two huge figures would wrap
-// to a small sum.
-void AddCapped(uint64_t more, uint64_t* sum) {
-  if (__builtin_add_overflow(*sum, more, sum)) *sum = std::numeric_limits<uint64_t>::max();
-}
-
 // `devices`: those of the store. What jobs call by any other name is one series, "other".
 void AddJobs(const std::vector<proto::LegacyJob>& jobs, const std::set<std::string>& devices,
              Families* to) {
@@ -235,8 +276,8 @@ void AddJobs(const std::vector<proto::LegacyJob>& jobs, const std::set<std::stri
     paused += job.paused() ? 1 : 0;
     for (const proto::LegacyDevice& device : job.devices()) {
       auto& sums = by_device[devices.contains(device.uuid()) ? device.uuid() : "other"];
-      AddCapped(device.used(), &sums.first);
-      AddCapped(device.served(), &sums.second);
+      AddSaturating(device.used(), &sums.first);
+      AddSaturating(device.served(), &sums.second);
     }
   }
   to->Gauge("jobs", "Under the interceptor.");
@@ -264,25 +305,64 @@ void AddEstimates(const std::vector<proto::JobRecord>& records, Families* to) {
   for (const auto& [source, sum] : sums) to->Add(sum.reserved_over_used, {{"source", source}});
 }
 
-// Of each other node.
-void AddNodes(const proto::ClusterUse& cluster, Families* to) {
-  to->Gauge("cluster_node_bytes", "Borrowed of each other node, and lent to it.");
+struct NodeSums {
+  uint64_t borrowed = 0;
+  uint64_t lent = 0;
+  uint64_t out = 0;
+  uint64_t in = 0;
+  // The shortest; not there without such a loan.
+  std::optional<int64_t> lease_left_ns = std::nullopt;
+  std::optional<int64_t> lent_lease_left_ns = std::nullopt;
+
+  static void Shorten(std::optional<int64_t> other, std::optional<int64_t>* left) {
+    if (other) *left = std::min(left->value_or(*other), *other);
+  }
+  void Add(const NodeSums& other) {
+    AddSaturating(other.borrowed, &borrowed);
+    AddSaturating(other.lent, &lent);
+    AddSaturating(other.out, &out);
+    AddSaturating(other.in, &in);
+    Shorten(other.lease_left_ns, &lease_left_ns);
+    Shorten(other.lent_lease_left_ns, &lent_lease_left_ns);
+  }
+};
+
+// By name. The first names are kept, whatever the nodes hold: a counter must not move between
+// two series.
+std::map<std::string, NodeSums> FirstNodes(const proto::ClusterUse& cluster) {
+  std::vector<std::pair<std::string, NodeSums>> rows;
   for (const proto::NodeUse& node : cluster.nodes()) {
-    to->Add(node.borrowed(), {{"node", node.name()}, {"of", "borrowed"}});
-    to->Add(node.lent(), {{"node", node.name()}, {"of", "lent"}});
+    NodeSums sums{.borrowed = node.borrowed(),
+                  .lent = node.lent(),
+                  .out = SaturatingSum(node.written(), node.read_here()),
+                  .in = SaturatingSum(node.read(), node.written_here())};
+    if (node.borrowed() > 0) sums.lease_left_ns = node.lease_left_ns();
+    if (node.lent() > 0) sums.lent_lease_left_ns = node.lent_lease_left_ns();
+    rows.emplace_back(node.name(), sums);
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  return Bounded(rows, kNodesMax);
+}
+
+void AddNodes(const proto::ClusterUse& cluster, Families* to) {
+  const auto nodes = FirstNodes(cluster);
+  to->Gauge("cluster_node_bytes", "Borrowed of each other node, and lent to it.");
+  for (const auto& [name, node] : nodes) {
+    to->Add(node.borrowed, {{"node", name}, {"of", "borrowed"}});
+    to->Add(node.lent, {{"node", name}, {"of", "lent"}});
   }
   to->Gauge("cluster_lease_left_seconds", "Of each loan; 0 or less: it expired.");
-  const auto add_lease = [to](const proto::NodeUse& node, const char* of, int64_t left) {
-    to->Add(static_cast<double>(left) * kNanosecond, {{"node", node.name()}, {"of", of}});
-  };
-  for (const proto::NodeUse& node : cluster.nodes()) {
-    if (node.borrowed() > 0) add_lease(node, "borrowed", node.lease_left_ns());
-    if (node.lent() > 0) add_lease(node, "lent", node.lent_lease_left_ns());
+  for (const auto& [name, node] : nodes) {
+    for (const auto& [of, left] : {std::pair("borrowed", node.lease_left_ns),
+                                   std::pair("lent", node.lent_lease_left_ns)}) {
+      if (left) to->Add(static_cast<double>(*left) * kNanosecond, {{"node", name}, {"of", of}});
+    }
   }
   to->Counter("cluster_moved_bytes_total", "To each other node, and from there.");
-  for (const proto::NodeUse& node : cluster.nodes()) {
-    to->Add(node.written() + node.read_here(), {{"node", node.name()}, {"direction", "out"}});
-    to->Add(node.read() + node.written_here(), {{"node", node.name()}, {"direction", "in"}});
+  for (const auto& [name, node] : nodes) {
+    to->Add(node.out, {{"node", name}, {"direction", "out"}});
+    to->Add(node.in, {{"node", name}, {"direction", "in"}});
   }
 }
 

@@ -2,7 +2,8 @@
 //
 // Names begin with "ravenstore_"; units are bytes and seconds. What the daemon counts since it
 // began is a counter, all else a gauge. Labels: `tier` ("device 0", "host"), `device` (a UUID),
-// `user`, `mode` (of a job under the interceptor), `pid`.
+// `user`, `mode` (of a job under the interceptor), `pid`, `node`. The number of series is bounded:
+// beyond the constants below, users, processes and nodes share the label value "other".
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -17,6 +18,12 @@
 #include "proto/control.pb.h"
 
 namespace ravenstore::client::exporter {
+
+// Series cost the monitoring server memory for months. A larger node than these allow for loses
+// detail; larger constants let a burst of users or processes fill the server.
+inline constexpr size_t kUsersMax = 128;     // those with the most bytes
+inline constexpr size_t kProcessesMax = 32;  // of each device, those with the most bytes
+inline constexpr size_t kNodesMax = 128;     // the first by name
 
 // One look at a daemon.
 struct Seen {

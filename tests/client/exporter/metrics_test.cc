@@ -204,6 +204,58 @@ TEST(MetricsTest, AUsersClientsAndJobsAreOneSum) {
   }
 }
 
+size_t SeriesOf(const std::vector<prometheus::MetricFamily>& families) {
+  size_t series = 0;
+  for (const prometheus::MetricFamily& family : families) series += family.metric.size();
+  return series;
+}
+
+TEST(MetricsTest, SeriesAreBoundedAndTheOthersAreOne) {
+  constexpr uint32_t kMany = 5000;
+  Seen seen = Sample();
+  for (uint32_t i = 0; i < kMany; ++i) {
+    proto::ClientInfo& client = seen.now.clients.emplace_back();
+    client.set_uid(1000 + i);
+    client.set_host_bytes(1 + i);
+    proto::DeviceProcess& process = *seen.now.stats.mutable_devices(0)->add_processes();
+    process.set_pid(10'000 + i);
+    process.set_bytes(100 + i);
+    proto::NodeUse& node = *seen.now.stats.mutable_cluster()->add_nodes();
+    node.set_name("n" + std::to_string(10'000 + i));
+    node.set_borrowed(2);
+    node.set_lease_left_ns(int64_t{1'000'000'000} * (kMany - i));
+  }
+  EXPECT_LE(SeriesOf(MetricsOf(seen, NameOf)),
+            100 + 8 * (kUsersMax + 1) + kProcessesMax + 1 + 6 * (kNodesMax + 1));
+  const std::string text = Text(seen, NameOf);
+  // The users and processes with the most bytes are kept.
+  EXPECT_THAT(text, HasSubstr("ravenstore_user_bytes{user=\"5999\",place=\"host\"} 5000\n"));
+  EXPECT_THAT(text, Not(HasSubstr("user=\"1000\"")));
+  EXPECT_THAT(text, HasSubstr("pid=\"14999\"} 5099\n"));
+  EXPECT_THAT(text, Not(HasSubstr("pid=\"4711\"")));
+  EXPECT_THAT(text, HasSubstr("ravenstore_user_clients{user=\"other\"} " +
+                              std::to_string(kMany + 3 - kUsersMax) + "\n"));
+  EXPECT_THAT(text, HasSubstr("node=\"n10000\",of=\"borrowed\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("ravenstore_cluster_node_bytes{node=\"other\",of=\"borrowed\"} " +
+                              std::to_string(2 * (kMany - kNodesMax)) + "\n"));
+  EXPECT_THAT(text, HasSubstr("left_seconds{node=\"other\",of=\"borrowed\"} 1\n"));
+}
+
+// Prometheus refuses a page that has a series twice.
+TEST(MetricsTest, UsersOfOneNameAreOneSeries) {
+  const std::string text = Text(Sample(), [](uid_t) { return std::string("other"); });
+  EXPECT_THAT(text, HasSubstr("\nravenstore_user_clients{user=\"other\"} 3\n"));
+}
+
+TEST(MetricsTest, ANodesSumsStopAtTheLargestNumber) {
+  Seen seen = Sample();
+  proto::NodeUse& node = *seen.now.stats.mutable_cluster()->add_nodes();
+  node.set_name("b");
+  node.set_written(~uint64_t{});
+  node.set_read_here(7);
+  EXPECT_THAT(Text(seen, NameOf), HasSubstr("{node=\"b\",direction=\"out\"} 1.8446"));
+}
+
 TEST(MetricsTest, WithoutNamesNoSingleUserIsToldOf) {
   const std::string text = Text(Sample(), NameOfUser());
   EXPECT_THAT(text, Not(HasSubstr("user")));
