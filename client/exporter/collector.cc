@@ -6,23 +6,22 @@ namespace ravenstore::client::exporter {
 
 using core::Result;
 
-std::vector<prometheus::MetricFamily> Collector::Collect() const {
-  std::lock_guard lock(mutex_);
-  Result<Seen> seen = Look();
+std::optional<Seen> Collector::Look() {
+  Result<Seen> seen = TryLook();
   if (!seen.ok()) {
     session_.reset();
     if (!std::exchange(failed_, true)) options_.log(core::Describe(seen.error()));
-    return MetricsOf(std::nullopt, options_.name_of);
+    return std::nullopt;
   }
   if (std::exchange(failed_, false)) options_.log("the daemon answers again");
-  return MetricsOf(std::move(*seen), options_.name_of);
+  return std::move(*seen);
 }
 
-Result<Seen> Collector::Look() const {
+Result<Seen> Collector::TryLook() {
   if (session_) {
     Result<Seen> seen = Ask(&*session_);
     if (seen.ok()) return seen;
-    // The daemon may have been started anew since.
+    // The daemon may have been started again since.
     session_.reset();
   }
   RAVEN_ASSIGN_OR_RETURN(ctl::Session session,
@@ -31,7 +30,7 @@ Result<Seen> Collector::Look() const {
   return Ask(&*session_);
 }
 
-Result<Seen> Collector::Ask(ctl::Session* session) const {
+Result<Seen> Collector::Ask(ctl::Session* session) {
   RAVEN_ASSIGN_OR_RETURN(ctl::Snapshot now, session->Look());
   return Seen{session->welcome(), std::move(now)};
 }

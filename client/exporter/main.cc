@@ -1,22 +1,27 @@
 // ravenstore-exporter: the daemon's figures for Prometheus, over HTTP on a local port.
 //
-// A process of its own, without rights: it is a client of the daemon's as ravenctl is, and what
-// goes wrong in it is nobody else's. Ends on SIGINT and SIGTERM.
+// A process of its own, without rights. It is a client of the daemon as ravenctl is, and its faults
+// end no other process. Ends on SIGINT and SIGTERM.
 #include <google/protobuf/stubs/logging.h>
-#include <prometheus/exposer.h>
 #include <signal.h>
+#include <sys/signalfd.h>
 
 #include <CLI/CLI.hpp>
-#include <exception>
 #include <iostream>
-#include <memory>
+#include <optional>
 #include <string>
 
 #include "client/ctl/by_user.h"
 #include "client/ctl/session.h"
 #include "client/exporter/collector.h"
+#include "client/exporter/http_server.h"
+#include "client/exporter/pages.h"
+#include "client/exporter/token.h"
 #include "core/printable.h"
+#include "core/result.h"
+#include "core/types.h"
 #include "core/usage.h"
+#include "ipc/unique_fd.h"
 #include "proto/version.h"
 
 namespace ravenstore::client::exporter {
@@ -29,6 +34,7 @@ struct Options {
   std::string socket;
   std::string listen = "127.0.0.1:9778";
   std::string users = "names";
+  std::string token_file;
   double timeout = 5;
 };
 
@@ -40,40 +46,54 @@ void Log(const std::string& what) {
   std::cerr << "ravenstore-exporter: " << core::Printable(what) << std::endl;
 }
 
-int Serve(const Options& options) {
-  // Before a thread of the server's begins, so that none of them gets the signal.
+// Readable once the process was asked to end.
+ipc::UniqueFd EndSignals() {
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGINT);
   sigaddset(&ends, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  sigprocmask(SIG_BLOCK, &ends, nullptr);
+  return ipc::UniqueFd(::signalfd(-1, &ends, SFD_CLOEXEC));
+}
 
+int Serve(const Options& options) {
+  const ipc::UniqueFd ends = EndSignals();
+  std::optional<Token> token;
+  if (!options.token_file.empty()) {
+    core::Result<Token> read = Token::Read(options.token_file);
+    if (!read.ok()) {
+      Log(read.error().message);
+      return kFailed;
+    }
+    token = std::move(*read);
+  }
   const NameOfUser name_of = options.users == "names"     ? ctl::UserName
                              : options.users == "numbers" ? NumberOf
                                                           : NameOfUser();
-  const auto timeout =
-      std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(options.timeout));
-  const auto collector =
-      std::make_shared<Collector>(Collector::Options{options.socket, timeout, name_of, Log});
-  try {
-    prometheus::Exposer exposer(options.listen);
-    exposer.RegisterCollectable(collector);
-    Log("serves http://" + options.listen + "/metrics of " + options.socket);
-    int signal = 0;
-    sigwait(&ends, &signal);
-    return 0;
-  } catch (const std::exception& error) {
-    Log("cannot listen on \"" + options.listen + "\": " + error.what() +
-        "; --listen takes ADDRESS:PORT, of a port that nobody else has");
+  Collector collector({options.socket, core::FromSeconds(options.timeout), Log});
+  Pages pages({[&] { return collector.Look(); }, name_of, std::move(token)});
+  core::Result<HttpServer> server = HttpServer::Listen(
+      options.listen, {},
+      [&](const auto& requests, core::Tick now) { return pages.Answer(requests, now); });
+  if (!server.ok()) {
+    Log("cannot listen on \"" + options.listen + "\": " + server.error().message +
+        "; --listen takes ADDRESS:PORT, of a port that no other program has");
     return kFailed;
   }
+  Log("serves http://" + options.listen + "/metrics of " + options.socket +
+      (options.token_file.empty() ? ": sums only, since there is no --token-file"
+                                  : ": single users to requests with the token, sums to others"));
+  const core::Status served = server->Run(ends.get());
+  if (served.ok()) return 0;
+  Log(core::Describe(served.error()));
+  return kFailed;
 }
 
 int Main(int argc, char** argv) {
   google::protobuf::SetLogHandler(nullptr);
   CLI::App app(
       "Serves a running ravenstored's figures to Prometheus, at http://ADDRESS:PORT/metrics.\n"
-      "Exit codes: 0 ended by a signal, 1 cannot listen, 2 wrong usage.",
+      "Exit codes: 0 ended by a signal, 1 cannot listen or read the token, 2 wrong usage.",
       "ravenstore-exporter");
   app.set_version_flag("--version", proto::kVersion);
   app.failure_message(core::UsageMessage<CLI::App, CLI::Error>);
@@ -87,9 +107,14 @@ int Main(int argc, char** argv) {
                  "What users are called in labels; none leaves them out altogether")
       ->check(CLI::IsMember({"names", "numbers", "none"}))
       ->capture_default_str();
+  app.add_option("--token-file", options.token_file,
+                 "Figures of single users are served to requests with the bearer token in this "
+                 "file, which only its owner may be able to read; without it to none");
   app.add_option("--timeout", options.timeout, "Seconds to wait for each answer of the daemon")
+      ->check(core::Finite)
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
+  core::RefuseEmptyValues(&app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -237,9 +237,8 @@ std::map<std::string, ctl::UserSums> LargestUsers(const ctl::Snapshot& now,
   };
   const auto by_uid = ctl::ByUser(now.clients, now.jobs);
   std::vector<std::pair<uid_t, ctl::UserSums>> users(by_uid.begin(), by_uid.end());
-  std::stable_sort(users.begin(), users.end(), [&](const auto& a, const auto& b) {
-    return bytes(a.second) > bytes(b.second);
-  });
+  std::stable_sort(users.begin(), users.end(),
+                   [&](const auto& a, const auto& b) { return bytes(a.second) > bytes(b.second); });
   std::vector<std::pair<std::string, ctl::UserSums>> rows;
   for (const auto& [uid, user] : users)
     rows.emplace_back(rows.size() < kUsersMax ? name_of(uid) : kOther, user);
@@ -354,8 +353,8 @@ void AddNodes(const proto::ClusterUse& cluster, Families* to) {
   }
   to->Gauge("cluster_lease_left_seconds", "Of each loan; 0 or less: it expired.");
   for (const auto& [name, node] : nodes) {
-    for (const auto& [of, left] : {std::pair("borrowed", node.lease_left_ns),
-                                   std::pair("lent", node.lent_lease_left_ns)}) {
+    for (const auto& [of, left] :
+         {std::pair("borrowed", node.lease_left_ns), std::pair("lent", node.lent_lease_left_ns)}) {
       if (left) to->Add(static_cast<double>(*left) * kNanosecond, {{"node", name}, {"of", of}});
     }
   }

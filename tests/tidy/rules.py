@@ -24,7 +24,16 @@ ARROWS = {
     "transport": ("transport/", "ipc/clock.h", "ipc/unique_fd.h", "core/"),
     "cluster": ("cluster/", "transport/", "ipc/clock.h", "ipc/unique_fd.h", "core/"),
     "daemon": ("daemon/", "cluster/", "transport/", "device/", "ipc/", "proto/", "core/"),
-    "client": ("client/", "device/", "ipc/", "proto/", "core/"),
+    # The exporter listens at an address and reads a secret, as nodes do.
+    "client": (
+        "client/",
+        "device/",
+        "ipc/",
+        "transport/address.h",
+        "transport/secret_file.h",
+        "proto/",
+        "core/",
+    ),
     "elastic": ("elastic/", "ipc/clock.h", "proto/elastic_page.h", "core/"),
     # It loads the client library and the elastic engine at run time, by their C ABIs.
     "interceptor": (

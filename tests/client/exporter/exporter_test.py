@@ -24,6 +24,7 @@ from timing import HANGS_AFTER, TimeLimit  # noqa: E402
 EXPORTER = ROOT / "client/exporter/ravenstore-exporter"
 DAEMON = ROOT / "daemon/ravenstored"
 MONITORING = ROOT / "deploy/monitoring"
+TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 def free_port():
@@ -48,15 +49,17 @@ def running(command):
         process.communicate()
 
 
-def fetch(port, process):
+def fetch(port, process, token=None):
     """The metrics' text, as soon as it is served."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=headers)
     limit = TimeLimit(60)
     while True:
         try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{port}/metrics", timeout=HANGS_AFTER
-            ) as page:
+            with urllib.request.urlopen(request, timeout=HANGS_AFTER) as page:
                 return page.read().decode()
+        except urllib.error.HTTPError:
+            raise
         except (urllib.error.URLError, ConnectionError):
             if process.poll() is not None or limit.is_over():
                 raise
@@ -73,6 +76,12 @@ class ExporterTest(unittest.TestCase):
     def exporter(self, *flags):
         listen = f"127.0.0.1:{self.port}"
         return running([EXPORTER, "--socket", self.socket, "--listen", listen, *flags])
+
+    def token_file(self, mode=0o600):
+        path = self.folder / "token"
+        path.write_text(TOKEN + "\n")
+        path.chmod(mode)
+        return "--token-file", path
 
     def daemon(self):
         """A node of a cluster, whose only peer and whose etcd are not there."""
@@ -96,11 +105,11 @@ etcd = ["http://127.0.0.1:{free_port()}"]
         command = [DAEMON, "--config", config, "--backend", "host", *sizes]
         return running([*command, "--socket", self.socket])
 
-    def served_by_a_daemon(self, *flags):
-        """What is served once the daemon answers."""
-        with self.daemon(), self.exporter(*flags) as exporter:
+    def served_by_a_daemon(self):
+        """What is served to the token once the daemon answers."""
+        with self.daemon(), self.exporter(*self.token_file()) as exporter:
             limit = TimeLimit(60)
-            while "\nravenstore_up 1\n" not in (text := fetch(self.port, exporter)):
+            while "\nravenstore_up 1\n" not in (text := fetch(self.port, exporter, TOKEN)):
                 self.assertFalse(limit.is_over(), text)
             exporter.send_signal(signal.SIGTERM)
             self.assertEqual(exporter.wait(HANGS_AFTER), 0)
@@ -125,8 +134,37 @@ etcd = ["http://127.0.0.1:{free_port()}"]
                 self.assertEqual(exporter.returncode, 1)
                 self.assertIn(f'cannot listen on "127.0.0.1:{self.port}"', said)
 
+    def test_slow_connections_stop_no_scrape(self):
+        with self.exporter() as exporter, contextlib.ExitStack() as slow:
+            fetch(self.port, exporter)
+            for i in range(32):
+                one = slow.enter_context(socket.create_connection(("127.0.0.1", self.port)))
+                one.sendall(b"GET /met"[: i % 8])
+            limit = TimeLimit(60)
+            for _ in range(8):
+                self.assertIn("\nravenstore_up 0\n", fetch(self.port, exporter))
+            self.assertFalse(limit.is_over())
+
+    def test_single_users_are_served_to_the_token_alone(self):
+        text = self.served_by_a_daemon()
+        self.assertIn("# TYPE ravenstore_user_bytes ", text)
+        with self.exporter(*self.token_file()) as exporter:
+            self.assertNotIn("user", fetch(self.port, exporter))
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                fetch(self.port, exporter, "another")
+            refused.exception.close()
+            self.assertEqual(refused.exception.code, 401)
+
+    def test_a_token_that_others_can_read_is_refused(self):
+        with self.exporter(*self.token_file(0o644)) as exporter:
+            _, said = exporter.communicate(timeout=HANGS_AFTER)
+            self.assertEqual(exporter.returncode, 1)
+            self.assertIn("token is open to other users than its owner (mode 0644)", said)
+            self.assertNotIn(TOKEN, said)
+
     def test_wrong_usage_has_its_own_exit_code(self):
-        for flags in (["--users", "all"], ["--timeout", "0"], ["--nonsense"]):
+        wrong = (["--users", "all"], ["--timeout", "0"], ["--timeout", "nan"], ["--nonsense"])
+        for flags in (*wrong, ["--token-file", ""]):
             with running([EXPORTER, *flags]) as exporter:
                 exporter.communicate(timeout=HANGS_AFTER)
                 self.assertEqual(exporter.returncode, 2, flags)
