@@ -17,6 +17,7 @@
 #include "core/size_text.h"
 #include "ipc/unique_fd.h"
 #include "proto/packet.h"
+#include "transport/address.h"
 #include "transport/transport.h"
 
 namespace ravenstore::daemon {
@@ -371,9 +372,15 @@ std::optional<std::string> FaultOfNode(const Config& config) {
 }
 
 std::optional<std::string> FaultOfListen(const Config& config) {
-  if (!IsSet(config) || !config.cluster_listen.empty()) return std::nullopt;
-  return "must be the address and port at which other nodes reach this one, such as "
-         "\"192.0.2.1:7420\": \"cluster.node\" is set";
+  if (!IsSet(config)) return std::nullopt;
+  if (config.cluster_listen.empty()) {
+    return "must be the address and port at which other nodes reach this one, such as "
+           "\"192.0.2.1:7420\": \"cluster.node\" is set";
+  }
+  // The transport would refuse it only after the daemon began to start.
+  const auto address = transport::ParseOwnAddress(config.cluster_listen);
+  if (address.ok()) return std::nullopt;
+  return "is " + config.cluster_listen + ", but " + address.error().message;
 }
 
 auto AnAbsolutePath(std::string Config::*value) {

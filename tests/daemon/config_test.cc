@@ -417,12 +417,20 @@ TEST(ConfigTest, WhatDoesNotFitTogetherIsNamedWithItsLineAndBothValues) {
       {"[cluster]\nnode = \"a b\"", "\"cluster.node\" must be 1 to 64 letters, digits"},
       {"[cluster]\nlisten = \"\"\nnode = \"a\"",
        "\"cluster.listen\" must be the address and port at which"},
+      {"[cluster]\nlisten = \"0.0.0.0:7420\"\nnode = \"a\"",
+       "\"cluster.listen\" is 0.0.0.0:7420, but \"0.0.0.0:7420\" is no address at which other "
+       "nodes "
+       "reach "
+       "this one: name that of one of its network interfaces"},
+      {"[cluster]\nlisten = \"[::]:7420\"\nnode = \"a\"", "\"[::]:7420\" is no address at which"},
+      {"[cluster]\nlisten = \"host:7420\"\nnode = \"a\"",
+       "\"host:7420\" is no numeric address with a port"},
       {"[cluster]\nkey = \"key\"", "\"cluster.key\" must be an absolute path, not \"key\""},
       {"[cluster]\nnodes = [\"b\", \"/\"]", "\"cluster.nodes\" must list names of nodes: \"/\""},
       {"[cluster]\npeers = [\"b\"]", "must be a list of nodes as \"NAME=ADDRESS:PORT\", not \"b\""},
       {"[cluster]\npeers = [\"b=\"]", "not \"b=\""},
       {"[cluster]\npeers = [\"b=1\", \"b=2\"]", "\"b\" is there twice"},
-      {"[cluster]\npeers = [\"a=x:1\"]\nlisten = \"y:1\"\nnode = \"a\"",
+      {"[cluster]\npeers = [\"a=x:1\"]\nlisten = \"127.0.0.1:1\"\nnode = \"a\"",
        "\"cluster.peers\" must not name this node, \"a\""},
       {"[cluster]\nsize = \"32MiB\"", "\"cluster.size\" must be a multiple of 64.0 MiB"},
       {"[cluster]\nlend = \"8TiB\"", "and at most"},
