@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -97,6 +98,25 @@ inline Input RandomInput(std::mt19937_64& random, size_t most) {
   Input input(random() % (most + 1));
   std::generate(input.begin(), input.end(), [&] { return static_cast<uint8_t>(random()); });
   return input;
+}
+
+// Flips, cuts, repeats and inserts.
+inline void Mutate(std::mt19937_64& random, Input* input) {
+  const size_t times = random() % 5;
+  for (size_t i = 0; i < times && !input->empty(); ++i) {
+    const size_t at = random() % input->size();
+    const auto there = input->begin() + static_cast<std::ptrdiff_t>(at);
+    switch (random() % 5) {
+      case 0: (*input)[at] ^= static_cast<uint8_t>(1u << random() % 8); break;
+      case 1: (*input)[at] = static_cast<uint8_t>(random()); break;
+      case 2: input->resize(at); break;
+      case 3: input->insert(there, static_cast<uint8_t>(random())); break;
+      default: {
+        const Input tail(there, input->end());
+        input->insert(input->end(), tail.begin(), tail.end());
+      }
+    }
+  }
 }
 
 }  // namespace ravenstore::ipc

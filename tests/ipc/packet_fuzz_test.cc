@@ -110,25 +110,6 @@ proto::DaemonPacket RandomDaemonPacket(std::mt19937_64& random) {
   return packet;
 }
 
-// Flips, cuts, repeats and inserts.
-void Mutate(std::mt19937_64& random, Input* input) {
-  const size_t times = random() % 5;
-  for (size_t i = 0; i < times && !input->empty(); ++i) {
-    const size_t at = random() % input->size();
-    const auto there = input->begin() + static_cast<std::ptrdiff_t>(at);
-    switch (random() % 5) {
-      case 0: (*input)[at] ^= static_cast<uint8_t>(1u << random() % 8); break;
-      case 1: (*input)[at] = static_cast<uint8_t>(random()); break;
-      case 2: input->resize(at); break;
-      case 3: input->insert(there, static_cast<uint8_t>(random())); break;
-      default: {
-        const Input tail(there, input->end());
-        input->insert(input->end(), tail.begin(), tail.end());
-      }
-    }
-  }
-}
-
 Input RandomMessage(std::mt19937_64& random) {
   std::string bytes;
   switch (random() % 8) {
