@@ -10,6 +10,7 @@
 
 #include "cluster/curl_library.h"
 #include "cluster/etcd_json.h"
+#include "cluster/line_buffer.h"
 #include "core/check.h"
 #include "core/printable.h"
 #include "ipc/clock.h"
@@ -190,7 +191,7 @@ class Etcd final : public KeyValues {
     Told<Changes> watch = {};
 
     Easy easy = {};
-    std::string received = {};
+    LineBuffer received = {};
     char detail[CURL_ERROR_SIZE] = {};
     bool asks_version = false;
     size_t endpoint = 0;
@@ -247,9 +248,9 @@ uint64_t Etcd::Begin(Operation operation) {
 }
 
 size_t Etcd::Receive(char* bytes, size_t size, size_t count, void* operation) {
-  std::string& received = static_cast<Operation*>(operation)->received;
-  if (received.size() + size * count > kAnswerMax) return 0;
-  received.append(bytes, size * count);
+  LineBuffer& received = static_cast<Operation*>(operation)->received;
+  if (received.rest().size() + size * count > kAnswerMax) return 0;
+  received.Append({bytes, size * count});
   return size * count;
 }
 
@@ -265,7 +266,7 @@ void Etcd::SetTls(CURL* easy) const {
 void Etcd::Send(uint64_t id, Operation* operation) {
   const std::string& endpoint = options_.endpoints[operation->endpoint];
   operation->asks_version = versions_[operation->endpoint].empty();
-  operation->received.clear();
+  operation->received.Clear();
   operation->detail[0] = '\0';
   operation->easy.reset(Curl().curl_easy_init());
   CURL* const easy = operation->easy.get();
@@ -345,8 +346,8 @@ void Etcd::Finish(uint64_t id, CURLcode code) {
     return End(id, {why.code, endpoint + " " + why.message});
   }
   if (operation.asks_version) {
-    const auto version = http == kOk ? etcd_json::ReadVersion(operation.received)
-                                     : etcd_json::Refusal(http, operation.received);
+    const auto version = http == kOk ? etcd_json::ReadVersion(operation.received.rest())
+                                     : etcd_json::Refusal(http, operation.received.rest());
     if (!version.ok()) return TryNext(id, version.error());
     versions_[operation.endpoint] = *version;
     preferred_ = operation.endpoint;
@@ -354,7 +355,7 @@ void Etcd::Finish(uint64_t id, CURLcode code) {
     return Send(id, &operation);
   }
   if (http != kOk) {
-    const Error why = etcd_json::Refusal(http, operation.received);
+    const Error why = etcd_json::Refusal(http, operation.received.rest());
     // One member without the others refuses what another may do.
     if (why.code == ErrorCode::kUnavailable && preferred_ == operation.endpoint) {
       preferred_ = (preferred_ + 1) % options_.endpoints.size();
@@ -363,9 +364,9 @@ void Etcd::Finish(uint64_t id, CURLcode code) {
   }
   if (operation.watch) return End(id, {ErrorCode::kUnavailable, endpoint + " ended the watch"});
   const auto done = std::move(operation.done);
-  const std::string received = std::move(operation.received);
+  const LineBuffer received = std::move(operation.received);
   Forget(id);
-  done(std::string_view(received));
+  done(received.rest());
 }
 
 // ---- Polling
@@ -393,11 +394,10 @@ bool Etcd::TellLinesOf(uint64_t id) {
     const auto found = operations_.find(id);
     if (found == operations_.end()) return told;
     Operation& operation = *found->second;
-    const size_t end = operation.received.find('\n');
-    if (!operation.watch || operation.asks_version || end == std::string::npos) return told;
-    const std::string line = operation.received.substr(0, end);
-    operation.received.erase(0, end + 1);
-    auto changes = etcd_json::ReadWatch(line);
+    if (!operation.watch || operation.asks_version) return told;
+    const auto line = operation.received.Next();
+    if (!line) return told;
+    auto changes = etcd_json::ReadWatch(*line);
     operation.deadline = core::kNever;
     told = true;
     if (!changes.ok()) {
@@ -413,7 +413,7 @@ bool Etcd::TellLinesOf(uint64_t id) {
 bool Etcd::TellLines() {
   std::vector<uint64_t> watches;
   for (const auto& [id, operation] : operations_) {
-    if (operation->watch && !operation->received.empty()) watches.push_back(id);
+    if (operation->watch && !operation->received.rest().empty()) watches.push_back(id);
   }
   bool told = false;
   for (const uint64_t id : watches) told |= TellLinesOf(id);
