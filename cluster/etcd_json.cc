@@ -6,6 +6,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "core/printable.h"
 
@@ -158,10 +159,26 @@ class Bounds final : public nlohmann::json_sax<json> {
   int values_ = 0;
 };
 
+// Whether a number in the text is longer than any of etcd's. The parser keeps several copies of it
+// before Bounds sees it.
+bool HasLongNumber(std::string_view text) {
+  constexpr size_t kLengthMax = 64;
+  bool in_string = false;
+  size_t length = 0;
+  for (size_t i = 0; i < text.size() && length <= kLengthMax; ++i) {
+    const char c = text[i];
+    if (c == '"') in_string = !in_string;
+    if (in_string && c == '\\') ++i;
+    const bool of_number = (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '+' || c == 'e';
+    length = !in_string && (of_number || c == 'E') ? length + 1 : 0;
+  }
+  return length > kLengthMax;
+}
+
 // A discarded value where the text is no JSON, or beyond the bounds.
 json Parse(std::string_view text) {
   Bounds bounds;
-  if (!json::sax_parse(text, &bounds)) return json(json::value_t::discarded);
+  if (HasLongNumber(text) || !json::sax_parse(text, &bounds)) return json(json::value_t::discarded);
   return json::parse(text, nullptr, false);
 }
 
@@ -206,7 +223,10 @@ Result<json> ParseAnswer(std::string_view text, Stamp* stamp) {
   json answer = Parse(text);
   if (auto error = ErrorIn(answer)) return std::move(*error);
   // Streams of one or more answers wrap each.
-  if (At(answer, "result").is_object()) answer = json(answer["result"]);
+  if (At(answer, "result").is_object()) {
+    json result = std::move(answer["result"]);
+    answer = std::move(result);
+  }
   if (!ReadStamp(answer, stamp)) return NoSense(text);
   return answer;
 }

@@ -154,6 +154,17 @@ TEST(EtcdJsonTest, TextsThatNestDeeplyOrHaveTooManyValuesAreRefused) {
   EXPECT_FALSE(ReadRange(wide(300'000)).ok());
 }
 
+// The parser keeps several copies of a number before it is known to be one.
+TEST(EtcdJsonTest, NumbersOfTooManyDigitsAreRefused) {
+  const auto with = [](const std::string& value) { return ReadRange(With(R"("x":)" + value)); };
+  EXPECT_TRUE(with("18446744073709551615").ok());
+  EXPECT_TRUE(with("-1.25e-3").ok());
+  EXPECT_FALSE(with(std::string(65, '1')).ok());
+  EXPECT_FALSE(with("0." + std::string(65, '1')).ok());
+  EXPECT_TRUE(with('"' + std::string(65, '1') + '"').ok());
+  EXPECT_TRUE(with(R"("\"\\\")" + std::string(65, '1') + '"').ok());
+}
+
 TEST(EtcdJsonTest, RevisionsAndTimesThatNoStoreReachesAreRefused) {
   EXPECT_FALSE(ReadRange(R"({"header":{"cluster_id":"1","revision":"9223372036854775807"}})").ok());
   EXPECT_FALSE(ReadGrant(With(R"("ID":"12","TTL":"-5")")).ok());
