@@ -25,6 +25,10 @@ constexpr core::Duration kSpread = seconds(1);
 // Of a store that answers each third or second request nobody has to be told.
 constexpr core::Duration kNotice = seconds(3);
 constexpr size_t kShownHex = 8;
+// The longest that a lease is believed to live. Longer: a store that says so ends the keep-alives,
+// and with centuries the sums of times overflow. Shorter than a lease that is configured:
+// keep-alives more often than needed.
+constexpr core::Duration kLeaseMax = std::chrono::hours(1);
 
 std::string SecondsText(core::Duration duration) {
   return std::to_string(std::chrono::duration_cast<seconds>(duration).count()) + " s";
@@ -257,8 +261,9 @@ void Membership::OnGranted(const Result<LeaseAnswer>& answer) {
   Heard(answer.ok() ? nullptr : &answer.error());
   if (!answer.ok()) return Again(&register_);
   lease_ = answer->lease;
-  lease_end_ = registering_.at + answer->duration;
-  keep_ = {.at = registering_.at + answer->duration / 3, .pause = {}};
+  const core::Duration lives = std::min(answer->duration, kLeaseMax);
+  lease_end_ = registering_.at + lives;
+  keep_ = {.at = registering_.at + lives / 3, .pause = {}};
   Compare(answer->at, registering_.known);
   Register();
 }
@@ -299,8 +304,9 @@ void Membership::OnKept(const Result<LeaseAnswer>& answer) {
   } else if (!answer.ok()) {
     Again(&keep_);
   } else {
-    lease_end_ = keeping_.at + answer->duration;
-    keep_ = {.at = keeping_.at + answer->duration / 3, .pause = {}};
+    const core::Duration lives = std::min(answer->duration, kLeaseMax);
+    lease_end_ = keeping_.at + lives;
+    keep_ = {.at = keeping_.at + lives / 3, .pause = {}};
     Compare(answer->at, keeping_.known);
   }
 }
