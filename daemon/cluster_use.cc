@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/saturating.h"
+
 namespace ravenstore::daemon {
 namespace {
 
@@ -59,8 +61,9 @@ void FillCluster(const Cluster::View& view, core::Bytes piece, bool with_nodes,
     const int64_t left = home.lease_left.count();
     const bool is_first = lent_to.insert(home.home).second;
     node.set_lent_lease_left_ns(is_first ? left : std::max(node.lent_lease_left_ns(), left));
-    node.set_written_here(node.written_here() + home.written.count());
-    node.set_read_here(node.read_here() + home.read.count());
+    // Counted by what the home asks for, which may be any number.
+    node.set_written_here(core::SaturatingSum(node.written_here(), home.written.count()));
+    node.set_read_here(core::SaturatingSum(node.read_here(), home.read.count()));
   }
   for (auto& [name, node] : nodes) {
     node.set_name(name);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "core/printable.h"
 
 namespace ravenstore::transport {
 namespace {
@@ -24,6 +25,8 @@ constexpr std::string_view kMagic = "ravenlnk";
 constexpr size_t kOffsetBytes = sizeof(uint64_t);  // before a chunk's bytes
 constexpr size_t kSwallowed = 16 << 10;            // at once, of a chunk that nobody wants
 constexpr size_t kPayloadMax = kOffsetBytes + kChunk.count();
+// Of a peer's words about a refusal. Shorter cuts Ravenstore's own; longer lets a peer fill logs.
+constexpr size_t kReasonMax = 1024;
 // Frames that wait to be written: no peer that reads is ever so far behind.
 constexpr size_t kQueueMax = 2 * kCallsMax * kHeaderMax.count();
 constexpr core::Duration kForever = std::chrono::hours(24 * 365);
@@ -346,7 +349,9 @@ Status Multiplexer::OnRefusal(uint64_t number, std::string_view payload) {
       core::Name(ErrorCode{code}) == "UNKNOWN") {
     return Malformed("a refusal without a reason");
   }
-  if (call != nullptr) Complete(number, Error{ErrorCode{code}, std::string(payload)});
+  // They go into logs, and to users with other errors.
+  const std::string words = core::Printable(payload.substr(0, kReasonMax));
+  if (call != nullptr) Complete(number, Error{ErrorCode{code}, words});
   return Ok();
 }
 

@@ -35,6 +35,17 @@ Cluster::View Sample() {
   return view;
 }
 
+TEST(ClusterUseTest, SumsOfAHomesLoansStopAtTheLargestNumber) {
+  Cluster::View view;
+  view.homes = {{.home = "b", .written = core::Bytes(~uint64_t{}), .read = MiB(1)},
+                {.home = "b", .written = MiB(1), .read = core::Bytes(~uint64_t{})}};
+  proto::ClusterUse use;
+  FillCluster(view, kPiece, /*with_nodes=*/true, &use);
+  ASSERT_EQ(use.nodes_size(), 1);
+  EXPECT_EQ(use.nodes(0).written_here(), ~uint64_t{});
+  EXPECT_EQ(use.nodes(0).read_here(), ~uint64_t{});
+}
+
 TEST(ClusterUseTest, EachNodeIsThereOnceWithBothDirections) {
   proto::ClusterUse use;
   FillCluster(Sample(), kPiece, /*with_nodes=*/true, &use);

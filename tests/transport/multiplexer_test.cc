@@ -267,6 +267,27 @@ TEST(MultiplexerTest, WithoutCopiesAnAnswerEndsWhenItIsWritten) {
   EXPECT_TRUE(call.ended);
 }
 
+// A peer's words go into logs, and to users.
+TEST(MultiplexerTest, ThePeersWordsOfARefusalArePrintableAndShort) {
+  EchoService service;
+  End caller("a", true, &service);
+  EchoService refusing;
+  refusing.answers = false;
+  End server("b", true, &refusing);
+  Exchange(&caller.calls, &server.calls);
+  std::string words;
+  const auto call = caller.calls.Call(
+      {.header = "", .done = [&](const auto& response) { words = response.error().message; }},
+      Tick{});
+  ASSERT_TRUE(call.ok());
+  Exchange(&caller.calls, &server.calls);
+  const std::string said = "no\x1b[2J\n\xff" + std::string(10'000, 'x');
+  ASSERT_TRUE(server.calls.Refuse(call->number, {ErrorCode::kLimit, said}).ok());
+  Exchange(&caller.calls, &server.calls);
+  EXPECT_EQ(words.substr(0, 9), "no?[2J??x");
+  EXPECT_LE(words.size(), 1024u);
+}
+
 TEST(MultiplexerTest, AnyFlippedBitIsNoticed) {
   const Buffer stream = CallersStream(true);
   std::mt19937_64 random(20261126);
