@@ -104,7 +104,10 @@ class LoanTest : public testing::Test, public transport::Service, public Loan::L
 
   transport::FakeNetwork network_{kSeed};
   const Loan::Options options_{.home = "home",
-                               .identity = {.sign = [](std::string_view) { return Signature{}; }},
+                               .identity = {.incarnation = {},
+                                            .machine = {},
+                                            .sign = [](std::string_view) { return Signature{}; },
+                                            .verify = {}},
                                .lease_clock = [this] { return network_.Now(); }};
   ScriptedLender lender_;
   std::vector<core::Error> refused_;

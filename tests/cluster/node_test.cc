@@ -194,6 +194,19 @@ class NodeTest : public testing::Test {
     ASSERT_TRUE(Grow().ok());
     ASSERT_TRUE(Write(bytes_).ok());
   }
+  // A home has a piece of a lender with `slots`, and starts again with another key: it gets no
+  // piece until the lease of the earlier start expires. Returns the lender.
+  Machine& LendAPieceToAHomeThatChangesItsKey(uint32_t slots) {
+    Start("home", 1, 0);
+    Machine& lender = Start("lender", 2, slots);
+    GrowAndWrite();
+    Stop("home");
+    Start("home", 1, 0, std::byte{99});
+    Run(seconds(1));
+    EXPECT_EQ(lender.node->lent(), kSizes.piece);
+    EXPECT_EQ(Grow().error().code, ErrorCode::kOutOfMemory);
+    return lender;
+  }
   // A home of two copies at "a" and "b", which lend so many slots each; "b" is gone since a while.
   Machine& LoseOneOfTwoLenders(uint32_t slots) {
     copies_ = 2;
@@ -771,14 +784,7 @@ TEST_F(NodeTest, ALenderThatHasForgottenTheConnectionIsConnectedToAnew) {
 }
 
 TEST_F(NodeTest, WithAnotherKeyTheLeaseMustExpire) {
-  Start("home", 1, 0);
-  Machine& lender = Start("lender", 2, 1);
-  GrowAndWrite();
-  Stop("home");
-  Start("home", 1, 0, std::byte{99});
-  Run(seconds(1));
-  EXPECT_EQ(lender.node->lent(), kSizes.piece);
-  EXPECT_EQ(Grow().error().code, ErrorCode::kOutOfMemory);
+  Machine& lender = LendAPieceToAHomeThatChangesItsKey(/*slots=*/1);
   Run(seconds(10));
   // The bytes of an expired loan stay until their room is needed: now.
   EXPECT_TRUE(lender.Told("cluster.home_expired"));
@@ -788,14 +794,7 @@ TEST_F(NodeTest, WithAnotherKeyTheLeaseMustExpire) {
 
 TEST_F(NodeTest, ANodeHasOneShareWhateverItsKeys) {
   each_ = 1;
-  Start("home", 1, 0);
-  Machine& lender = Start("lender", 2, 3);
-  GrowAndWrite();
-  Stop("home");
-  Start("home", 1, 0, std::byte{99});
-  Run(seconds(1));
-  EXPECT_EQ(Grow().error().code, ErrorCode::kOutOfMemory);
-  EXPECT_EQ(lender.node->lent(), kSizes.piece);
+  LendAPieceToAHomeThatChangesItsKey(/*slots=*/3);
   // The earlier start's lease has expired.
   Run(seconds(10));
   EXPECT_TRUE(Grow().ok());

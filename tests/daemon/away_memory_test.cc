@@ -155,7 +155,7 @@ TEST_F(AwayMemoryTest, AMediumInPiecesIsMadeByPiecesAndNeverLostAsAWhole) {
   const Bytes place = memory->granularity() * 3;  // where ExpectKeeps left its pattern
   ASSERT_TRUE(Copy(**on, host->base(), memory->SourceAt(place), MiB(1)).ok());
   EXPECT_EQ(host->base()[MiB(1).count() - 1], std::byte{7});
-  lenders.Lose(MiB(8));
+  ASSERT_TRUE(lenders.Lose(MiB(8)));
   device::Word done{0};
   for (uint64_t i = 1; i <= 20; ++i) {
     ASSERT_TRUE((*on)->Copy(host->base(), memory->SourceAt(MiB(8)), KiB(64)).ok());

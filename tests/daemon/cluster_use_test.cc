@@ -30,8 +30,12 @@ Cluster::View Sample() {
                    .lease_left = std::chrono::seconds(4),
                    .written = MiB(5),
                    .read = MiB(6)}};
-  view.homes = {{.home = "b", .slots = 1, .recalled = 1, .written = MiB(7)},
-                {.home = "stranger", .slots = 1, .lease_left = std::chrono::seconds(-1)}};
+  view.homes = {{.home = "b", .slots = 1, .recalled = 1, .written = MiB(7), .read = {}},
+                {.home = "stranger",
+                 .slots = 1,
+                 .lease_left = std::chrono::seconds(-1),
+                 .written = {},
+                 .read = {}}};
   return view;
 }
 
