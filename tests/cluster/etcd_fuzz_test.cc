@@ -376,13 +376,13 @@ class Generator {
 
 TEST(EtcdFuzz, AnyAnswersLeaveTheNodeWithNodesThatItCanName) {
   ipc::Fuzz(
-      "tests/cluster/corpus/etcd", 4'000,
+      "tests/cluster/corpus/etcd", 2'000,
       [](std::mt19937_64& random) { return Generator(random).Session(); }, CheckAnswers);
 }
 
 TEST(EtcdFuzz, AnyAnswerIsReadOrRefusedInWords) {
   ipc::Fuzz(
-      "tests/cluster/corpus/etcd", 8'000,
+      "tests/cluster/corpus/etcd", 4'000,
       [](std::mt19937_64& random) { return Generator(random).OneAnswer(); }, CheckRefusals);
 }
 
@@ -430,10 +430,7 @@ TEST(EtcdFuzz, LongAnswersTakeBoundedMemory) {
   constexpr size_t kValues = 260'000;
   const std::vector<std::string> texts = {
       Repeated("", "[[[[[[[["),
-      Repeated("", R"({"":)"),
-      Repeated("", "        "),
       Repeated("", "11111111"),
-      Repeated(kvs, ",{}", "]}}"),
       Repeated(kvs, ",{}", "]}}", kValues * 3),
       Repeated(kvs, R"(,{"key":"L3IvYQ=="})", "]}}", kValues / 3 * 19),
       Repeated(events, R"(,{"kv":{}})", "]}}", kValues / 3 * 10),
