@@ -94,30 +94,9 @@ def offload_optimizer(
             raise ValueError("the optimizer is offloaded already")
         offload.forget(opt, store)
         return opt
-    if type(opt) not in _CLASSES:
-        raise TypeError(
-            f"offload_optimizer takes torch.optim.Adam, AdamW and SGD, not {class_name(opt)}: "
-            "subclasses and other classes may use their states in ways that moving would break. "
-            "Leave it as it is, or use one of these"
-        )
-    if in_backward not in (True, False, "auto"):
-        raise ValueError(f'in_backward is True, False or "auto", not {in_backward!r}')
     chunk_bytes = bytes_of(chunk)
-    if chunk_bytes < _CHUNK_BYTES_MIN:
-        raise ValueError(f"chunk is {chunk_bytes} bytes: it is at least {_CHUNK_BYTES_MIN}")
     precision = Precision(float32_states or master_weights, master_weights, rounding, seed)
-    _check_precision(opt, precision)
-    check_groups(opt.param_groups, in_backward is True)
-    if in_backward is True:
-        refuse_users_of_gradients(params_of(opt))
-    if all(group.get("momentum") == 0 for group in opt.param_groups):
-        raise ValueError("SGD without momentum has no states: there is nothing to move")
-    scheduled = vars(opt).get("step")
-    if scheduled is not None and not hasattr(scheduled, "_wrapped_by_lr_sched"):
-        raise TypeError(
-            f"optimizer.step was replaced by {getattr(scheduled, '__qualname__', scheduled)}: call "
-            "offload_optimizer before what replaces it"
-        )
+    scheduled = _check(opt, in_backward, chunk_bytes, precision)
     own = functools.partial(
         Store.connect,
         name="optimizer states",
@@ -133,6 +112,36 @@ def offload_optimizer(
     offload.register_hooks(opt)
     offload.take(opt)
     return opt
+
+
+def _check(
+    opt: Optimizer, in_backward: bool | Literal["auto"], chunk_bytes: int, precision: Precision
+) -> Any:
+    """Raises for what is not supported. Gives the step() with which a scheduler has replaced the
+    optimizer's, or None."""
+    if type(opt) not in _CLASSES:
+        raise TypeError(
+            f"offload_optimizer takes torch.optim.Adam, AdamW and SGD, not {class_name(opt)}: "
+            "subclasses and other classes may use their states in ways that moving would break. "
+            "Leave it as it is, or use one of these"
+        )
+    if in_backward not in (True, False, "auto"):
+        raise ValueError(f'in_backward is True, False or "auto", not {in_backward!r}')
+    if chunk_bytes < _CHUNK_BYTES_MIN:
+        raise ValueError(f"chunk is {chunk_bytes} bytes: it is at least {_CHUNK_BYTES_MIN}")
+    _check_precision(opt, precision)
+    check_groups(opt.param_groups, in_backward is True)
+    if in_backward is True:
+        refuse_users_of_gradients(params_of(opt))
+    if all(group.get("momentum") == 0 for group in opt.param_groups):
+        raise ValueError("SGD without momentum has no states: there is nothing to move")
+    scheduled = vars(opt).get("step")
+    if scheduled is not None and not hasattr(scheduled, "_wrapped_by_lr_sched"):
+        raise TypeError(
+            f"optimizer.step was replaced by {getattr(scheduled, '__qualname__', scheduled)}: call "
+            "offload_optimizer before what replaces it"
+        )
+    return scheduled
 
 
 def _check_precision(opt: Optimizer, precision: Precision) -> None:

@@ -239,29 +239,13 @@ def prepare(
     Errors: OutOfMemory in words when weights, gradients and what must stay do not fit the budget,
     or the states not the host memory; InvalidArgument; those of offload_optimizer and offload.
     """
-    if (model is None) != (optimizer is None):
-        raise InvalidArgument("prepare takes a model with its optimizer, or neither")
-    if states not in ("auto", "away", "stay"):
-        raise InvalidArgument(f'states is "auto", "away" or "stay", not {states!r}')
-    if in_backward not in (True, False, "auto"):
-        raise InvalidArgument(f'in_backward is True, False or "auto", not {in_backward!r}')
     precision = Precision(float32_states or master_weights, master_weights, rounding, seed)
-    if precision.float32_states and states == "stay":
-        raise InvalidArgument('float32_states and master_weights need states="away" or "auto"')
+    _check_arguments(model, optimizer, states, in_backward, precision)
     host = bytes_of(host_budget) if host_budget is not None else 0
-    path, daemon, is_private = _daemon(socket, host, model, optimizer, precision, timeout)
+    path, daemon, own = _daemon(socket, host, model, optimizer, precision, timeout)
+    where: Literal["auto", "away", "stay"] = "away" if precision.float32_states else states
     options = _Options(
-        path,
-        host,
-        in_backward,
-        loss_chunks,
-        "away" if precision.float32_states else states,
-        saved,
-        tokens,
-        report,
-        timeout,
-        is_private,
-        precision,
+        path, host, in_backward, loss_chunks, where, saved, tokens, report, timeout, own, precision
     )
     with Store.connect(socket=path, name="prepare", timeout=timeout) as store:
         backend = store.backend
@@ -276,6 +260,23 @@ def prepare(
         return plan
     _take(plan, model, optimizer, is_new=False)
     return plan
+
+
+def _check_arguments(
+    model: torch.nn.Module | None,
+    optimizer: torch.optim.Optimizer | None,
+    states: str,
+    in_backward: bool | Literal["auto"],
+    precision: Precision,
+) -> None:
+    if (model is None) != (optimizer is None):
+        raise InvalidArgument("prepare takes a model with its optimizer, or neither")
+    if states not in ("auto", "away", "stay"):
+        raise InvalidArgument(f'states is "auto", "away" or "stay", not {states!r}')
+    if in_backward not in (True, False, "auto"):
+        raise InvalidArgument(f'in_backward is True, False or "auto", not {in_backward!r}')
+    if precision.float32_states and states == "stay":
+        raise InvalidArgument('float32_states and master_weights need states="away" or "auto"')
 
 
 def _daemon(
