@@ -16,9 +16,9 @@ def full_sh_test(name, short, args = [], tags = [], size = "large", **kwargs):
     )
 
 def full_cc_test(name, long, tags = [], **kwargs):
-    """NAME runs all cases but `long` (GoogleTest patterns); ..._full_test, tagged "full", runs them.
+    """NAME runs all cases but `long`; ..._full_test, tagged "full", runs these.
 
-    The program is compiled and linked once.
+    The program is compiled and linked once. `long`: patterns of GoogleTest.
     """
     native.cc_test(
         name = name,

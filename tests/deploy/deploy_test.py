@@ -93,7 +93,7 @@ class SetupTest(InFolder):
         """A stand-in: without one setup asks apt about the 160 packages of libtorch-dev."""
         api = self.folder / "libtorch/include/torch/csrc/api/include/torch"
         stand_in(api / "torch.h", "")
-        version = zip(("MAJOR", "MINOR", "PATCH"), (2, 15, 0))
+        version = {"MAJOR": 2, "MINOR": 15, "PATCH": 0}.items()
         lines = "".join(f"#define TORCH_VERSION_{part} {number}\n" for part, number in version)
         stand_in(api / "version.h", lines)
         return str(self.folder / "libtorch")
@@ -751,13 +751,16 @@ date = 2026-11-28
 """
 
     def deploy_test(
-        self, events, *arguments, code=0, tidy=TIDY, query="//a:t", git="", **variables
-    ):
+        self, events, *arguments, code=0, tidy=TIDY, query="//a:t", git="", sanitize="",
+        change=("", ""), **variables,
+    ):  # fmt: skip
+        """`sanitize`: what a Bazel with sanitizers does with $targets; `change`: in deploy/test."""
         tree = self.folder / "tree"
         (self.folder / "events").write_text(events)
         scripts = ("test", "common.sh", "test_report.py", "run_times.py", "changed_tests.py")
         for name in scripts:
             stand_in(tree / "deploy" / name, (DEPLOY / name).read_text())
+        stand_in(tree / "deploy/test", (DEPLOY / "test").read_text().replace(*change))
         stand_in(tree / "tests/skips.toml", self.SKIPS)
         stand_in(tree / "tests/sanitized_sample.txt", "//a:sample\n")
         stand_in(tree / "deploy/setup", "#!/bin/sh\n")
@@ -766,11 +769,17 @@ date = 2026-11-28
         stand_in(tree / "deploy/torch_versions", f"#!/bin/sh\n{versions}\n")
         # No files, so that the linters have nothing to do.
         stand_in(self.folder / "bin/git", f"#!/bin/sh\n{git}\n")
+        # With a low priority this would take ten times as long next to other work.
+        stand_in(self.folder / "bin/renice", "#!/bin/sh\n")
         bazel = f"""#!/bin/bash
 if [[ $1 == query ]]; then echo {query or "broken >&2; exit 7"}; fi
 echo "$@" >>{self.folder}/asked
 for word; do
   if [[ $word == --target_pattern_file=* ]]; then cat "${{word#*=}}" >>{self.folder}/asked; fi
+done
+targets=${{word#*=}}
+if [[ " $* " == *" --config=sanitize "* ]]; then :; {sanitize or ":"}; fi
+for word; do
   if [[ $word == --build_event_json_file=* ]]; then
     cat {self.folder}/events >"${{word#*=}}"
     exit {code}
@@ -848,6 +857,36 @@ done
         code, words = self.deploy_test(json.dumps(self.DONE), query="")
         self.assertEqual(code, 1, words)
         self.assertIn("FAILED  asan+ubsan: no list of tests", words)
+
+    def sanitized(self):
+        """The targets of each call of Bazel with sanitizers."""
+        calls = re.findall(r"--config=sanitize .*\n((?://.*\n)*)", self.asked())
+        return [call.split() for call in calls]
+
+    def test_sanitizers_take_few_tests_first(self):
+        labels = [f"//a:t{number}" for number in range(20)]
+        code, words = self.deploy_test(json.dumps(self.DONE), query="'" + "\n".join(labels) + "'")
+        self.assertEqual(code, 0, words)
+        parts = self.sanitized()
+        self.assertEqual([len(part) for part in parts], [1, 2, 4, 8, 5])
+        self.assertEqual(sum(parts, []), labels)
+
+    def test_what_sanitizers_did_not_reach_is_named_and_no_failure(self):
+        # Bazel is interrupted while it compiles the third part.
+        code, words = self.deploy_test(
+            json.dumps(self.DONE),
+            query="'" + "\n".join(f"//a:t{number}" for number in range(9)) + "'",
+            sanitize='if grep -q //a:t3 "$targets"; then exit 124; fi',
+        )
+        self.assertEqual(code, 0, words)
+        self.assertEqual([len(part) for part in self.sanitized()], [1, 2, 4, 2])
+        self.assertIn("left to deploy/test --full: 4 targets\n    //a:t3\n", words)
+
+    def test_sanitizers_begin_nothing_when_their_time_is_over(self):
+        code, words = self.deploy_test(json.dumps(self.DONE), change=("_changes 300", "_changes 0"))
+        self.assertEqual(code, 0, words)
+        self.assertEqual(self.sanitized(), [])
+        self.assertIn("left to deploy/test --full: 1 targets\n    //a:t\n", words)
 
     def test_a_base_that_is_no_commit_is_refused(self):
         code, words = self.deploy_test(
