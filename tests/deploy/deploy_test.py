@@ -22,6 +22,7 @@ DEPLOY = ROOT / "deploy"
 sys.path[:0] = [str(ROOT / "tests/tidy"), str(DEPLOY)]
 sys.dont_write_bytecode = True
 
+import run_times  # noqa: E402
 import test_report  # noqa: E402
 import xml_main  # noqa: E402
 
@@ -991,9 +992,21 @@ class RunTimesTest(InFolder):
         self.assertRegex(
             words, r"20\.0 s  Linking c\n +6\.0 s  Testing //b\n +4\.0 s  Compiling a\.cc"
         )
+        self.assertNotIn("gives no reason", words)
         record = json.loads((self.folder / "record").read_text())
         self.assertEqual((record["minutes"], record["setup_minutes"]), (5, 1))
         self.assertEqual((record["executed"], record["actions"]), (1, 3))
+
+    def test_slow_tests_without_a_reason_are_named(self):
+        listed = run_times.SLOW.read_text().splitlines()[-1].partition(" ")[0]
+        actions = [
+            (99.0, f"Testing {listed}", True),
+            (12.0, "Testing //a:slow", True),
+            (12.0, "Testing //a:cached", False),
+            (9.0, "Testing //a:quick", True),
+            (50.0, "Linking //a:program", True),
+        ]
+        self.assertEqual(run_times.without_reason(actions), ["//a:slow"])
 
     def test_a_profile_that_was_cut_short_costs_no_more_than_its_actions(self):
         (self.folder / "steps").write_text("0\ttests\n")
