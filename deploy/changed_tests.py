@@ -5,7 +5,7 @@ changed_tests.py --root ROOT [--base COMMIT]
     prints a line that says what the list is based on, then one Bazel query a line: first the tests
     of the changed files, then the other tests of their folders. The base is COMMIT, else the commit
     in tests/full_run.txt; without a base, and where no folder with tests changed, the tests in
-    tests/sanitized_sample.txt.
+    tests/sanitized_sample.txt, a query for each of its lines.
 """
 
 import argparse
@@ -79,9 +79,10 @@ def main():
         print("\n".join(queries(mirrors)))
         return 0
     why = f"no source with tests changed since {base[:12]} ({source})" if base else source
-    labels = (options.root / SAMPLE).read_text().split()
-    print(f"the {len(labels)} tests of {SAMPLE}: {why}")
-    print("set(" + " ".join(labels) + ")")
+    lines = (options.root / SAMPLE).read_text().splitlines()
+    print(f"the {len(' '.join(lines).split())} tests of {SAMPLE}: {why}")
+    for line in lines:
+        print(f"set({line})")
     return 0
 
 

@@ -17,6 +17,10 @@ import pathlib
 ACTION = "action processing"
 PROCESS = "subprocess.run"
 DEAREST = 20
+# What a test may take that SLOW gives no reason for.
+SLOW_SECONDS = 10
+SLOW = pathlib.Path(__file__).resolve().parent.parent / "tests/slow_tests.txt"
+TESTING = "Testing "
 
 
 def steps_of(path, end):
@@ -74,6 +78,15 @@ def _enclosing(actions, event):
     return found if event["ts"] <= found["ts"] + found["dur"] else None
 
 
+def without_reason(actions):
+    """The tests among the actions that take long, and that SLOW does not list."""
+    lines = SLOW.read_text(encoding="utf-8").splitlines() if SLOW.exists() else []
+    listed = {line.partition(" ")[0] for line in lines}
+    slow = {name for seconds, name, ran in actions if ran and seconds > SLOW_SECONDS}
+    tests = {name.removeprefix(TESTING) for name in slow if name.startswith(TESTING)}
+    return sorted(tests - listed)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=pathlib.Path, required=True)
@@ -92,6 +105,11 @@ def main():
     print(f"the {DEAREST} dearest actions:")
     for seconds, name, _ in actions[:DEAREST]:
         print(f"  {seconds:6.1f} s  {name}")
+    if options.kind == "plain" and (tests := without_reason(actions)):
+        print(
+            f"{len(tests)} tests took more than {SLOW_SECONDS} s, and {SLOW.name} gives no reason:"
+        )
+        print("  " + "\n  ".join(tests))
     setup = sum(seconds for name, seconds in steps if name == "set-up")
     record = {
         "kind": options.kind,

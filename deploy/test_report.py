@@ -5,6 +5,8 @@ test_report.py bazel STAGE EVENTS RC RESULTS
     reads Bazel's build events and the test.xml files they name; RC 124: it was interrupted
 test_report.py check STAGE passed|failed|skipped NAME REASON RESULTS
     records one check
+test_report.py left STAGE TARGETS RESULTS
+    records the targets in the file TARGETS as not reached
 test_report.py total RESULTS
     prints the skipped and the failed cases, with the end of their logs, and the closing line
 
@@ -233,6 +235,13 @@ def report_check(stage_name, verdict, name, reason, results_path):
     return 1 if stage.failed else 0
 
 
+def report_left(stage_name, targets_path, results_path):
+    stage = Stage(stage_name)
+    stage.left = pathlib.Path(targets_path).read_text(encoding="utf-8").split()
+    stage.append_to(results_path)
+    return 0
+
+
 def print_skipped(stages):
     reasons = collections.defaultdict(list)
     for stage in stages:
@@ -295,6 +304,8 @@ def main(arguments):
             return report_bazel(stage, events, int(code), results)
         case ["check", stage, verdict, name, reason, results]:
             return report_check(stage, verdict, name, reason, results)
+        case ["left", stage, targets, results]:
+            return report_left(stage, targets, results)
         case ["total", results]:
             return total(results)
     print(__doc__, file=sys.stderr)

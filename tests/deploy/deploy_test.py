@@ -22,6 +22,7 @@ DEPLOY = ROOT / "deploy"
 sys.path[:0] = [str(ROOT / "tests/tidy"), str(DEPLOY)]
 sys.dont_write_bytecode = True
 
+import run_times  # noqa: E402
 import test_report  # noqa: E402
 import xml_main  # noqa: E402
 
@@ -85,8 +86,18 @@ def stand_in_torch(folder):
 
 
 class SetupTest(InFolder):
-    def setup_script(self, *arguments):
-        return run(DEPLOY / "setup", *arguments, RAVENSTORE_CACHE=str(self.folder / "cache"))
+    def setup_script(self, *arguments, **variables):
+        cache = str(self.folder / "cache")
+        return run(DEPLOY / "setup", *arguments, RAVENSTORE_CACHE=cache, **variables)
+
+    def libtorch(self):
+        """A stand-in: without one setup asks apt about the 160 packages of libtorch-dev."""
+        api = self.folder / "libtorch/include/torch/csrc/api/include/torch"
+        stand_in(api / "torch.h", "")
+        version = {"MAJOR": 2, "MINOR": 15, "PATCH": 0}.items()
+        lines = "".join(f"#define TORCH_VERSION_{part} {number}\n" for part, number in version)
+        stand_in(api / "version.h", lines)
+        return str(self.folder / "libtorch")
 
     def test_a_test_without_containers_is_no_failure(self):
         # A machine that has all but what boots a container, and cannot have it.
@@ -101,10 +112,10 @@ class SetupTest(InFolder):
         for name in ("apt_knows() {", "refresh_lists() {"):
             self.assertIn(name, body)
             body = body.replace(name, f"old_{name}")
-        body = body.replace(
-            "\nmain\n",
-            "\nrefresh_lists() { :; }\napt_knows() { false; }\nensure_tool() { :; }\nmain\n",
-        )
+        # Nothing is fetched, either: where libtorch-dev is missing it would be PyPI's PyTorch.
+        fetched = ("ensure_etcd", "ensure_libtorch", "ensure_tool")
+        stand_ins = "".join(f"{name}() {{ :; }}\n" for name in ("refresh_lists", *fetched))
+        body = body.replace("\nmain\n", f"\n{stand_ins}apt_knows() {{ false; }}\nmain\n")
         (self.folder / "bare").write_text(script + body)
         code, words = run("bash", self.folder / "bare", RAVENSTORE_CACHE=str(self.folder / "cache"))
         self.assertEqual(code, 0, words)
@@ -112,14 +123,14 @@ class SetupTest(InFolder):
             self.assertIn("without there-is-no-such-package the service is not tried", words)
 
     def test_does_nothing_within_two_seconds_when_all_is_there(self):
-        code, words = self.setup_script("--dry-run")
+        code, words = self.setup_script("--dry-run", LIBTORCH=self.libtorch())
         if "To install:" in words:
             self.skipTest("packages of the demo are missing on this machine")
         before = cpu_seconds_of_children()
-        code, words = self.setup_script()
+        code, words = self.setup_script(LIBTORCH=self.libtorch())
         self.assertEqual(code, 0, words)
         self.assertLess(cpu_seconds_of_children() - before, 2.0)
-        self.assertRegex(words, r"libtorch: libtorch \d+\.\d+\.\d+ \(")
+        self.assertIn("libtorch: libtorch 2.15.0 (from LIBTORCH", words)
 
     def test_announces_packages_and_bytes_before_it_fetches(self):
         if not shutil.which("apt-get"):
@@ -130,11 +141,13 @@ class SetupTest(InFolder):
         (self.folder / "bare").write_text(script + body)
         if run("dpkg-query", "-W", "hello")[0] == 0 or run("apt-cache", "show", "hello")[0]:
             self.skipTest("apt's lists are empty, or hello is installed")
-        code, words = run("bash", self.folder / "bare", RAVENSTORE_CACHE=str(self.folder / "cache"))
+        code, words = run(
+            "bash", self.folder / "bare",
+            RAVENSTORE_CACHE=str(self.folder / "cache"), LIBTORCH=self.libtorch(),
+        )  # fmt: skip
         self.assertEqual(code, 0, words)
-        # And a libtorch, where there is none.
         self.assertRegex(
-            words, r"To install: hello.*\n.* \d+ packages, [\d.]+ .?B to fetch, .* unp"
+            words, r"To install: hello\n.* 1 packages, [\d.]+ .?B to fetch, .* unpacked"
         )
 
     def test_installing_fetches_no_libtorch(self):
@@ -166,8 +179,9 @@ class SetupTest(InFolder):
         self.assertIn("\nmain\n", body)
         self.assertIn('/usr/bin/python3 -m venv "$CACHE/$name', body)
         body = body.replace('/usr/bin/python3 -m venv "$CACHE/$name', 'fake_venv "$CACHE/$name')
-        nothing = "\nensure_tool() { :; }\nensure_torch_headers() { :; }\nmain\n"
-        body = body.replace("\nmain\n", nothing)
+        fetched = ("ensure_etcd", "ensure_tool", "ensure_torch_headers")
+        stand_ins = "".join(f"{name}() {{ :; }}\n" for name in fetched)
+        body = body.replace("\nmain\n", f"\n{stand_ins}main\n")
         (self.folder / "bare").write_text(script + body)
         cache = str(self.folder / "cache")
         return run("bash", self.folder / "bare", *arguments, RAVENSTORE_CACHE=cache, **variables)
@@ -738,13 +752,16 @@ date = 2026-11-28
 """
 
     def deploy_test(
-        self, events, *arguments, code=0, tidy=TIDY, query="//a:t", git="", **variables
-    ):
+        self, events, *arguments, code=0, tidy=TIDY, query="//a:t", git="", sanitize="",
+        change=("", ""), **variables,
+    ):  # fmt: skip
+        """`sanitize`: what a Bazel with sanitizers does with $targets; `change`: in deploy/test."""
         tree = self.folder / "tree"
         (self.folder / "events").write_text(events)
         scripts = ("test", "common.sh", "test_report.py", "run_times.py", "changed_tests.py")
         for name in scripts:
             stand_in(tree / "deploy" / name, (DEPLOY / name).read_text())
+        stand_in(tree / "deploy/test", (DEPLOY / "test").read_text().replace(*change))
         stand_in(tree / "tests/skips.toml", self.SKIPS)
         stand_in(tree / "tests/sanitized_sample.txt", "//a:sample\n")
         stand_in(tree / "deploy/setup", "#!/bin/sh\n")
@@ -753,11 +770,17 @@ date = 2026-11-28
         stand_in(tree / "deploy/torch_versions", f"#!/bin/sh\n{versions}\n")
         # No files, so that the linters have nothing to do.
         stand_in(self.folder / "bin/git", f"#!/bin/sh\n{git}\n")
+        # With a low priority this would take ten times as long next to other work.
+        stand_in(self.folder / "bin/renice", "#!/bin/sh\n")
         bazel = f"""#!/bin/bash
 if [[ $1 == query ]]; then echo {query or "broken >&2; exit 7"}; fi
 echo "$@" >>{self.folder}/asked
 for word; do
   if [[ $word == --target_pattern_file=* ]]; then cat "${{word#*=}}" >>{self.folder}/asked; fi
+done
+targets=${{word#*=}}
+if [[ " $* " == *" --config=sanitize "* ]]; then :; {sanitize or ":"}; fi
+for word; do
   if [[ $word == --build_event_json_file=* ]]; then
     cat {self.folder}/events >"${{word#*=}}"
     exit {code}
@@ -835,6 +858,36 @@ done
         code, words = self.deploy_test(json.dumps(self.DONE), query="")
         self.assertEqual(code, 1, words)
         self.assertIn("FAILED  asan+ubsan: no list of tests", words)
+
+    def sanitized(self):
+        """The targets of each call of Bazel with sanitizers."""
+        calls = re.findall(r"--config=sanitize .*\n((?://.*\n)*)", self.asked())
+        return [call.split() for call in calls]
+
+    def test_sanitizers_take_few_tests_first(self):
+        labels = [f"//a:t{number}" for number in range(20)]
+        code, words = self.deploy_test(json.dumps(self.DONE), query="'" + "\n".join(labels) + "'")
+        self.assertEqual(code, 0, words)
+        parts = self.sanitized()
+        self.assertEqual([len(part) for part in parts], [1, 2, 4, 8, 5])
+        self.assertEqual(sum(parts, []), labels)
+
+    def test_what_sanitizers_did_not_reach_is_named_and_no_failure(self):
+        # Bazel is interrupted while it compiles the third part.
+        code, words = self.deploy_test(
+            json.dumps(self.DONE),
+            query="'" + "\n".join(f"//a:t{number}" for number in range(9)) + "'",
+            sanitize='if grep -q //a:t3 "$targets"; then exit 124; fi',
+        )
+        self.assertEqual(code, 0, words)
+        self.assertEqual([len(part) for part in self.sanitized()], [1, 2, 4, 2])
+        self.assertIn("left to deploy/test --full: 4 targets\n    //a:t3\n", words)
+
+    def test_sanitizers_begin_nothing_when_their_time_is_over(self):
+        code, words = self.deploy_test(json.dumps(self.DONE), change=("_changes 300", "_changes 0"))
+        self.assertEqual(code, 0, words)
+        self.assertEqual(self.sanitized(), [])
+        self.assertIn("left to deploy/test --full: 1 targets\n    //a:t\n", words)
 
     def test_a_base_that_is_no_commit_is_refused(self):
         code, words = self.deploy_test(
@@ -939,9 +992,21 @@ class RunTimesTest(InFolder):
         self.assertRegex(
             words, r"20\.0 s  Linking c\n +6\.0 s  Testing //b\n +4\.0 s  Compiling a\.cc"
         )
+        self.assertNotIn("gives no reason", words)
         record = json.loads((self.folder / "record").read_text())
         self.assertEqual((record["minutes"], record["setup_minutes"]), (5, 1))
         self.assertEqual((record["executed"], record["actions"]), (1, 3))
+
+    def test_slow_tests_without_a_reason_are_named(self):
+        listed = run_times.SLOW.read_text().splitlines()[-1].partition(" ")[0]
+        actions = [
+            (99.0, f"Testing {listed}", True),
+            (12.0, "Testing //a:slow", True),
+            (12.0, "Testing //a:cached", False),
+            (9.0, "Testing //a:quick", True),
+            (50.0, "Linking //a:program", True),
+        ]
+        self.assertEqual(run_times.without_reason(actions), ["//a:slow"])
 
     def test_a_profile_that_was_cut_short_costs_no_more_than_its_actions(self):
         (self.folder / "steps").write_text("0\ttests\n")

@@ -59,6 +59,11 @@ void FillUuid(CUuuid* uuid, CUdevice device, char first) {
   uuid->bytes[15] = static_cast<char>(device);
 }
 
+void SetFault(const char* call, const Fault& fault) {
+  std::lock_guard lock(driver().mutex);
+  if (driver().faults.insert_or_assign(call, fault).second) ++driver().faults_set;
+}
+
 }  // namespace
 
 CUresult Injected(const char* call) {
@@ -109,10 +114,11 @@ using fake_cuda::driver;
 using fake_cuda::IsDevice;
 
 void FakeCudaFail(const char* call, int nth, CUresult result) {
-  std::lock_guard lock(driver().mutex);
-  if (driver().faults.insert_or_assign(call, fake_cuda::Fault{nth, result}).second) {
-    ++driver().faults_set;
-  }
+  fake_cuda::SetFault(call, {nth, result});
+}
+
+void FakeCudaSignal(const char* call, int nth, int number) {
+  fake_cuda::SetFault(call, {nth, CUDA_SUCCESS, number});
 }
 
 void FakeCudaFailCopy(int nth) {

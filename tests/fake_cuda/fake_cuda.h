@@ -55,6 +55,8 @@
 extern "C" {
 // The `nth` call of `call` from now on (1: the next) returns `result` and does nothing.
 void FakeCudaFail(const char* call, int nth, CUresult result);
+// At the `nth` call of `call` from now on the process gets the signal `number`.
+void FakeCudaSignal(const char* call, int nth, int number);
 // The `nth` copy from now on fails when it is executed, and with it its whole context.
 void FakeCudaFailCopy(int nth);
 // While `hold` is not zero no copy is executed.

@@ -27,6 +27,9 @@
 //                 other; what is free at its end is unmapped after each step. At last a handle is
 //                 mapped a second time, and another exported. With one stream alone
 //   --sleep N     milliseconds of nothing between steps (0)
+//   --wait        after the first step it prints "waiting" and reads lines until standard input
+//                 ends: "CALL NTH SIGNAL" sends the process the signal at the NTH call from then
+//                 on, and is answered with "set"
 //   --lose N      the N-th kernel is not launched, for a test of the checks (0: none)
 //
 // Prints one line of JSON and exits with 0 if every call succeeded and every word was right:
@@ -38,6 +41,7 @@
 //   peak_bytes     the most that was allocated at once
 //   call, code     the first CUDA call that failed; "" and 0: none
 #include <cuda.h>
+#include <dlfcn.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +65,7 @@ namespace {
 struct Options {
   uint64_t layers = 6, bytes = 4 << 20, steps = 4, seed = 1, streams = 1, sleep = 0, lose = 0;
   bool graph = false, opaque = false, packed = false, table = false, made = false, segments = false;
+  bool wait = false;
 };
 
 double Now() {
@@ -585,6 +590,22 @@ void Trainer::End() {
   exit(2);
 }
 
+// Until standard input ends.
+void WaitForLines() {
+  const auto signal =
+      reinterpret_cast<decltype(&FakeCudaSignal)>(dlsym(RTLD_DEFAULT, "FakeCudaSignal"));
+  puts("waiting");
+  fflush(stdout);
+  char line[128], call[64];
+  int nth = 0, number = 0;
+  while (fgets(line, sizeof(line), stdin) != nullptr) {
+    if (signal == nullptr || sscanf(line, "%63s %d %d", call, &nth, &number) != 3) Usage(line);
+    signal(call, nth, number);
+    puts("set");
+    fflush(stdout);
+  }
+}
+
 Options Parse(int argc, char** argv) {
   Options options;
   const std::map<std::string, uint64_t*> numbers{
@@ -592,9 +613,9 @@ Options Parse(int argc, char** argv) {
       {"--seed", &options.seed},     {"--lose", &options.lose},   {"--streams", &options.streams},
       {"--sleep", &options.sleep}};
   const std::map<std::string, bool*> switches{
-      {"--graph", &options.graph},   {"--opaque", &options.opaque},
-      {"--packed", &options.packed}, {"--table", &options.table},
-      {"--made", &options.made},     {"--segments", &options.segments}};
+      {"--graph", &options.graph}, {"--opaque", &options.opaque}, {"--packed", &options.packed},
+      {"--table", &options.table}, {"--made", &options.made},     {"--segments", &options.segments},
+      {"--wait", &options.wait}};
   for (int i = 1; i < argc; ++i) {
     if (const auto on = switches.find(argv[i]); on != switches.end()) {
       *on->second = true;
@@ -625,6 +646,7 @@ int main(int argc, char** argv) {
       const double begin = Now();
       trainer.Step();
       steps.push_back(Now() - begin);
+      if (options.wait && i == 0) WaitForLines();
       if (options.sleep > 0) poll(nullptr, 0, static_cast<int>(options.sleep));
     }
     trainer.End();

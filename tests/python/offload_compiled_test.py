@@ -66,7 +66,9 @@ def without_room():
 class CompiledTest(OffloadCase):
     @classmethod
     def setUpClass(cls):
-        pass  # each child has a daemon of its own
+        # Each child has a daemon of its own. What the compiler imports is there before they fork.
+        compiled_sin = torch.compile(torch.sin, backend=BACKEND)
+        compiled_sin(torch.ones(2, requires_grad=True)).sum().backward()
 
     def test_block_by_block_it_is_the_same_and_moves(self):
         plain, ours, explained = in_child(lambda: both(False, 32 * MIB))

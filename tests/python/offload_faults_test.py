@@ -1,9 +1,13 @@
 """When the daemon dies, when there is no room anywhere, and when the process ends with all in use:
 words, never a hang, never a wrong byte. Each in a process of its own."""
 
+import collections
+import json
 import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import harness
@@ -34,17 +38,73 @@ def lost(function):
 """
 
 
+# Imports PyTorch once. For each line of standard input a fork of it, which had no scope yet, runs
+# a text as the rest of this script, until the interpreter's end.
+SERVER = (
+    PRELUDE
+    + """
+import json
+gc.collect()
+gc.freeze()
+for line in sys.stdin:
+    request = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+signal.alarm({seconds})
+os.environ.update(request["environment"])
+for number, path in enumerate((os.devnull, request["out"], request["err"])):
+    os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+exec(request["text"])
+"""
+)
+Done = collections.namedtuple("Done", "returncode stdout stderr")
+
+
+class Server:
+    """What runs texts after the prelude."""
+
+    def __init__(self):
+        tests = os.path.dirname(os.path.abspath(__file__))
+        path = os.pathsep.join([str(harness.ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVER.format(tests=tests, seconds=harness.HANGS_AFTER)],
+            env={**os.environ, "PYTHONPATH": path, "OFFLOAD_WAY": WAY},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, text, environment):
+        with tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp") as folder:
+            out, err = pathlib.Path(folder, "out"), pathlib.Path(folder, "err")
+            request = {"text": text, "environment": environment, "out": str(out), "err": str(err)}
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            code = int(self._process.stdout.readline())
+            return Done(code, out.read_text(), err.read_text())
+
+    def end(self):
+        self._process.communicate()
+
+
+SERVER_IN_USE = []
+
+
+def setUpModule():
+    SERVER_IN_USE.append(Server())
+
+
+def tearDownModule():
+    SERVER_IN_USE.pop().end()
+
+
 def run(text, **environment):
-    """Runs `text` after the prelude; its CompletedProcess, after a minute at most."""
-    prelude = PRELUDE.format(tests=os.path.dirname(os.path.abspath(__file__)))
-    path = os.pathsep.join([str(harness.ROOT / "python"), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-c", prelude + text],
-        env={**os.environ, "PYTHONPATH": path, "OFFLOAD_WAY": WAY, **environment},
-        capture_output=True,
-        text=True,
-        timeout=harness.HANGS_AFTER,
-    )
+    """Runs `text` after the prelude, with `environment` besides; how it ended, and its words."""
+    return SERVER_IN_USE[0].run(text, environment)
 
 
 class FaultCase(unittest.TestCase):

@@ -578,7 +578,7 @@ OWN_LIMITS = {
 UNTIMED = ("tests/core/", "tests/sim/")
 # The helper itself, the planted breaches, and programs that last for a while.
 OF_THEIR_OWN = ("tests/timing/", "tests/tidy/", "tests/hostile/")
-TEST_RULES = ("cc_test", "sh_test", "python_test", "full_sh_test")
+TEST_RULES = ("cc_test", "sh_test", "python_test", "full_cc_test", "full_sh_test")
 
 
 def sources_of_test(tree, target):
@@ -611,6 +611,26 @@ def tests_that_wait_are_tagged(tree):
     return found
 
 
+SLOW = "tests/slow_tests.txt"
+SLOW_MAX = 10
+
+
+def slow_tests_are_few(tree):
+    """At most ten tests of deploy/test may take more than 10 s; the list says why each does."""
+    lines = table(tree, SLOW)
+    labels = {target.label for target in tree.targets if target.rule in TEST_RULES}
+    found = []
+    if len(lines) > SLOW_MAX:
+        found.append(f"{SLOW}: {len(lines)} tests, {SLOW_MAX} at most")
+    for line in lines:
+        label, _, reason = line.partition(" ")
+        if label not in labels:
+            found.append(f"{SLOW}: there is no test {label}")
+        if not reason.strip():
+            found.append(f"{SLOW}: {label} has no reason")
+    return found
+
+
 def limits_know_the_load(tree):
     """A test waits by tests/timing, whose limits are longer on a busy machine."""
     found = []
@@ -638,6 +658,7 @@ RULES = [
     functions_are_short,
     constants_are_tuned_or_fixed,
     words_are_allowed,
+    slow_tests_are_few,
     tests_that_wait_are_tagged,
     limits_know_the_load,
     no_place_of_one_machine,

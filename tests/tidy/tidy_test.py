@@ -35,6 +35,7 @@ CLEAN = {
     "tests/core/a_test.cc": '#include "core/a.h"\n\n#include <gtest/gtest.h>\n',
     "tests/ipc/waits.cc": "bool Waits() {\n  return Eventually(F);\n}\n",
     "tests/ipc/waits.py": "eventually(f)\n",
+    "tests/slow_tests.txt": "# At most ten.\n//tests/core:a_test it is large\n",
     "tests/ipc/BUILD": 'cc_test(name = "waits", srcs = ["waits.cc"], tags = ["timing"])\n',
     "proto/control.h": "// Generated, say.\n#pragma once\n",
     "proto/BUILD": 'cc_library(name = "control_cc_proto", hdrs = ["control.h"])\n',
@@ -129,6 +130,11 @@ PLANTED = {
         ("core/a.cc", "+void F() { assert(true); }\n", "RAVEN_CHECK"),
         ("core/a.h", "+using namespace std;\n", "not in a header"),
         ("core/a.h", "+// TO" + "DO: later\n", "names its issue"),
+    ],
+    rules.slow_tests_are_few: [
+        (rules.SLOW, "+//tests/core:gone_test is slow\n", "there is no test //tests/core:gone"),
+        (rules.SLOW, "+//tests/core:a_test\n", "//tests/core:a_test has no reason"),
+        (rules.SLOW, "//tests/core:a_test x\n" * (rules.SLOW_MAX + 1), "11 tests, 10 at most"),
     ],
     rules.tests_that_wait_are_tagged: [
         ("tests/ipc/BUILD", 'cc_test(name = "b", tags = ["timing"])\n', "b has the tag"),
