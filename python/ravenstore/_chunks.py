@@ -280,11 +280,19 @@ class ParamState(MutableMapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         value = self.values_or_away[key]
         if value is AWAY:
-            value = self.values_or_away[key] = self._fetch(key)
+            value = self.values_or_away[key] = self._fetch(key, self._param.device)
         return value
 
-    def _fetch(self, key: str) -> torch.Tensor:
-        full = self.pieces[0].empty_state(key, self._param.device)
+    def on_cpu(self, key: str) -> torch.Tensor:
+        """A copy of a state on the CPU. It stays where it is."""
+        value = self.values_or_away[key]
+        if value is AWAY:
+            return self._fetch(key, torch.device("cpu"))
+        copied: torch.Tensor = value.detach().to("cpu", copy=True)
+        return copied
+
+    def _fetch(self, key: str, device: torch.device) -> torch.Tensor:
+        full = self.pieces[0].empty_state(key, device)
         for piece in self.pieces:
             assert piece.chunk is not None
             with piece.chunk.read() as base:

@@ -32,6 +32,7 @@ from ravenstore._refusals import (
     refuse_users_of_gradients,
     user_of_gradients,
 )
+from ravenstore._saved import SavedState
 from ravenstore._units import size_text
 from ravenstore._watch import GradientWatch
 from ravenstore.errors import Corrupt, Lost, RavenstoreError, Unavailable
@@ -522,45 +523,22 @@ class States:
 
     # -- Saving and loading
 
-    def copied_to_cpu(self, opt: Any, made: dict[str, Any]) -> dict[str, Any]:
-        """A state_dict with copies on the CPU, each chunk got once."""
+    def saved(self, opt: Any, made: dict[str, Any]) -> dict[str, Any]:
+        """A state_dict whose tensors are on the CPU: of states in the store SavedStates."""
         self._check_lost()
         self._saved_at = self._turn
-        try:
-            return self._copied(made)
-        except _LOSSES as error:
-            raise self._lose(opt, error) from error
-
-    def _copied(self, made: dict[str, Any]) -> dict[str, Any]:
-        copies: dict[torch.Tensor, dict[str, torch.Tensor]] = defaultdict(dict)
-        away = {
-            (piece, key)
-            for state in made["state"].values()
-            if isinstance(state, ParamState)
-            for key, value in state.values_or_away.items()
-            if value is AWAY
-            for piece in state.pieces
-        }
-        for chunk in self._chunks:
-            wanted = [(x, key) for x in chunk.pieces for key in x.slots if (x, key) in away]
-            if not wanted:
-                continue
-            with chunk.read() as base:
-                for piece, key in wanted:
-                    mine = copies[piece.param]
-                    if key not in mine:
-                        mine[key] = piece.empty_state(key, torch.device("cpu"))
-                    piece.cut(mine[key]).copy_(piece.view(base, key))
+        reference = weakref.ref(opt)
 
         def plain(state: Any) -> Any:
             if isinstance(state, ParamState):
-                p = state.pieces[0].param
-                mine = copies[p]
                 values = state.values_or_away
-                made = {key: mine[key] if v is AWAY else _on_cpu(v) for key, v in values.items()}
-                if REST in made:
-                    made[MASTER] = joined(_on_cpu(p), made.pop(REST))
-                return made
+                told = {
+                    key: self._saved_state(reference, state, key) if v is AWAY else _on_cpu(v)
+                    for key, v in values.items()
+                }
+                if REST in told:
+                    told[MASTER] = self._saved_master(state.pieces[0].param, told.pop(REST))
+                return told
             if isinstance(state, dict):
                 return {key: _on_cpu(value) for key, value in state.items()}
             return state
@@ -571,10 +549,41 @@ class States:
         )
         return {**made, "state": {number: plain(made["state"][number]) for number in numbers}}
 
+    def _saved_state(self, opt: Any, state: ParamState, key: str) -> SavedState:
+        slot = state.pieces[0].slots[key]
+        p = state.pieces[0].param
+        stride = (
+            slot.stride if state.pieces[0].whole else torch.empty(p.shape, device="meta").stride()
+        )
+
+        def read() -> torch.Tensor:
+            self._check_lost()
+            if self._pieces.get(p) is not state.pieces:
+                raise RuntimeError(
+                    "a state that state_dict() gave was used after load_state_dict() or a loss: it "
+                    "is read from the store at each use, and is there no longer"
+                )
+            try:
+                return state.on_cpu(key)
+            except _LOSSES as error:
+                alive = opt()
+                raise (self._lose(alive, error) if alive is not None else error) from error
+
+        return SavedState(read, p.shape, stride, slot.dtype)
+
+    def _saved_master(self, p: torch.Tensor, rest: torch.Tensor) -> SavedState:
+        def read() -> torch.Tensor:
+            return joined(_on_cpu(p), rest.clone())
+
+        return SavedState(read, p.shape, rest.stride(), torch.float32)
+
     def load(self, opt: Any, loaded: Mapping[torch.Tensor, dict[str, Any]]) -> None:
         """Replaces all states; what is not moved is in `opt.state` already."""
         if self.lost is not None and self._connect is None:
             raise StatesLost(f"{self.lost} First give it a store: offload_optimizer(opt, store)")
+        if self.lost is None:
+            # Of this optimizer's own state_dict(): read before they are gone.
+            loaded = {p: {key: _read(v) for key, v in moved.items()} for p, moved in loaded.items()}
         self._drop()
         if self.lost is not None and self._connect is not None:
             self.store = self._connect()
@@ -690,6 +699,10 @@ def _on_cpu(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     return value
+
+
+def _read(value: torch.Tensor) -> torch.Tensor:
+    return value.clone() if isinstance(value, SavedState) else value
 
 
 def _bind(opt: Any, piece: Piece, base: torch.Tensor | None) -> dict[str, Any]:

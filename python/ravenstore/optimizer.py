@@ -203,8 +203,10 @@ class _Offloaded(_Base):
         self._ravenstore.register_hooks(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """As the optimizer's, with copies on the CPU, made chunk by chunk."""
-        hook = self.register_state_dict_post_hook(self._ravenstore.copied_to_cpu, prepend=True)
+        """As the optimizer's, whose tensors it shares: later steps change them. On the CPU, and
+        read from the store one at a time when something uses them, such as torch.save. What is kept
+        over later steps needs copy.deepcopy()."""
+        hook = self.register_state_dict_post_hook(self._ravenstore.saved, prepend=True)
         try:
             return super().state_dict()
         finally:

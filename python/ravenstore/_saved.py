@@ -1,0 +1,137 @@
+"""Tensors of a state_dict that are read from the store when something uses them.
+
+`torch.save`, `torch.distributed.checkpoint` and what builds on them take one tensor's bytes after
+the other, so that a checkpoint needs the host memory of one tensor and not of all.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from ravenstore._watch import READS_NO_VALUE
+
+Read = Callable[[], torch.Tensor]
+
+
+class SavedState(torch.Tensor):
+    """A state on the CPU that `read` brings when it is used, anew each time.
+
+    Threads: the optimizer's. Each use raises what `read` raises. It cannot be written: that would
+    be lost.
+    """
+
+    _read: Read
+
+    @staticmethod
+    def __new__(
+        cls, read: Read, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype
+    ) -> SavedState:
+        state: SavedState = torch.Tensor._make_wrapper_subclass(
+            cls, shape, strides=stride, dtype=dtype, device=torch.device("cpu")
+        )
+        state._read = read
+        return state
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in READS_NO_VALUE:
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **kwargs)
+        if function is torch.Tensor.detach or _changes_nothing(function, args, kwargs):
+            return args[0]
+        if function is torch.Tensor.is_pinned:
+            return False
+        name = getattr(function, "__name__", "")
+        writes = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
+        if name == "data_ptr" or (writes and args and isinstance(args[0], cls)):
+            raise RuntimeError(
+                f"{name}() of a state that state_dict() gives: it is read from the store at each "
+                "use, so that what is written to it would be lost; clone() it first"
+            )
+        return function(*_read_in(args), **_read_in(kwargs))
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, *_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(
+            f"{function} uses a state that state_dict() gives, in a way that goes past Python: "
+            "clone() it first"
+        )
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        """As PyTorch's of a tensor, with a storage that is read when it is written."""
+        storage = _SavedStorage.of(self._read, self.dtype, self.numel() * self.itemsize)
+        hooks: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+        words = (storage, 0, tuple(self.shape), self.stride(), False, hooks)
+        return torch._utils._rebuild_tensor_v2, words
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """The values as they are now."""
+        made = self._read()
+        memo[id(self)] = made
+        return made
+
+    def __repr__(self, **_: Any) -> str:
+        return repr(self._read())
+
+
+def _changes_nothing(function: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
+    """Whether it is a to() of the type or the device that a SavedState has."""
+    if function is not torch.Tensor.to or len(args) != 2 or kwargs:
+        return False
+    state, wanted = args
+    if isinstance(wanted, str):
+        wanted = torch.device(wanted)
+    return wanted in (state.dtype, torch.device("cpu"))
+
+
+def _read_in(value: Any) -> Any:
+    """`value` with what is read in the place of SavedStates."""
+    if isinstance(value, SavedState):
+        return value._read()
+    if isinstance(value, (tuple, list)):
+        return type(value)(_read_in(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _read_in(item) for key, item in value.items()}
+    return value
+
+
+class _SavedStorage(torch.storage.TypedStorage):
+    """What torch.save takes for a storage of the CPU, and pickle as well."""
+
+    @classmethod
+    def of(cls, read: Read, dtype: torch.dtype, size: int) -> _SavedStorage:
+        bytes_ = _SavedBytes(size, device="meta")
+        bytes_.read = read
+        storage = cls(wrap_storage=bytes_, dtype=dtype, _internal=True)
+        # Under which device torch.save files it.
+        storage._fake_device = torch.device("cpu")
+        return storage
+
+    def __new__(cls, *_: Any, **__: Any) -> _SavedStorage:
+        made: _SavedStorage = object.__new__(cls)
+        return made
+
+    def __reduce__(self) -> Any:
+        bytes_ = self._untyped_storage
+        assert isinstance(bytes_, _SavedBytes)
+        made = torch.storage.TypedStorage(
+            wrap_storage=bytes_.cpu(), dtype=self.dtype, _internal=True
+        )
+        return made.__reduce__()
+
+
+class _SavedBytes(torch.UntypedStorage):
+    """Without memory. torch.save copies what is not on the CPU there, by cpu(), and writes that."""
+
+    read: Read
+
+    def cpu(self) -> torch.UntypedStorage:
+        """The bytes, in memory of their own."""
+        return self.read().untyped_storage()
