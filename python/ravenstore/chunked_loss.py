@@ -74,20 +74,20 @@ def chunk_loss(model: torch.nn.Module) -> ChunkedLoss:
 
 def _find(model: torch.nn.Module) -> tuple[Any, torch.nn.Linear]:
     """The causal language model within `model`, and its head."""
-    found = [
-        m
-        for m in model.modules()
-        if hasattr(m, "loss_function")
-        and hasattr(m, "get_output_embeddings")
-        and m.get_output_embeddings() is not None
-    ]
+    # Wrappers, such as PEFT's, show what they wrap as their own: the last is the innermost.
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        of_model = hasattr(module, "loss_function") and hasattr(module, "get_output_embeddings")
+        head = module.get_output_embeddings() if of_model else None
+        if head is not None:
+            found[id(head)] = module
     if len(found) != 1:
         what = "several models" if found else "no model"
         raise Unsupported(
             f"{type(model).__name__} has {what} of transformers for causal language modelling "
             "whose loss could be computed in chunks"
         )
-    inner: Any = found[0]
+    (inner,) = found.values()
     head = inner.get_output_embeddings()
     if type(head) not in (torch.nn.Linear, ChunkedHead):
         raise Unsupported(

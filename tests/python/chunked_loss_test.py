@@ -225,15 +225,28 @@ class ChunkedLossTest(unittest.TestCase):
         self.assertTrue(torch.equal(chunked(**tokens()).loss, plain(**tokens()).loss))
         chunk_loss(chunked)
 
-    def test_within_a_wrapper(self):
+    def test_within_wrappers(self):
         class Wrapper(torch.nn.Module):
             def __init__(self, model):
                 super().__init__()
                 self.model = model
 
-        model = llama()
-        chunk_loss(Wrapper(model))
-        self.assertIsInstance(model.lm_head, ChunkedHead)
+        class Shows(Wrapper):
+            """What it wraps, as PEFT does."""
+
+            def __getattr__(self, name):
+                try:
+                    return super().__getattr__(name)
+                except AttributeError:
+                    return getattr(self.model, name)
+
+        for wrapper in (Wrapper, Shows, lambda model: Shows(Shows(model))):
+            model = llama()
+            loss = chunk_loss(wrapper(model))
+            self.assertIsInstance(model.lm_head, ChunkedHead)
+            self.assertIsInstance(model(**tokens()).logits, LazyLogits)
+            loss.remove()
+            self.assertIs(type(model.lm_head), torch.nn.Linear)
 
     def refused(self, model, words):
         with self.assertRaisesRegex(ravenstore.Unsupported, words):
