@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ravenstore._saved import SavedState
 from ravenstore.store import Store
 from ravenstore.store import Tensor as Handle
 
@@ -51,6 +52,7 @@ def is_movable(key: str, value: object, shape: torch.Size) -> bool:
     """Whether a state is moved: all that have the parameter's shape. `step` is tiny and stays."""
     return (
         isinstance(value, torch.Tensor)
+        and type(value) in (torch.Tensor, torch.nn.Parameter, SavedState)
         and key != "step"
         and value.layout is torch.strided
         and value.shape == shape
@@ -124,20 +126,25 @@ class Piece:
 
 
 def cut_into_pieces(
-    param: torch.Tensor, bytes_per_element: int, chunk_bytes: int, room: int
+    param: torch.Tensor,
+    bytes_per_element: int,
+    chunk_bytes: int,
+    room: int,
+    *,
+    may_cut: bool = True,
 ) -> tuple[list[Piece], int]:
     """The pieces of `param`, and the bytes that are left in the last one's chunk.
 
-    `room` is what is left in the chunk before. A parameter that does not fit there is cut, so that
-    chunks are full: of equal size they take each other's places on the device. The length of all
-    pieces but the last is a multiple of 1024 elements, so that every element takes the same path
-    through a vectorized kernel as in the uncut parameter.
+    `room` is what is left in the chunk before. A parameter that does not fit there is cut if it
+    `may_cut`, so that chunks are full: of equal size they take each other's places on the device.
+    The length of all pieces but the last is a multiple of 1024 elements, so that every element
+    takes the same path through a vectorized kernel as in the uncut parameter.
     """
     count = param.numel()
     if count * bytes_per_element + OVERHEAD <= room:
         piece = Piece(param, 0, count, begins_chunk=False)
         return [piece], room - count * bytes_per_element - OVERHEAD
-    if not param.is_contiguous() or count * bytes_per_element == 0:
+    if not may_cut or not param.is_contiguous() or count * bytes_per_element == 0:
         piece = Piece(param, 0, count, begins_chunk=True)
         return [piece], max(chunk_bytes - count * bytes_per_element - OVERHEAD, 0)
     pieces: list[Piece] = []

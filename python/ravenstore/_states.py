@@ -27,6 +27,7 @@ from ravenstore._refusals import (
     UsedGradient,
     check_backend,
     check_groups,
+    class_name,
     has_gradient,
     refuse_capture,
     refuse_users_of_gradients,
@@ -64,7 +65,9 @@ class States:
         chunk_bytes: int,
         in_backward: bool | Literal["auto"],
         precision: Precision,
+        may_cut: bool,
     ) -> None:
+        self._may_cut = may_cut
         self.in_backward = in_backward is True
         self.precision = precision
         self.why: str
@@ -80,7 +83,7 @@ class States:
         self.store = store if store is not None else connect()
         check_backend(self.store, {p.device for p in params_of(opt)})
         # The optimizer's step code itself: without hooks, which run once a step and not per chunk.
-        self._plain_step: Callable[[Any], Any] = type(opt).step.__wrapped__
+        self._plain_step = plain_step_of(opt)
         self._chunk_bytes = chunk_bytes
         self._chunks: list[Chunk] = []
         self._pieces: dict[torch.Tensor, list[Piece]] = {}
@@ -280,7 +283,9 @@ class States:
         if p.device != self._packing_device:
             self._room = 0
             self._packing_device = p.device
-        pieces, self._room = cut_into_pieces(p, bytes_per_element, self._chunk_bytes, self._room)
+        pieces, self._room = cut_into_pieces(
+            p, bytes_per_element, self._chunk_bytes, self._room, may_cut=self._may_cut
+        )
         self._pieces[p] = pieces
         return pieces
 
@@ -667,6 +672,14 @@ class States:
                     chunk.pieces = [piece for piece in chunk.pieces if piece.param is not p]
 
 
+def plain_step_of(opt: Any) -> Callable[[Any], Any]:
+    """The step code of an optimizer's class, without hooks. Errors: TypeError."""
+    step: Callable[[Any], Any] | None = getattr(type(opt).step, "__wrapped__", None)
+    if step is None:
+        raise TypeError(f"{class_name(opt)} is no optimizer whose step() PyTorch's hooks can see")
+    return step
+
+
 def params_of(opt: Any) -> Iterator[torch.Tensor]:
     return (p for group in opt.param_groups for p in group["params"])
 
@@ -692,7 +705,7 @@ def _listed(names: list[str]) -> str:
 def states_of(group: Mapping[str, Any]) -> int:
     if "momentum" in group:
         return 1  # also without momentum, which may be turned on later
-    return 3 if group["amsgrad"] else 2
+    return 3 if group.get("amsgrad") else 2
 
 
 def _on_cpu(value: Any) -> Any:

@@ -36,7 +36,8 @@ from ravenstore._refusals import (
     refuse_compiled,
     refuse_users_of_gradients,
 )
-from ravenstore._states import States, StatesLost, params_of
+from ravenstore._states import States, StatesLost, params_of, plain_step_of
+from ravenstore._trial import check_parts
 from ravenstore._units import Size, bytes_of
 from ravenstore.store import Store
 
@@ -66,6 +67,7 @@ def offload_optimizer(
     master_weights: bool = False,
     rounding: Literal["nearest", "stochastic"] = "nearest",
     seed: int = 0,
+    elementwise: bool | None = None,
 ) -> Optimizer:
     """Moves the states of `opt` into the store, now and after every update; returns `opt` itself.
 
@@ -85,6 +87,9 @@ def offload_optimizer(
     master_weights: and the float32 weights are kept, in 2 bytes a parameter more.
     rounding, seed: to "nearest", ties away from zero, or "stochastic" by bits that are a function
         of seed, step, parameter and element; the latter without master_weights.
+    elementwise: for optimizers of other classes, whose step code runs on some parameters at a time.
+        True: on runs of their elements, as each element's update is its own; False: on whole
+        parameters. Both are tried on small tensors first, and a TypeError says what differs.
     Errors: TypeError or ValueError for an optimizer that is not supported; those of Store.connect
         and Store.create.
     """
@@ -96,14 +101,13 @@ def offload_optimizer(
         return opt
     chunk_bytes = bytes_of(chunk)
     precision = Precision(float32_states or master_weights, master_weights, rounding, seed)
-    scheduled = _check(opt, in_backward, chunk_bytes, precision)
-    own = functools.partial(
-        Store.connect,
-        name="optimizer states",
-        device_budget=max(_WINDOW * chunk_bytes, _BUDGET_BYTES_MIN),
-    )
-    offload = States(opt, store, own, chunk_bytes, in_backward, precision)
-    opt.__class__ = _offloaded_class(_CLASSES.index(type(opt)))
+    scheduled = _check(opt, in_backward, chunk_bytes, precision, elementwise)
+    may_cut = type(opt) in _CLASSES or bool(elementwise)
+    largest = max((p.numel() * 8 for p in params_of(opt) if not may_cut), default=0)
+    budget = max(_WINDOW * max(chunk_bytes, largest), _BUDGET_BYTES_MIN)
+    own = functools.partial(Store.connect, name="optimizer states", device_budget=budget)
+    offload = States(opt, store, own, chunk_bytes, in_backward, precision, may_cut)
+    opt.__class__ = _offloaded_class(type(opt))
     opt._ravenstore = offload
     opt._patch_step_function()
     if scheduled is not None:
@@ -115,15 +119,20 @@ def offload_optimizer(
 
 
 def _check(
-    opt: Optimizer, in_backward: bool | Literal["auto"], chunk_bytes: int, precision: Precision
+    opt: Optimizer,
+    in_backward: bool | Literal["auto"],
+    chunk_bytes: int,
+    precision: Precision,
+    elementwise: bool | None,
 ) -> Any:
     """Raises for what is not supported. Gives the step() with which a scheduler has replaced the
     optimizer's, or None."""
-    if type(opt) not in _CLASSES:
+    if type(opt) not in _CLASSES and elementwise is None:
         raise TypeError(
             f"offload_optimizer takes torch.optim.Adam, AdamW and SGD, not {class_name(opt)}: "
             "subclasses and other classes may use their states in ways that moving would break. "
-            "Leave it as it is, or use one of these"
+            "Leave it as it is, or say elementwise=True if it updates each element by itself, "
+            "elementwise=False if each parameter"
         )
     if in_backward not in (True, False, "auto"):
         raise ValueError(f'in_backward is True, False or "auto", not {in_backward!r}')
@@ -133,7 +142,7 @@ def _check(
     check_groups(opt.param_groups, in_backward is True)
     if in_backward is True:
         refuse_users_of_gradients(params_of(opt))
-    if all(group.get("momentum") == 0 for group in opt.param_groups):
+    if type(opt) is SGD and all(group.get("momentum") == 0 for group in opt.param_groups):
         raise ValueError("SGD without momentum has no states: there is nothing to move")
     scheduled = vars(opt).get("step")
     if scheduled is not None and not hasattr(scheduled, "_wrapped_by_lr_sched"):
@@ -141,6 +150,8 @@ def _check(
             f"optimizer.step was replaced by {getattr(scheduled, '__qualname__', scheduled)}: call "
             "offload_optimizer before what replaces it"
         )
+    if type(opt) not in _CLASSES:
+        check_parts(opt, plain_step_of(opt), elementwise=bool(elementwise))
     return scheduled
 
 
@@ -240,10 +251,14 @@ class _Offloaded(_Base):
         )
 
 
-@functools.cache
-def _offloaded_class(index: int) -> type:
-    base = _CLASSES[index]
-    return type(base.__name__, (_Offloaded, base), {"__doc__": base.__doc__})
+_offloaded_classes: dict[type, type] = {}
+
+
+def _offloaded_class(base: type) -> type:
+    if base not in _offloaded_classes:
+        made = type(base.__name__, (_Offloaded, base), {"__doc__": base.__doc__})
+        _offloaded_classes[base] = made
+    return _offloaded_classes[base]
 
 
 def _tell_schedulers(opt: Any) -> None:
