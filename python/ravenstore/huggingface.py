@@ -158,11 +158,10 @@ class PrepareCallback(TrainerCallback):
                 "PrepareCallback: the Trainer makes its optimizer after the training has begun "
                 "(FSDP, DeepSpeed), whose own offloading moves states then"
             )
-        plain = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         where = "auto" if _uses_gradients(args) is None else False
         options: dict[str, Any] = {"in_backward": where, **self._options}
         options["report"] = options.get("report", True) and state.is_world_process_zero
-        self.plan = prepare(model, plain, **options)
+        self.plan = prepare(model, optimizer, **options)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Says that a training step has ended."""

@@ -355,6 +355,11 @@ def _attached() -> ModuleType | _fallback.Module:
     return native
 
 
+def is_attached() -> bool:
+    """Whether this process had an offload(), whose budgets hold since."""
+    return _here().settings is not None
+
+
 def block_stats(native: ModuleType | _fallback.Module) -> list[dict[str, int]]:
     """The allocator's figures of each device that PyTorch knows; none without the allocator."""
     import torch

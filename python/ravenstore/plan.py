@@ -36,9 +36,9 @@ from ravenstore._states import States
 from ravenstore._units import Duration, Size, bytes_of, size_text
 from ravenstore.benchmark import link_rate
 from ravenstore.chunked_loss import ChunkedLoss, chunk_loss
-from ravenstore.errors import InvalidArgument, OutOfMemory, Unsupported
+from ravenstore.errors import InvalidArgument, OutOfMemory, Unavailable, Unsupported
 from ravenstore.offload import explain as explain_offload
-from ravenstore.offload import offload
+from ravenstore.offload import is_attached, offload
 from ravenstore.offload import step as step_of_offload
 from ravenstore.optimizer import offload_optimizer
 from ravenstore.store import Store, default_socket
@@ -289,18 +289,31 @@ def _daemon(
 ) -> tuple[str, str, bool]:
     """The daemon's socket, what it is in words, and whether it is this process's own."""
     path = os.fspath(socket) if socket is not None else default_socket()
-    if socket is not None or os.path.exists(path):
+    if socket is not None or _serves(path, timeout):
         return path, f"by the daemon at {path}", False
     if _embedded.running() is not None:
         return _embedded.start().socket, "by this process's private daemon", True
     pool = host or int(_available_host_bytes() * 0.85)
-    ahead = sum(state_bytes(optimizer, precision)) if optimizer is not None else 0
+    ahead = 0
+    if optimizer is not None:
+        ahead = sum(state_bytes(getattr(optimizer, "optimizer", optimizer), precision))
     flags = ["--pool-ahead", str(min(ahead, pool))] if ahead else []
     device = next((p.device for p in model.parameters()), None) if model is not None else None
     kind = "auto" if device is None else ("cuda" if device.type == "cuda" else "host")
     path = _embedded.start(backend=kind, pool_size=pool, flags=flags, timeout=timeout).socket
     words = f"by a private daemon, started for this process (host memory: {size_text(pool)})"
     return path, words, True
+
+
+def _serves(path: str, timeout: Duration) -> bool:
+    """Whether a daemon answers there. Errors: PermissionDenied, TimedOut, VersionMismatch."""
+    if not os.path.exists(path):
+        return False
+    try:
+        Store.connect(socket=path, name="prepare", timeout=timeout).close()
+    except Unavailable:
+        return False
+    return True
 
 
 def _available_host_bytes() -> int:
@@ -344,8 +357,13 @@ def _open_scope(plan: Plan, budget: int) -> offload | None:
     options = plan._options
     if not options.saved:
         return None
-    host = options.host_budget or None
-    scope = offload(budget, host_budget=host, socket=options.socket, timeout=options.timeout)
+    scope: offload
+    if is_attached():
+        # Its budgets hold for as long as the process lives.
+        scope = offload(timeout=options.timeout)
+    else:
+        host = options.host_budget or None
+        scope = offload(budget, host_budget=host, socket=options.socket, timeout=options.timeout)
     scope.__enter__()
     return scope
 
@@ -355,6 +373,7 @@ def _take(
 ) -> None:
     """`is_new`: the scope was opened before the model was made."""
     options = plan._options
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
     _check_device(plan, model)
     sizes = sizes_of(model, optimizer, options.precision)
     kept = sizes.gradients if options.in_backward is not True else 2 * sizes.largest
@@ -473,7 +492,7 @@ def _move_into_the_store(tensors: list[torch.Tensor]) -> None:
         for tensor in group:
             typed = copy.view(tensor.dtype)
             tensor.data = typed.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-        if copy.is_cuda and copy.numel() >= 256 * _MIB:
+        if copy.is_cuda and (copy.numel() >= 256 * _MIB or not sharing):
             torch.cuda.empty_cache()
 
 

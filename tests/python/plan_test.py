@@ -5,8 +5,10 @@ import importlib.util
 import json
 import os
 import re
+import socket as socket_module
 import subprocess
 import sys
+import tempfile
 
 import harness
 import ravenstore
@@ -255,6 +257,44 @@ assert embedded.running() is not None
         self.assertEqual(done.returncode, 0, done.stderr)
         words = "by a private daemon, started for this process (host memory: 300.0 MiB)"
         self.assertIn(words, done.stderr)
+
+
+class AgainTest(harness.StoreCase):
+    def test_a_second_plan_of_a_process_has_the_budget_of_the_first(self):
+        options = {"socket": self.socket, "report": False}
+        budgets = []
+        for budget in ("32MiB", "40MiB"):
+            model = model_of()
+            with ravenstore.prepare(model, adamw(model), device_budget=budget, **options):
+                model(torch.ones(4, 512)).sum().backward()
+                budgets.append(ravenstore.explain().device_budget)
+        self.assertEqual(budgets[0], budgets[1])
+
+    def test_an_optimizer_that_accelerate_wraps(self):
+        class Wraps(torch.optim.Optimizer):
+            """As accelerate's AcceleratedOptimizer."""
+
+            def __init__(self, optimizer):
+                self.optimizer = optimizer
+
+        model = model_of()
+        inner = adamw(model)
+        options = {"socket": self.socket, "report": False, "saved": False}
+        plan = ravenstore.prepare(
+            model, Wraps(inner), device_budget="32MiB", states="away", **options
+        )
+        self.addCleanup(plan.close)
+        self.assertTrue(hasattr(inner, "_ravenstore"))
+
+    def test_a_socket_that_nobody_serves_is_no_daemon(self):
+        from ravenstore.plan import _serves
+
+        folder = self.enterContext(tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp"))
+        self.assertFalse(_serves(f"{folder}/none", 10))
+        with socket_module.socket(socket_module.AF_UNIX) as stale:
+            stale.bind(f"{folder}/stale")
+        self.assertFalse(_serves(f"{folder}/stale", 10))
+        self.assertTrue(_serves(self.socket, 10))
 
 
 class ExampleTest(harness.unittest.TestCase):
