@@ -15,10 +15,12 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples/python/finetune.py"
+RIVAL = ROOT / "bench/finetune_rival.py"
 TINY = (
     *("--size", "tiny", "--tokens", "256", "--sequence", "64", "--steps", "4"),
     *("--budget", "40MiB", "--host-budget", "500MiB", "--device", "cpu"),
@@ -33,10 +35,8 @@ LOOPS = {
     "float32": ("--full",),
 }
 NOT_BUILT = {
-    "finetune.checkpoint": "saving does not stream yet",
-    "finetune.lora_32k": "no example of LoRA with 32k tokens yet",
+    "finetune.lora_32k_longest": "no search for the longest context yet",
     "finetune.vs_deepspeed": "no run of DeepSpeed's ZeRO-Offload yet",
-    "finetune.vs_torchao": "no run of torchao's CPUOffloadOptimizer yet",
 }
 
 
@@ -49,18 +49,18 @@ class Runs:
         self.codes = []
         self._told = {}
 
-    def run(self, *words):
-        """What the example's last line says, or why there is none, as {"failed": words}."""
-        if words not in self._told:
-            self._told[words] = self._run(words)
-        return self._told[words]
+    def run(self, *words, program=EXAMPLE):
+        """What the program's last line says, or why there is none, as {"failed": words}."""
+        if (program, words) not in self._told:
+            self._told[program, words] = self._run(program, words)
+        return self._told[program, words]
 
-    def _run(self, words):
+    def _run(self, program, words):
         left = self.limit - (time.monotonic() - self.begin)
         if left <= 0:
             return {"failed": "no time was left for it"}
         print(f"# {' '.join(words)}", file=sys.stderr, flush=True)
-        command = [sys.executable, str(EXAMPLE), *words]
+        command = [sys.executable, str(program), *words]
         path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
         try:
             done = subprocess.run(
@@ -141,7 +141,7 @@ def on_gpu(runs, machine):
     whole, yes = "--whole-loss", ("--in-backward", "yes")
     plain = runs.run("--plain", whole)
     chunked = runs.run("--plain")
-    ours = runs.run(*yes, whole, "--budget", "33GiB")
+    first = ours = runs.run(*yes, whole, "--budget", "33GiB")
     yield ratio("finetune.8b_bf16", ours, plain, 1.05, machine, 29)
     yield figure_of_first_step(ours, machine)
     peak = 0.4 * chunked["peak_gib"] if "failed" not in chunked else None
@@ -166,7 +166,37 @@ def on_gpu(runs, machine):
         sgd = [word for word in words if word != "--float32-states"]
         ours = runs.run(*words, *yes, "--budget", "72GiB")
         yield over_bound(name, ours, runs.run(*sgd, "--sgd", "--plain"), machine)
+    yield vs_torchao(runs, first, machine)
+    long = ("--lora", "16", "--tokens", "32768", "--sequence", "32768")
+    yield ratio("finetune.lora_32k", runs.run(*long), runs.run(*long, "--plain"), 1.02, machine)
     yield equal(runs, EQUAL_1B, machine)
+    saving = runs.run("--steps", "2", *yes, "--budget", "33GiB", whole, "--save", "/tmp/states")
+    yield checkpoint(saving, machine)
+
+
+def vs_torchao(runs, ours, machine):
+    """A rival's step over ours, with the same loss."""
+    name = "finetune.vs_torchao"
+    rival = runs.run("--whole-loss", program=RIVAL)
+    for told in (ours, rival):
+        if "failed" in told:
+            return skipped(name, told["failed"])
+    value = round(rival["step_s"] / ours["step_s"], 2)
+    words = f"{rival['step_s']} over {ours['step_s']} s, peaks {rival['peak_gib']} and "
+    words += f"{ours['peak_gib']} GiB, {os.cpu_count()} cores"
+    return figure(name, value, "", 2.2, value >= 2.2, machine, detail=words)
+
+
+def checkpoint(told, machine):
+    """How fast states are saved, over a write of as many bytes; the memory that it takes."""
+    name = "finetune.checkpoint"
+    if "failed" in told:
+        return skipped(name, told["failed"])
+    value = round(told["save_gb_s"] / told["write_gb_s"], 3)
+    ok = value >= 0.8 and told["save_memory_gib"] <= 2
+    words = f"{told['save_gb_s']} of {told['write_gb_s']} GB/s, "
+    words += f"{told['save_memory_gib']} GiB of memory more (at most 2)"
+    return figure(name, value, "", 0.8, ok, machine, detail=words)
 
 
 def figure_of_first_step(ours, machine):
@@ -189,7 +219,7 @@ def figure_of_tokens(ours, machine):
 
 GPU_NAMES = (
     *("8b_bf16", "first_step", "8b_bf16_chunked", "8b_clip", "8b_clip_accumulate", "24gb"),
-    *("8b_fp32", "14b_bf16", "14b_fp32_states", "largest"),
+    *("8b_fp32", "14b_bf16", "14b_fp32_states", "largest", "vs_torchao", "lora_32k"),
 )
 
 
@@ -206,7 +236,11 @@ def main():
         figures = on_gpu(runs, options.gpu_name)
     else:
         figures = [skipped(f"finetune.{name}", "needs a GPU") for name in GPU_NAMES]
-        figures.append(equal(runs, TINY, f"{os.cpu_count()} cores, host backend"))
+        machine = f"{os.cpu_count()} cores, host backend"
+        figures.append(equal(runs, TINY, machine))
+        with tempfile.TemporaryDirectory() as folder:
+            saving = runs.run(*TINY, "--save", f"{folder}/states", "--states", "away")
+        figures.append(checkpoint(saving, machine))
     for made in figures:
         print(json.dumps(made), flush=True)
     for name, why in NOT_BUILT.items():

@@ -71,6 +71,8 @@ def parse():
     parser.add_argument("--full", action="store_true", help="float32 weights under autocast")
     parser.add_argument("--float32-states", action="store_true", help="of bfloat16 weights")
     parser.add_argument("--master-weights", action="store_true", help="float32, of bfloat16 ones")
+    parser.add_argument("--lora", type=int, help="learn adapters of this rank alone (needs peft)")
+    parser.add_argument("--save", help="at the end, save the optimizer's states into this file")
     parser.add_argument("--sgd", action="store_true", help="without momentum: nothing to move")
     parser.add_argument("--deterministic", action="store_true", help="PyTorch's algorithms")
     parser.add_argument("--steps", type=int, default=5)
@@ -90,6 +92,11 @@ def make_model(options, transformers):
     with torch.device(options.device):
         model = transformers.LlamaForCausalLM(config)
     torch.set_default_dtype(torch.float32)
+    if options.lora:
+        peft = common.need("peft")
+        names = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        model = peft.get_peft_model(model, peft.LoraConfig(r=options.lora, target_modules=names))
+        model.enable_input_require_grads()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model.train()
 
@@ -134,6 +141,42 @@ def train(model, optimizer, options):
     return losses, seconds
 
 
+def save(optimizer, path):
+    """How fast torch.save writes the states, of a plain write of as many bytes, and how much the
+    process's memory grew for it. Both reach the disk, and are deleted."""
+
+    def memory(name):
+        with open("/proc/self/status", encoding="ascii") as lines:
+            return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+    with open("/proc/self/clear_refs", "w", encoding="ascii") as reset:
+        reset.write("5")  # the peak begins anew
+    before = memory("VmRSS")
+    begin = time.perf_counter()
+    with open(path, "wb") as file:
+        torch.save(optimizer.state_dict(), file)
+        file.flush()
+        os.fsync(file.fileno())
+    seconds = time.perf_counter() - begin
+    peak, size = memory("VmHWM"), os.path.getsize(path)
+    os.unlink(path)
+    block = os.urandom(16 << 20)
+    begin = time.perf_counter()
+    with open(path, "wb") as file:
+        for _ in range(size // len(block) + 1):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+    plain = time.perf_counter() - begin
+    os.unlink(path)
+    written = (size // len(block) + 1) * len(block)
+    return {
+        "save_gb_s": round(size / seconds / 1e9, 3),
+        "write_gb_s": round(written / plain / 1e9, 3),
+        "save_memory_gib": round(max(0, peak - before) / 2**30, 3),
+    }
+
+
 def checksum(model):
     """Of all bits of the weights: equal weights have equal ones."""
     total = 0
@@ -155,10 +198,11 @@ def main():
         torch.use_deterministic_algorithms(True)
     begin = time.perf_counter()
     model = make_model(options, transformers)
+    learned = [p for p in model.parameters() if p.requires_grad]
     if options.sgd:
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+        optimizer = torch.optim.SGD(learned, lr=1e-5)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+        optimizer = torch.optim.AdamW(learned, lr=1e-5, fused=True)
     loss_by, transfer = "whole", 0.0
     if options.plain:
         if not options.whole_loss:
@@ -184,6 +228,8 @@ def main():
         "losses": losses,
         "weights": checksum(model),
     }
+    if options.save:
+        told |= save(optimizer, options.save)
     if options.device == "cuda":
         free, total = torch.cuda.mem_get_info()
         told["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
