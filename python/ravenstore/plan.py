@@ -242,7 +242,8 @@ def prepare(
     precision = Precision(float32_states or master_weights, master_weights, rounding, seed)
     _check_arguments(model, optimizer, states, in_backward, precision)
     host = bytes_of(host_budget) if host_budget is not None else 0
-    path, daemon, own = _daemon(socket, host, model, optimizer, precision, timeout)
+    total = None if device_budget == "auto" else bytes_of(device_budget)
+    path, daemon, own = _daemon(socket, host, total, model, optimizer, precision, timeout)
     where: Literal["auto", "away", "stay"] = "away" if precision.float32_states else states
     options = _Options(
         path, host, in_backward, loss_chunks, where, saved, tokens, report, timeout, own, precision
@@ -250,10 +251,8 @@ def prepare(
     with Store.connect(socket=path, name="prepare", timeout=timeout) as store:
         backend = store.backend
         may_have = store.stats().device_budget
-    if device_budget == "auto":
-        budget = _free_bytes() if backend == "cuda" else may_have
-    else:
-        budget = bytes_of(device_budget)
+    free = _free_bytes() if backend == "cuda" else may_have
+    budget = free if total is None else total
     plan = Plan(budget, backend, daemon, options)
     if model is None or optimizer is None:
         plan._scope = _open_scope(plan, _allocator_bytes(plan, _window_of(budget, 0)))
@@ -282,6 +281,7 @@ def _check_arguments(
 def _daemon(
     socket: str | os.PathLike[str] | None,
     host: int,
+    device: int | None,
     model: torch.nn.Module | None,
     optimizer: torch.optim.Optimizer | None,
     precision: Precision,
@@ -298,11 +298,14 @@ def _daemon(
     if optimizer is not None:
         ahead = sum(state_bytes(getattr(optimizer, "optimizer", optimizer), precision))
     flags = ["--pool-ahead", str(min(ahead, pool))] if ahead else []
-    device = next((p.device for p in model.parameters()), None) if model is not None else None
-    kind = "auto" if device is None else ("cuda" if device.type == "cuda" else "host")
-    path = _embedded.start(backend=kind, pool_size=pool, flags=flags, timeout=timeout).socket
+    types = {p.device.type for p in model.parameters()} if model is not None else set()
+    # Without a GPU the device is simulated, and as large as is asked for.
+    kind, total = ("host", device) if types == {"cpu"} else ("auto", None)
+    started = _embedded.start(
+        backend=kind, device_total=total, pool_size=pool, flags=flags, timeout=timeout
+    )
     words = f"by a private daemon, started for this process (host memory: {size_text(pool)})"
-    return path, words, True
+    return started.socket, words, True
 
 
 def _serves(path: str, timeout: Duration) -> bool:
