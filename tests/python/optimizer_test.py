@@ -347,7 +347,7 @@ class StateTest(OptimizerCase):
     def test_loading_into_states_that_are_away_replaces_them(self):
         plain, a, moved, b = self.pair(adamw)
         self.run_both(plain, a, moved, b, 2)
-        saved = b.state_dict()
+        saved = copy.deepcopy(b.state_dict())
         kept = copy.deepcopy(moved)
         self.run_both(plain, a, moved, b, 2, first=2)
         b.load_state_dict(saved)
@@ -807,7 +807,7 @@ class FailureTest(OptimizerCase):
             store = Store.connect(socket=first.enter_context(daemon()), device_budget="2MiB")
             plain, a, moved, b = self.pair(lambda p: adamw(name_of(p)), store=store)
             self.run_both(plain, a, moved, b, 2)
-            saved = b.state_dict()
+            saved = copy.deepcopy(b.state_dict())
             checkpoint = copy.deepcopy(moved)
         gradients(moved, 2)
         with self.assertRaises(StatesLost) as caught:
@@ -834,7 +834,7 @@ class FailureTest(OptimizerCase):
             a, b = adamw(plain), adamw(moved)
             offload_optimizer(b, chunk=CHUNK, in_backward=True)
             self.run_both(plain, a, moved, b, 2)
-            saved = b.state_dict()
+            saved = copy.deepcopy(b.state_dict())
         with self.assertRaises(StatesLost):
             loss_of(moved[-1:], 2).backward()
         os.environ["RAVENSTORE_SOCKET"] = self.socket
