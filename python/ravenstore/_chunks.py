@@ -56,6 +56,7 @@ def is_movable(key: str, value: object, shape: torch.Size) -> bool:
         and key != "step"
         and value.layout is torch.strided
         and value.shape == shape
+        and value.numel() > 0
     )
 
 

@@ -59,10 +59,15 @@ class Precision:
             )
         return made
 
-    def lifted(self, weights: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+    def lifted(
+        self, weights: torch.Tensor, state: dict[str, Any], *, changed: bool
+    ) -> torch.Tensor:
         """The float32 tensor that the step code updates for a run of weights, with its gradient.
-        Takes the rest of the masters out of `state`."""
+        Takes the rest of the masters out of `state`. If the weights were `changed` since the last
+        update they are their own masters."""
         rest = state.pop(REST, None)
+        if changed:
+            rest = None
         lifted = weights.detach().float() if rest is None else joined(weights.detach(), rest)
         assert weights.grad is not None
         lifted.grad = weights.grad.float()
@@ -98,7 +103,10 @@ def rest_of(masters: torch.Tensor) -> torch.Tensor:
 def joined(weights: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
     """The masters whose rounded values are `weights`, and whose lower halves `rest`."""
     low = rest.to(torch.int32) & _LOW
-    upper = weights.view(torch.int16).to(torch.int32) - (low >= _HALF).to(torch.int32)
+    bits = weights.view(torch.int16).to(torch.int32)
+    # No master rounds up to zero: such a weight was set since, and is its own master.
+    low = torch.where((bits & 0x7FFF == 0) & (low >= _HALF), 0, low)
+    upper = bits - (low >= _HALF).to(torch.int32)
     return ((upper << 16) | low).view(torch.float32)
 
 

@@ -20,8 +20,8 @@ Read = Callable[[], torch.Tensor]
 class SavedState(torch.Tensor):
     """A state on the CPU that `read` brings when it is used, anew each time.
 
-    Threads: the optimizer's. Each use raises what `read` raises. It cannot be written: that would
-    be lost.
+    Threads: the optimizer's. Each use raises what `read` raises. It cannot be written; what is
+    written to a view of it is lost.
     """
 
     _read: Read
@@ -50,7 +50,7 @@ class SavedState(torch.Tensor):
             return False
         name = getattr(function, "__name__", "")
         writes = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
-        if name == "data_ptr" or (writes and args and isinstance(args[0], cls)):
+        if name == "data_ptr" or (writes and _is_in(args[:1])) or _is_in(kwargs.get("out")):
             raise RuntimeError(
                 f"{name}() of a state that state_dict() gives: it is read from the store at each "
                 "use, so that what is written to it would be lost; clone() it first"
@@ -79,6 +79,12 @@ class SavedState(torch.Tensor):
 
     def __repr__(self, **_: Any) -> str:
         return repr(self._read())
+
+
+def _is_in(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_is_in, value))
+    return isinstance(value, SavedState)
 
 
 def _changes_nothing(function: Any, args: tuple[Any, ...], kwargs: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
+from ravenstore._chunks import ParamState
 from ravenstore._precision import Precision
 from ravenstore._states import params_of, states_of
 
@@ -50,7 +51,10 @@ def state_bytes(optimizer: torch.optim.Optimizer, precision: Precision) -> Itera
     for group in optimizer.param_groups:
         count = states_of(group) if known and group.get("momentum") != 0 else 0
         for p in group["params"]:
-            have = [v for v in optimizer.state.get(p, {}).values() if isinstance(v, torch.Tensor)]
+            state = optimizer.state.get(p, {})
+            # Of states that are away nothing is read.
+            values = [] if isinstance(state, ParamState) else state.values()
+            have = [v for v in values if isinstance(v, torch.Tensor)]
             if have and not precision.concerns(p):
                 yield sum(v.numel() * v.itemsize for v in have if v.shape == p.shape)
             elif p.requires_grad:

@@ -91,8 +91,10 @@ class States:
         self._packing_device: torch.device | None = None
         self._turn = 0
         self._position = 0
-        # Steps that the states had seen in turn 0, and the parameters' numbers.
-        self._steps_before = 0
+        # Steps that updated anything, those before a resume included; the parameters' numbers; and
+        # of each at its last update: turn, version, whether it was changed before that.
+        self._rounds = 0
+        self._versions: dict[torch.Tensor, tuple[int, int, bool]] = {}
         self._numbers: dict[torch.Tensor, int] = {}
         # In a backward pass: hooks of models on several devices come in several threads.
         self._lock = threading.RLock()
@@ -132,10 +134,12 @@ class States:
             for device in {chunk.device for chunk in self._chunks}:
                 self.store.check(device=device.index or 0)
         for p in self._updated:
-            if type(p.grad) is UsedGradient:
+            # With "auto" it stays until zero_grad(), so that what uses it late is told.
+            if type(p.grad) is UsedGradient and not self._is_auto:
                 p.grad = None
         self._updated.clear()
         self._turn += 1
+        self._rounds += self._position > 0
         self._position = 0
         if decided:
             self._decide(opt)
@@ -197,9 +201,12 @@ class States:
         """Has the optimizer's own step code update the pieces; their states after it."""
         working = [piece.working() for piece, _ in bound]
         rests = [state.get(REST) for _, state in bound]
+        changed = {piece.param: self._was_changed(piece.param) for piece, _ in bound}
         updated = [
-            self.precision.lifted(tensor, state) if self.precision.concerns(tensor) else tensor
-            for tensor, (_, state) in zip(working, bound, strict=True)
+            self.precision.lifted(tensor, state, changed=changed[piece.param])
+            if self.precision.concerns(tensor)
+            else tensor
+            for tensor, (piece, state) in zip(working, bound, strict=True)
         ]
         states: defaultdict[torch.Tensor, Any] = defaultdict(dict)
         for tensor, (_, state) in zip(updated, bound, strict=True):
@@ -219,9 +226,16 @@ class States:
             opt.param_groups, opt.state = saved
         for (piece, _), lifted, tensor, rest in zip(bound, updated, working, rests, strict=True):
             if lifted is not tensor:
-                place = self._steps_before + self._turn, self._number_of(opt, piece), piece.begin
+                place = self._rounds, self._number_of(opt, piece), piece.begin
                 self.precision.lower(lifted, tensor, states[lifted], rest, place)
+                p = piece.param
+                self._versions[p] = self._turn, p._version, changed[p]
         return [(piece, states[tensor]) for tensor, (piece, _) in zip(updated, bound, strict=True)]
+
+    def _was_changed(self, p: torch.Tensor) -> bool:
+        """Whether something else wrote to `p` between its last update and this step's first."""
+        turn, version, was_changed = self._versions.get(p, (self._turn, p._version, False))
+        return was_changed if turn == self._turn else version != p._version
 
     def _number_of(self, opt: Any, piece: Piece) -> int:
         if piece.param not in self._numbers:
@@ -302,7 +316,7 @@ class States:
         self._room = 0
         if self.precision.rounding == "stochastic":
             seen = (int(state["step"]) for state in opt.state.values() if "step" in state)
-            self._steps_before = max(seen, default=0) - self._turn
+            self._rounds = max(seen, default=self._rounds)
         # Gradients come about from the last parameter to the first.
         for p in reversed(groups) if self._hooked else groups:
             if not opt.state.get(p):
@@ -478,12 +492,27 @@ class States:
                 "need in_backward=False"
             )
         moved = [name for p, name in self._param_names.items() if p in self._updated]
+        if not moved:
+            return (
+                f'with in_backward="auto" {self.why}, so that step {self._turn} used the gradients '
+                "up in its backward pass. Call zero_grad() after each step(), and use gradients "
+                "before it, or pass in_backward=False"
+            )
         saved = "none was made" if self._saved_at is None else f"made after step {self._saved_at}"
         return (
             f'with in_backward="auto" {self.why}, so that backward passes update parameters since. '
             f"In step {self._turn + 1} these are updated already: {_listed(moved)}. Go back to the "
             f"last checkpoint (optimizer.state_dict(): {saved}) and pass in_backward=False"
         )
+
+    def check_stepped(self) -> None:
+        """Raises, with in_backward="auto", if a backward pass has updated parameters and no step()
+        followed: a loop that does so now and then would train with each such pass."""
+        if self._is_auto and self._updated:
+            raise RuntimeError(
+                "zero_grad() after a backward pass that no optimizer.step() followed: "
+                + self._advice()
+            )
 
     def _free_gradient(self, p: torch.Tensor) -> None:
         reference = weakref.ref(self)
@@ -615,6 +644,7 @@ class States:
         self._packing.clear()
         self._updated.clear()
         self._pieces.clear()
+        self._versions.clear()
         chunks, self._chunks = self._chunks, []
         for chunk in chunks:
             with contextlib.suppress(*_LOSSES):

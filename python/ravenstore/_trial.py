@@ -102,16 +102,25 @@ class _Trial:
         for part in parts:
             state[part] = self._states[id(part)]
         given = {**copy.deepcopy(self._options), "params": parts}
-        saved = opt.param_groups, opt.state
+        saved = dict(vars(opt))
         opt.param_groups, opt.state = [given], state
         try:
             with torch.no_grad():
                 self._plain_step(opt)
+            made = dict(vars(opt))
         except Exception as error:
             words = f"{name}: its step failed on a trial with small tensors: {error}"
             raise TypeError(words) from error
         finally:
-            opt.param_groups, opt.state = saved
+            vars(opt).clear()
+            vars(opt).update(saved)
+        own = [key for key in made if key not in ("param_groups", "state")]
+        kept = sorted(key for key in own if key not in saved or made[key] is not saved[key])
+        if kept:
+            raise TypeError(
+                f"{name}: its step changes the optimizer's {', '.join(kept)}, which it would do "
+                "once for each chunk, so that its states cannot move in chunks"
+            )
         for part in parts:
             self._states[id(part)] = state[part]
         if not any(is_movable(key, v, p.shape) for p in parts for key, v in state[p].items()):

@@ -120,6 +120,8 @@ class _Loss:
         shift_labels: torch.Tensor | None = None,
         **more: Any,
     ) -> Any:
+        if isinstance(logits, LazyLogits) and logits._made is not None:
+            logits = logits.logits()  # what used them may have changed them
         if not isinstance(logits, LazyLogits) or logits.shape[-1] != vocab_size:
             told = {"num_items_in_batch": num_items_in_batch, "ignore_index": ignore_index}
             return self.plain(logits, labels, vocab_size, shift_labels=shift_labels, **told, **more)
@@ -132,6 +134,8 @@ class _Loss:
         # What the plain loss does outside of autocast's list, this does on what the list gave.
         with torch.autocast(hidden.device.type, enabled=False):
             loss = self._compute(flat, weight, target, bias, reduction, ignore_index)
+        if loss.requires_grad:
+            loss.register_hook(_refuse_second_order)
         if num_items_in_batch is None:
             return loss
         if isinstance(num_items_in_batch, torch.Tensor):
@@ -226,6 +230,7 @@ class LazyLogits(torch.Tensor):
     _made: torch.Tensor | None
     _head: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
     _autocast: torch.dtype | None
+    _versions: list[int]
 
     @staticmethod
     def __new__(
@@ -255,6 +260,7 @@ class LazyLogits(torch.Tensor):
         logits._made = None
         logits._head = head
         logits._autocast = autocast
+        logits._versions = _versions_of(head)
         return logits
 
     def operands(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
@@ -268,6 +274,12 @@ class LazyLogits(torch.Tensor):
     def logits(self) -> torch.Tensor:
         """The logits, with their graph."""
         if self._made is None:
+            if self._versions != _versions_of(self._head):
+                raise RuntimeError(
+                    "logits whose loss was computed in chunks are used after a step changed what "
+                    "they are computed of: use them before optimizer.step(), and with updates in "
+                    "the backward pass before backward(), or pass loss_chunks=False"
+                )
             kind, dtype = self._head[0].device.type, self._autocast
             with torch.enable_grad(), torch.autocast(kind, dtype, enabled=dtype is not None):
                 made = F.linear(*self._head)
@@ -283,6 +295,11 @@ class LazyLogits(torch.Tensor):
         if function in READS_NO_VALUE:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **kwargs)
+        if function in _OF_GRADIENTS:
+            raise RuntimeError(
+                f"{function.__name__}() of logits whose loss is computed in chunks, which have no "
+                "gradient: pass loss_chunks=False, or do not call ravenstore.chunk_loss(model)"
+            )
         dtype = _type_asked_for(function, args, kwargs)
         if dtype is not None and args[0]._made is None:
             return cls._of(args[0]._head, args[0]._autocast, dtype)
@@ -297,6 +314,22 @@ class LazyLogits(torch.Tensor):
         with contextlib.suppress(RuntimeError):
             return repr(self.logits())
         return "<logits that are not computed>"
+
+
+_OF_GRADIENTS = (torch.Tensor.retain_grad, torch.Tensor.register_hook)
+
+
+def _versions_of(head: tuple[torch.Tensor | None, ...]) -> list[int]:
+    return [tensor._version for tensor in head if tensor is not None]
+
+
+def _refuse_second_order(_: torch.Tensor) -> None:
+    """A backward pass that makes a graph of its own runs its hooks with gradients enabled."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "backward with create_graph=True of a loss in chunks, whose second derivatives are not "
+            "known: pass loss_chunks=False, or do not call ravenstore.chunk_loss(model)"
+        )
 
 
 def _refuse_gradient(_: torch.Tensor) -> NoReturn:

@@ -199,6 +199,7 @@ class _Offloaded(_Base):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the optimizer's. With in_backward=True gradients are always set to None."""
+        self._ravenstore.check_stepped()
         super().zero_grad(set_to_none or self._ravenstore.in_backward)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

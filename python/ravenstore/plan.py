@@ -501,6 +501,9 @@ def _move_into_the_store(tensors: list[torch.Tensor]) -> None:
 
 def _move_states(plan: Plan, optimizer: torch.optim.Optimizer, sizes: Sizes, window: int) -> None:
     options = plan._options
+    states = getattr(optimizer, "_ravenstore", None)
+    if isinstance(states, States) and states.lost is None:
+        return  # of an earlier plan: they are where they belong
     store = Store.connect(
         socket=options.socket,
         name="optimizer states",

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import types
 import unittest
 import unittest.mock
 
@@ -199,6 +200,44 @@ class ChunkedLossTest(unittest.TestCase):
         a.loss.backward()
         b.loss.backward()
         self.assertEqual(error_of(chunked, plain), 0)
+
+    def test_logits_that_are_changed_in_place_get_the_plain_loss(self):
+        class Masked(transformers.LlamaForCausalLM):
+            """Whose vocabulary is padded."""
+
+            def forward(self, input_ids, labels):
+                logits = self.lm_head(self.model(input_ids).last_hidden_state)
+                logits[..., 400:] = -1e4
+                loss = self.loss_function(logits=logits, labels=labels, vocab_size=WORDS)
+                return types.SimpleNamespace(loss=loss, logits=logits)
+
+        plain, chunked, _ = self.pair(lambda: Masked(llama().config).train())
+        a, b = plain(**tokens()), chunked(**tokens())
+        self.assertTrue(torch.equal(a.loss, b.loss))
+        a.loss.backward()
+        b.loss.backward()
+        self.assertEqual(error_of(chunked, plain), 0)
+
+    def test_logits_of_weights_that_are_gone_are_refused(self):
+        _, chunked, _ = self.pair(llama)
+        opt = torch.optim.SGD(chunked.parameters(), lr=0.1)
+        out = chunked(**tokens())
+        out.loss.backward()
+        out.logits.argmax(-1)
+        other = chunked(**tokens())
+        opt.step()
+        out.logits.argmax(-1)  # computed before
+        with self.assertRaisesRegex(RuntimeError, r"use them before optimizer\.step\(\)"):
+            other.logits.argmax(-1)
+
+    def test_gradients_of_logits_and_second_derivatives_are_refused(self):
+        _, chunked, _ = self.pair(llama)
+        out = chunked(**tokens())
+        for use in (out.logits.retain_grad, lambda: out.logits.register_hook(print)):
+            with self.assertRaisesRegex(RuntimeError, "have no gradient: pass loss_chunks=False"):
+                use()
+        with self.assertRaisesRegex(RuntimeError, "create_graph=True of a loss in chunks"):
+            torch.autograd.grad(out.loss, list(chunked.parameters()), create_graph=True)
 
     def test_labels_that_are_shifted_and_all_ignored(self):
         plain, chunked, _ = self.pair(llama)

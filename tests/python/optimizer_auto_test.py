@@ -226,6 +226,7 @@ class AutoTest(harness.StoreCase):
             for step in range(2):
                 backward(net, step)
                 opt.step()
+                opt.zero_grad()
                 if step == 0:
                     opt.state_dict()
             backward(net, 2)
@@ -235,6 +236,39 @@ class AutoTest(harness.StoreCase):
             for p, q in zip(net.parameters(), before, strict=True):
                 self.assertTrue(torch.equal(p, q))
             del opt
+
+    def test_gradients_that_are_used_after_the_step_are_told(self):
+        uses = (
+            lambda net, _: net[0].weight.grad.norm(),
+            lambda net, _: backward(net, 7),  # without zero_grad()
+            lambda net, _: torch.optim.SGD(net.parameters(), lr=0.1).step(),
+        )
+        for use in uses:
+            net = model()
+            opt = self.offloaded(net)
+            for step in range(2):
+                opt.zero_grad()
+                backward(net, step)
+                opt.step()
+            with self.assertRaisesRegex(RuntimeError, r"step 2 used the gradients up"):
+                use(net, opt)
+            opt.zero_grad()
+            backward(net, 2)
+            opt.step()
+            del opt
+
+    def test_a_backward_pass_without_a_step_is_told(self):
+        net = model()
+        opt = self.offloaded(net)
+        for step in range(2):
+            backward(net, step)
+            opt.step()
+            opt.zero_grad()
+        backward(net, 2)
+        with self.assertRaisesRegex(
+            RuntimeError, r"no optimizer\.step\(\) followed: .*in_backward=False"
+        ):
+            opt.zero_grad()
 
     def test_another_value_is_refused(self):
         with self.assertRaisesRegex(ValueError, 'True, False or "auto"'):

@@ -43,6 +43,16 @@ class CountsInGroup(Lion):
         super().step(closure)
 
 
+class CountsInItself(Lion):
+    """Keeps its number of steps in an attribute."""
+
+    count = 0
+
+    def step(self, closure=None):
+        self.count += 1
+        super().step(closure)
+
+
 class Together(Lion):
     """Scales by a norm over all parameters."""
 
@@ -165,6 +175,7 @@ class OthersTest(harness.StoreCase):
         self.refused(Lion, "say elementwise=True if it updates each element", None)
         for elementwise in (True, False):
             self.refused(CountsInGroup, "changes the group's count", elementwise)
+            self.refused(CountsInItself, "changes the optimizer's count", elementwise)
             self.refused(Together, "over some of the parameters is not that step", elementwise)
             self.refused(torch.optim.LBFGS, "its step failed on a trial", elementwise)
         self.refused(torch.optim.Adafactor, "Adafactor")

@@ -171,6 +171,50 @@ class PrecisionTest(harness.StoreCase):
         self.assertTrue(torch.equal(nearest(odd)[:2].float(), odd[:2]))
         self.assertTrue(joined(nearest(odd), rest_of(odd))[2].isnan())
 
+    def test_a_weight_that_is_set_is_its_own_master(self):
+        for write in (
+            lambda p: p.zero_(),
+            lambda p: p.clamp_(min=0),
+            lambda p: p.copy_(torch.full_like(p, 0.5)),
+            lambda p: p.data.mul_(p.data > 0),  # of which no version tells
+        ):
+            params = weights()
+            opt = self.offloaded(params, master_weights=True)
+            for step in range(STEPS):
+                loss_of(params, step).backward()
+                opt.step()
+                opt.zero_grad()
+                with torch.no_grad():
+                    for p in params:
+                        write(p)
+            before = [p.detach().float() for p in params]
+            loss_of(params, STEPS).backward()
+            opt.step()
+            for p, old in zip(params, before, strict=True):
+                self.assertTrue(p.isfinite().all())
+                self.assertLess((p.float() - old).abs().max(), 0.1)
+            for state in copy.deepcopy(opt.state_dict())["state"].values():
+                self.assertTrue(state.get(MASTER, torch.zeros(1)).isfinite().all())
+            del opt
+            gc.collect()
+
+    def test_stochastic_rounding_resumes_after_steps_without_gradients(self):
+        options = {"float32_states": True, "rounding": "stochastic", "seed": 5}
+        params = weights()
+        opt = self.offloaded(params, **options)
+        for step in range(3):
+            if step != 1:
+                loss_of(params, step).backward()
+            opt.step()
+            opt.zero_grad()
+        again = [torch.nn.Parameter(p.detach().clone()) for p in params]
+        other = self.offloaded(again, **options)
+        other.load_state_dict(copy.deepcopy(opt.state_dict()))
+        for own, its in ((params, opt), (again, other)):
+            loss_of(own, 3).backward()
+            its.step()
+        self.assertSame(params, again)
+
     def test_resume(self):
         for options in (
             {"master_weights": True},

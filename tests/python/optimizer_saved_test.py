@@ -168,6 +168,8 @@ class SavedTest(harness.StoreCase):
             state.zero_,
             lambda: state.__setitem__(0, 1.0),
             state.data_ptr,
+            lambda: torch.add(state, 1, out=state),
+            lambda: torch._foreach_mul_([state], 2.0),
         )
         for use in uses:
             with self.assertRaisesRegex(RuntimeError, "clone"):

@@ -186,6 +186,11 @@ class EqualityTest(OptimizerCase):
         make = lambda p: torch.optim.AdamW(p, lr=torch.tensor(1e-2), foreach=False)  # noqa: E731
         self.run_both(*self.pair(make), 3)
 
+    def test_empty_parameters_alone_in_a_chunk(self):
+        plain, moved = ([torch.nn.Parameter(torch.empty(0, 5))] for _ in range(2))
+        a, b = adamw(plain), self.offload(adamw(moved))
+        self.run_both(plain, a, moved, b, 3)
+
     def test_an_optimizer_that_has_stepped_before(self):
         plain, moved = parameters(), parameters()
         a, b = adamw(plain), adamw(moved)

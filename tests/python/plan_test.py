@@ -270,6 +270,18 @@ class AgainTest(harness.StoreCase):
                 budgets.append(ravenstore.explain().device_budget)
         self.assertEqual(budgets[0], budgets[1])
 
+    def test_an_optimizer_that_an_earlier_plan_moved(self):
+        model = model_of()
+        optimizer = adamw(model)
+        options = {"socket": self.socket, "report": False, "saved": False, "states": "away"}
+        for _ in range(2):
+            with ravenstore.prepare(model, optimizer, device_budget="32MiB", **options) as plan:
+                model(torch.ones(4, 512)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            (states,) = [part for part in plan.parts if part.name == "optimizer states"]
+            self.assertEqual(states.where, "host")
+
     def test_an_optimizer_that_accelerate_wraps(self):
         class Wraps(torch.optim.Optimizer):
             """As accelerate's AcceleratedOptimizer."""
