@@ -3,7 +3,7 @@
 
     finetune_bench.py [--device cuda|cpu] [--gpu-name NAME] [--seconds N]
 
-On a GPU: 8B, 14B and 24B parameters with prepare() beside the plain loop or the bound. The bound of
+On a GPU: 8B, 14B and 24B parameters with prepare(), over the plain loop or the bound. The bound of
 a model that does not fit plainly is the larger of its step with SGD without momentum and of what
 moving the states takes by the measured link. Without a GPU: that a tiny model learns bit for bit
 the same in every loop and precision. One JSON object a line; what a run printed goes to stderr.

@@ -8,7 +8,6 @@ Gradients go to host memory as they come, and the CPU updates. Prints the exampl
 
 import json
 import pathlib
-import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "examples/python"))
@@ -29,16 +28,7 @@ def main():
         model.parameters(), torch.optim.AdamW, offload_gradients=True, fused=True, lr=1e-5
     )
     losses, seconds = finetune.train(model, optimizer, options)
-    median = statistics.median(seconds[2:] or seconds)
-    told = {
-        **{"size": options.size, "way": "torchao", "loss_by": loss_by, "losses": losses},
-        **{"step_s": round(median, 3), "tokens_s": round(options.tokens / median)},
-    }
-    if options.device == "cuda":
-        free, total = torch.cuda.mem_get_info()
-        told["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
-        told["device_gib"] = round((total - free) / 2**30, 1)
-    print(json.dumps(told))
+    print(json.dumps({"way": "torchao", **finetune.summary(options, loss_by, losses, seconds)}))
 
 
 if __name__ == "__main__":

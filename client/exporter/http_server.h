@@ -49,7 +49,7 @@ class HttpServer {
   struct Connection {
     ipc::UniqueFd socket;
     core::Tick deadline;
-    std::string head;    // as far as it was read
+    std::string head;    // the bytes read so far
     std::string answer;  // empty until the head is complete
     size_t sent = 0;
     bool over = false;

@@ -150,7 +150,7 @@ def save(optimizer, path):
             return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
 
     with open("/proc/self/clear_refs", "w", encoding="ascii") as reset:
-        reset.write("5")  # the peak begins anew
+        reset.write("5")  # resets the peak
     before = memory("VmRSS")
     begin = time.perf_counter()
     with open(path, "wb") as file:
@@ -175,6 +175,24 @@ def save(optimizer, path):
         "write_gb_s": round(written / plain / 1e9, 3),
         "save_memory_gib": round(max(0, peak - before) / 2**30, 3),
     }
+
+
+def summary(options, loss_by, losses, seconds):
+    """The figures that every way of training has."""
+    median = statistics.median(seconds[2:] or seconds)
+    made = {
+        "size": options.size,
+        "loss_by": loss_by,
+        "first_s": round(seconds[0], 2),
+        "step_s": round(median, 3),
+        "tokens_s": round(options.tokens * options.accumulate / median),
+        "losses": losses,
+    }
+    if options.device == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        made["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
+        made["device_gib"] = round((total - free) / 2**30, 1)
+    return made
 
 
 def checksum(model):
@@ -215,26 +233,15 @@ def main():
     losses, seconds = train(model, optimizer, options)
     if not options.plain:
         print(plan.explain(), file=sys.stderr)
-    median = statistics.median(seconds[2:] or seconds)
-    told = {
-        "size": options.size,
+    made = summary(options, loss_by, losses, seconds) | {
         "way": "plain" if options.plain else "prepare",
-        "loss_by": loss_by,
         "ready_s": round(ready, 1),
-        "first_s": round(seconds[0], 2),
-        "step_s": round(median, 3),
-        "tokens_s": round(options.tokens * options.accumulate / median),
         "transfer_s": round(transfer, 3),
-        "losses": losses,
         "weights": checksum(model),
     }
     if options.save:
-        told |= save(optimizer, options.save)
-    if options.device == "cuda":
-        free, total = torch.cuda.mem_get_info()
-        told["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
-        told["device_gib"] = round((total - free) / 2**30, 1)
-    print(json.dumps(told))
+        made |= save(optimizer, options.save)
+    print(json.dumps(made))
 
 
 if __name__ == "__main__":

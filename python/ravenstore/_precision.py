@@ -1,14 +1,14 @@
 """Updates in float32 of weights that are bfloat16.
 
 The optimizer's step code gets a float32 copy of a run of weights with a float32 gradient, so that
-its states are float32. What it makes of the weights is rounded to bfloat16:
+its states are float32. The new weights are rounded to bfloat16:
 
 - to nearest, ties away from zero: the value's bits plus half, without the lower half;
 - stochastically: up with the probability of the distance, by bits that are a function of seed,
   step, parameter and element. So they do not depend on how parameters are cut into chunks.
 
-With master weights the float32 value itself is kept. Its upper half is the weight's, less one where
-rounding went up, which its lower half tells: so 2 bytes of a state hold the rest of it.
+With master weights the float32 value is kept. Its upper half is the weight's bits, less one if
+rounding went up. The lower half shows whether it did. So the state holds the 2 lower bytes only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Precision:
         return self.float32_states and p.dtype == torch.bfloat16
 
     def bytes_per_element(self, p: torch.Tensor, states: int) -> int:
-        """Of the states of `p`, of which its optimizer has so many."""
+        """Bytes of state for each element of `p`, for an optimizer with `states` states."""
         if not self.concerns(p):
             return p.itemsize * states
         return 4 * states + (2 if self.master_weights else 0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from ravenstore.errors import InvalidArgument
 from ravenstore.store import Store
 
 
@@ -31,6 +33,11 @@ def check_groups(groups: list[dict[str, Any]], in_backward: bool) -> None:
             )
         for p in group["params"]:
             _check_param(p, in_backward)
+
+
+def check_in_backward(in_backward: object) -> None:
+    if in_backward not in (True, False, "auto"):
+        raise InvalidArgument(f'in_backward is True, False or "auto", not {in_backward!r}')
 
 
 def _check_param(p: torch.Tensor, in_backward: bool) -> None:
@@ -106,14 +113,16 @@ def refuse_users_of_gradients(params: Iterable[torch.Tensor]) -> None:
 class UsedGradient(torch.Tensor):
     """Stands where a gradient was that in_backward=True used and freed; has no memory.
 
-    Every operation on it raises: adding another gradient, clipping, unscaling. `advice` gives the
-    words after "gone: ".
+    Every operation on it raises: adding another gradient, clipping, unscaling. `advice` refers to
+    the function that gives the words after "gone: ".
     """
 
-    advice: Callable[[], str]
+    advice: weakref.WeakMethod[Callable[[], str]]
 
     @staticmethod
-    def __new__(cls, p: torch.Tensor, advice: Callable[[], str]) -> UsedGradient:
+    def __new__(
+        cls, p: torch.Tensor, advice: weakref.WeakMethod[Callable[[], str]]
+    ) -> UsedGradient:
         gradient: UsedGradient = torch.Tensor._make_wrapper_subclass(
             cls, p.shape, strides=p.stride(), dtype=p.dtype, device=p.device
         )
@@ -127,7 +136,9 @@ class UsedGradient(torch.Tensor):
         cls, function: Any, _types: Any, args: Any = (), kwargs: Any = None
     ) -> NoReturn:
         gradients = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, UsedGradient)]
-        raise RuntimeError(f"{function} uses a gradient that is gone: {gradients[0].advice()}")
+        advice = gradients[0].advice()
+        words = advice() if advice is not None else "its optimizer is gone"
+        raise RuntimeError(f"{function} uses a gradient that is gone: {words}")
 
     def __repr__(self, **_: Any) -> str:
         return "<a gradient that was used in the backward pass and freed>"

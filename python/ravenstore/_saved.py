@@ -1,7 +1,7 @@
 """Tensors of a state_dict that are read from the store when something uses them.
 
-`torch.save`, `torch.distributed.checkpoint` and what builds on them take one tensor's bytes after
-the other, so that a checkpoint needs the host memory of one tensor and not of all.
+`torch.save`, `torch.distributed.checkpoint` and libraries on top of them write one tensor after the
+other. So a checkpoint needs host memory for one tensor at a time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ravenstore._watch import READS_NO_VALUE
 
@@ -18,7 +19,7 @@ Read = Callable[[], torch.Tensor]
 
 
 class SavedState(torch.Tensor):
-    """A state on the CPU that `read` brings when it is used, anew each time.
+    """A state on the CPU. Each use calls `read`, which copies it from the store.
 
     Threads: the optimizer's. Each use raises what `read` raises. It cannot be written; what is
     written to a view of it is lost.
@@ -55,7 +56,8 @@ class SavedState(torch.Tensor):
                 f"{name}() of a state that state_dict() gives: it is read from the store at each "
                 "use, so that what is written to it would be lost; clone() it first"
             )
-        return function(*_read_in(args), **_read_in(kwargs))
+        args, kwargs = tree_map_only(SavedState, lambda state: state._read(), (args, kwargs))
+        return function(*args, **kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, *_: Any, **__: Any) -> NoReturn:
@@ -82,13 +84,11 @@ class SavedState(torch.Tensor):
 
 
 def _is_in(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(map(_is_in, value))
-    return isinstance(value, SavedState)
+    return any(isinstance(leaf, SavedState) for leaf in tree_leaves(value))
 
 
 def _changes_nothing(function: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
-    """Whether it is a to() of the type or the device that a SavedState has."""
+    """Whether it is a to() with the type or the device that the SavedState has."""
     if function is not torch.Tensor.to or len(args) != 2 or kwargs:
         return False
     state, wanted = args
@@ -97,19 +97,8 @@ def _changes_nothing(function: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
     return wanted in (state.dtype, torch.device("cpu"))
 
 
-def _read_in(value: Any) -> Any:
-    """`value` with what is read in the place of SavedStates."""
-    if isinstance(value, SavedState):
-        return value._read()
-    if isinstance(value, (tuple, list)):
-        return type(value)(_read_in(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _read_in(item) for key, item in value.items()}
-    return value
-
-
 class _SavedStorage(torch.storage.TypedStorage):
-    """What torch.save takes for a storage of the CPU, and pickle as well."""
+    """torch.save and pickle take it for a storage of the CPU."""
 
     @classmethod
     def of(cls, read: Read, dtype: torch.dtype, size: int) -> _SavedStorage:
@@ -134,7 +123,7 @@ class _SavedStorage(torch.storage.TypedStorage):
 
 
 class _SavedBytes(torch.UntypedStorage):
-    """Without memory. torch.save copies what is not on the CPU there, by cpu(), and writes that."""
+    """Has no memory. torch.save calls cpu() of a storage of another device, and writes the copy."""
 
     read: Read
 

@@ -100,7 +100,7 @@ class States:
         self._lock = threading.RLock()
         self._hooked: dict[torch.Tensor, RemovableHandle] = {}
         self._groups: dict[torch.Tensor, int] = {}
-        self._param_names: dict[torch.Tensor, str] = {}
+        self._opt = weakref.ref(opt)
         self._task = -1
         self._was_checked = False
         self._updated: set[torch.Tensor] = set()
@@ -119,7 +119,7 @@ class States:
         """One step over all parameters with gradients."""
         self._check_lost()
         check_groups(opt.param_groups, self.in_backward)
-        decided = self._finish_watch(opt)
+        decided = self._watch is not None and self._watch.finish(list(params_of(opt)))
         self.finish_backward(opt)
         groups = _group_of(opt)
         ready = {p: group for p, group in groups.items() if has_gradient(p)}
@@ -134,7 +134,7 @@ class States:
             for device in {chunk.device for chunk in self._chunks}:
                 self.store.check(device=device.index or 0)
         for p in self._updated:
-            # With "auto" it stays until zero_grad(), so that what uses it late is told.
+            # With "auto" it stays until zero_grad(), so that a late use raises.
             if type(p.grad) is UsedGradient and not self._is_auto:
                 p.grad = None
         self._updated.clear()
@@ -201,11 +201,8 @@ class States:
         """Has the optimizer's own step code update the pieces; their states after it."""
         working = [piece.working() for piece, _ in bound]
         rests = [state.get(REST) for _, state in bound]
-        changed = {piece.param: self._was_changed(piece.param) for piece, _ in bound}
         updated = [
-            self.precision.lifted(tensor, state, changed=changed[piece.param])
-            if self.precision.concerns(tensor)
-            else tensor
+            self._lifted(piece, tensor, state)
             for tensor, (piece, state) in zip(working, bound, strict=True)
         ]
         states: defaultdict[torch.Tensor, Any] = defaultdict(dict)
@@ -226,21 +223,27 @@ class States:
             opt.param_groups, opt.state = saved
         for (piece, _), lifted, tensor, rest in zip(bound, updated, working, rests, strict=True):
             if lifted is not tensor:
-                place = self._rounds, self._number_of(opt, piece), piece.begin
+                p, was_changed = piece.param, self._was_changed(piece.param)
+                place = self._rounds, self._number_of(opt, p), piece.begin
                 self.precision.lower(lifted, tensor, states[lifted], rest, place)
-                p = piece.param
-                self._versions[p] = self._turn, p._version, changed[p]
+                self._versions[p] = self._turn, p._version, was_changed
         return [(piece, states[tensor]) for tensor, (piece, _) in zip(updated, bound, strict=True)]
+
+    def _lifted(self, piece: Piece, working: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        """The tensor that the step code updates: `working`, or its float32 copy."""
+        if not self.precision.concerns(working):
+            return working
+        return self.precision.lifted(working, state, changed=self._was_changed(piece.param))
 
     def _was_changed(self, p: torch.Tensor) -> bool:
         """Whether something else wrote to `p` between its last update and this step's first."""
         turn, version, was_changed = self._versions.get(p, (self._turn, p._version, False))
         return was_changed if turn == self._turn else version != p._version
 
-    def _number_of(self, opt: Any, piece: Piece) -> int:
-        if piece.param not in self._numbers:
-            self._numbers = {p: number for number, p in enumerate(params_of(opt))}
-        return self._numbers[piece.param]
+    def _number_of(self, opt: Any, p: torch.Tensor) -> int:
+        if p not in self._numbers:
+            self._numbers = {param: number for number, param in enumerate(params_of(opt))}
+        return self._numbers[p]
 
     def _store_new(self, opt: Any, bound: Bound) -> None:
         """Makes a chunk of states that are in PyTorch's memory."""
@@ -357,15 +360,6 @@ class States:
             if p not in self._hooked and p.requires_grad:
                 self._hooked[p] = p.register_post_accumulate_grad_hook(hook)
 
-    def _finish_watch(self, opt: Any) -> bool:
-        """Ends the watch over a step's gradients; whether there were any."""
-        if self._watch is None:
-            return False
-        params = list(params_of(opt))
-        saw_any = self._watch.saw_any or any(p.grad is not None for p in params)
-        self._watch.finish(params)
-        return saw_any
-
     def _decide(self, opt: Any) -> None:
         """After a step that was watched: where the later ones update."""
         assert self._watch is not None
@@ -414,7 +408,6 @@ class States:
             self._was_checked = True
         self._task = task
         self._groups = _group_of(opt)
-        self._param_names = _names(opt)
         reference = weakref.ref(opt)
 
         def finish() -> None:
@@ -491,7 +484,9 @@ class States:
                 "pass. Accumulating gradients over several passes, clipping them and GradScaler "
                 "need in_backward=False"
             )
-        moved = [name for p, name in self._param_names.items() if p in self._updated]
+        opt = self._opt()
+        names = _names(opt) if opt is not None else {}
+        moved = [name for p, name in names.items() if p in self._updated]
         if not moved:
             return (
                 f'with in_backward="auto" {self.why}, so that step {self._turn} used the gradients '
@@ -515,13 +510,7 @@ class States:
             )
 
     def _free_gradient(self, p: torch.Tensor) -> None:
-        reference = weakref.ref(self)
-
-        def advice() -> str:
-            states = reference()
-            return states._advice() if states is not None else "its optimizer is gone"
-
-        p.grad = UsedGradient(p, advice)
+        p.grad = UsedGradient(p, weakref.WeakMethod(self._advice))
         self._updated.add(p)
         self._pieces_left.pop(p, None)
         self._stream_of.pop(p, None)
@@ -558,21 +547,19 @@ class States:
     # -- Saving and loading
 
     def saved(self, opt: Any, made: dict[str, Any]) -> dict[str, Any]:
-        """A state_dict whose tensors are on the CPU: of states in the store SavedStates."""
+        """A state_dict with tensors on the CPU. States in the store are SavedStates."""
         self._check_lost()
         self._saved_at = self._turn
-        reference = weakref.ref(opt)
 
         def plain(state: Any) -> Any:
             if isinstance(state, ParamState):
-                values = state.values_or_away
-                told = {
-                    key: self._saved_state(reference, state, key) if v is AWAY else _on_cpu(v)
-                    for key, v in values.items()
+                values = {
+                    key: self._saved_state(state, key) if value is AWAY else _on_cpu(value)
+                    for key, value in state.values_or_away.items()
                 }
-                if REST in told:
-                    told[MASTER] = self._saved_master(state.pieces[0].param, told.pop(REST))
-                return told
+                if REST in values:
+                    values[MASTER] = self._saved_master(state.pieces[0].param, values.pop(REST))
+                return values
             if isinstance(state, dict):
                 return {key: _on_cpu(value) for key, value in state.items()}
             return state
@@ -583,7 +570,7 @@ class States:
         )
         return {**made, "state": {number: plain(made["state"][number]) for number in numbers}}
 
-    def _saved_state(self, opt: Any, state: ParamState, key: str) -> SavedState:
+    def _saved_state(self, state: ParamState, key: str) -> SavedState:
         slot = state.pieces[0].slots[key]
         p = state.pieces[0].param
         stride = (
@@ -600,8 +587,8 @@ class States:
             try:
                 return state.on_cpu(key)
             except _LOSSES as error:
-                alive = opt()
-                raise (self._lose(alive, error) if alive is not None else error) from error
+                opt = self._opt()
+                raise (self._lose(opt, error) if opt is not None else error) from error
 
         return SavedState(read, p.shape, stride, slot.dtype)
 
@@ -708,6 +695,11 @@ def plain_step_of(opt: Any) -> Callable[[Any], Any]:
     if step is None:
         raise TypeError(f"{class_name(opt)} is no optimizer whose step() PyTorch's hooks can see")
     return step
+
+
+def unwrapped(opt: Any) -> Any:
+    """The optimizer within accelerate's wrapper, or `opt` itself."""
+    return getattr(opt, "optimizer", opt)
 
 
 def params_of(opt: Any) -> Iterator[torch.Tensor]:

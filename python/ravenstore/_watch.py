@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 # Attributes of a gradient that can be read without its values.
 _ATTRIBUTES = (
@@ -46,7 +46,7 @@ READS_NO_VALUE = {getattr(torch.Tensor, name).__get__ for name in _ATTRIBUTES} |
 
 
 class _Watched(torch.Tensor):
-    """A gradient, of which every use of its values by Python is noted."""
+    """A gradient. It notes each operation of Python that uses its values."""
 
     watch: GradientWatch
 
@@ -56,20 +56,12 @@ class _Watched(torch.Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         if function not in READS_NO_VALUE:
-            for gradient in _watched_in((args, kwargs)):
-                gradient.watch.use(f"{getattr(function, '__name__', function)}() was called on one")
+            how = f"{getattr(function, '__name__', function)}() was called on one"
+            for leaf in tree_leaves((args, kwargs)):
+                if isinstance(leaf, _Watched):
+                    leaf.watch.use(how)
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **kwargs)
-
-
-def _watched_in(value: Any) -> Iterator[_Watched]:
-    if isinstance(value, _Watched):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _watched_in(item)
-    elif isinstance(value, dict):
-        yield from _watched_in(list(value.values()))
 
 
 class GradientWatch:
@@ -106,12 +98,15 @@ class GradientWatch:
         p.grad = stand_in
         self._seen[p] = stand_in, stand_in._version
 
-    def finish(self, params: list[torch.Tensor]) -> None:
-        """Gives every parameter its own gradient back, before the step uses it."""
+    def finish(self, params: list[torch.Tensor]) -> bool:
+        """Gives every parameter its own gradient back, before the step uses it. Returns whether
+        any of them had one."""
+        saw_any = bool(self._seen)
         for p in params:
             stand_in, version = self._seen.get(p, (None, 0))
             if p.grad is None and stand_in is None:
                 continue
+            saw_any = True
             if stand_in is None or p.grad is not stand_in:
                 self.use("one was set by hand or removed")
                 continue
@@ -119,8 +114,4 @@ class GradientWatch:
                 self.use("one was changed in place")
             p.grad = stand_in.as_subclass(torch.Tensor)
         self._seen.clear()
-
-    @property
-    def saw_any(self) -> bool:
-        """Whether a gradient came since the last finish()."""
-        return bool(self._seen)
+        return saw_any

@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ravenstore import embedded
+from ravenstore._link import both_ways, moving_bytes
 from ravenstore._progress import progress
 from ravenstore._units import bytes_of, size_text
 from ravenstore.errors import RavenstoreError
 from ravenstore.offload import _attached, offload
-from ravenstore.store import Store, Tensor, default_socket
+from ravenstore.store import Store, default_socket
 
 _CALL_BYTES = 1 << 20
 
@@ -103,47 +104,12 @@ def _calls(store: Store, budget: int, rounds: int) -> Iterator[Figure]:
     store.free_batch(tensors)
 
 
-def link_rate(socket: str, budget: int, seconds: float) -> float:
-    """Bytes a second each way, both at once, of tensors that move through `budget` bytes of a
-    device. Takes about so many seconds. Errors: those of Store.connect."""
-    with Store.connect(socket=socket, name="link", device_budget=budget) as store:
-        return min(_both_ways(store, budget, seconds))
-
-
 def _link(store: Store, budget: int, seconds: float) -> Iterator[Figure]:
-    size = _moving_bytes(budget)
+    size = moving_bytes(budget)
     words = f"{size_text(size)} each, both ways at once"
-    into, out = _both_ways(store, budget, seconds)
+    into, out = both_ways(store, budget, seconds)
     yield Figure("moved in", into / 1e9, "GB/s", words)
     yield Figure("moved out", out / 1e9, "GB/s", words)
-
-
-def _moving_bytes(budget: int) -> int:
-    return max(1 << 18, budget // 16)
-
-
-def _both_ways(store: Store, budget: int, seconds: float) -> tuple[float, float]:
-    """Bytes a second in and out. Walks over twice as many bytes as the device may hold, so that
-    each get brings a tensor in and another one leaves."""
-    size = _moving_bytes(budget)
-    tensors = [_written(store, size) for _ in range(2 * budget // size)]
-    before, begin = store.stats(), time.perf_counter()
-    walks = 0
-    while time.perf_counter() - begin < seconds or walks == 0:
-        for order, tensor in enumerate(tensors):
-            tensor.get(blocking=True).put(order=walks * len(tensors) + order)
-        walks += 1
-    elapsed = time.perf_counter() - begin
-    after = store.stats()
-    store.free_batch(tensors)
-    into, out = after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out
-    return into / elapsed, out / elapsed
-
-
-def _written(store: Store, size: int) -> Tensor:
-    tensor = store.create(size)
-    tensor.put()
-    return tensor
 
 
 def _hooks(socket: str, backend: str, rounds: int) -> Iterator[Figure]:

@@ -5,14 +5,13 @@
 The logits of a step, and what its loss makes of them, take some 12 bytes for each token and word of
 the vocabulary: 11.7 GiB for 8,192 tokens and 128,256 words. In chunks they take a few hundred MiB.
 
-The chunks are those of an implementation that exists: PyTorch's linear_cross_entropy where this
-PyTorch has it, else Liger's on a GPU where liger-kernel is installed. The loss is the same up to
-the order of its sums.
+PyTorch's linear_cross_entropy computes the chunks if this PyTorch has it. Else Liger's does, on a
+GPU where liger-kernel is installed. The loss differs only by the order of its sums.
 
-Of models of transformers: the loss must be its usual one for causal language models, the head a
-plain Linear. While the model trains, the head gives logits that are computed when something uses
-them: the loss does not, and other code gets the values that it always had. Evaluation, models that
-are compiled, and models that change their logits before the loss compute them as before.
+The model must be one of transformers, with its usual loss for causal language models and a plain
+Linear as head. While the model trains, the head returns logits that the first operation on them
+computes. The loss needs none. They can be used until the weights change. Evaluation, compiled
+models, and models that change their logits before the loss compute them as before.
 
 Threads: those of the model.
 """
@@ -26,6 +25,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch.utils._pytree import tree_map_only
 
 from ravenstore._watch import READS_NO_VALUE
 from ravenstore.errors import Unsupported
@@ -104,7 +104,7 @@ def _find(model: torch.nn.Module) -> tuple[Any, torch.nn.Linear]:
 
 
 class _Loss:
-    """What a model's loss_function is then; called as transformers' ForCausalLMLoss."""
+    """The model's loss_function with chunks; called as transformers' ForCausalLMLoss."""
 
     def __init__(self, plain: Callable[..., Any], compute: Callable[..., torch.Tensor]) -> None:
         self.plain = plain
@@ -121,17 +121,17 @@ class _Loss:
         **more: Any,
     ) -> Any:
         if isinstance(logits, LazyLogits) and logits._made is not None:
-            logits = logits.logits()  # what used them may have changed them
+            logits = logits.logits()  # an operation may have changed them in place
         if not isinstance(logits, LazyLogits) or logits.shape[-1] != vocab_size:
-            told = {"num_items_in_batch": num_items_in_batch, "ignore_index": ignore_index}
-            return self.plain(logits, labels, vocab_size, shift_labels=shift_labels, **told, **more)
+            more |= {"num_items_in_batch": num_items_in_batch, "ignore_index": ignore_index}
+            return self.plain(logits, labels, vocab_size, shift_labels=shift_labels, **more)
         if shift_labels is None:
             shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
         hidden, weight, bias = logits.operands()
         target = shift_labels.reshape(-1).to(hidden.device)
         reduction = "mean" if num_items_in_batch is None else "sum"
         flat = hidden.reshape(-1, hidden.shape[-1])
-        # What the plain loss does outside of autocast's list, this does on what the list gave.
+        # The operands have autocast's type already.
         with torch.autocast(hidden.device.type, enabled=False):
             loss = self._compute(flat, weight, target, bias, reduction, ignore_index)
         if loss.requires_grad:
@@ -207,7 +207,7 @@ class ChunkedHead(torch.nn.Linear):
     names and checkpoints are as before."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - as Linear names it
-        """The logits, or what gives them."""
+        """The logits, or LazyLogits."""
         plain = (
             not self.training
             or not torch.is_grad_enabled()
@@ -303,7 +303,7 @@ class LazyLogits(torch.Tensor):
         dtype = _type_asked_for(function, args, kwargs)
         if dtype is not None and args[0]._made is None:
             return cls._of(args[0]._head, args[0]._autocast, dtype)
-        args, kwargs = _computed(args), _computed(kwargs)
+        args, kwargs = tree_map_only(LazyLogits, LazyLogits.logits, (args, kwargs))
         return function(*args, **kwargs)
 
     @classmethod
@@ -347,14 +347,3 @@ def _type_asked_for(function: Any, args: tuple[Any, ...], kwargs: Any) -> torch.
     if function is torch.Tensor.to and not kwargs and len(args) == 2:
         return args[1] if isinstance(args[1], torch.dtype) else None
     return None
-
-
-def _computed(value: Any) -> Any:
-    """`value` with the logits in the place of LazyLogits."""
-    if isinstance(value, LazyLogits):
-        return value.logits()
-    if isinstance(value, (tuple, list)):
-        return type(value)(_computed(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _computed(item) for key, item in value.items()}
-    return value

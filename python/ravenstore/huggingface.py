@@ -98,6 +98,7 @@ class RavenstoreCallback(TrainerCallback):
             print(self.explanation, file=sys.stderr)
 
     def _move_states(self, optimizer: Any) -> None:
+        from ravenstore._states import unwrapped
         from ravenstore.optimizer import offload_optimizer
 
         if optimizer is None:
@@ -105,7 +106,7 @@ class RavenstoreCallback(TrainerCallback):
                 "offload_optimizer: the Trainer makes its optimizer after the training has begun "
                 "(FSDP, DeepSpeed); give it one, or offload_optimizer=False"
             )
-        plain = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        plain = unwrapped(optimizer)
         if hasattr(plain, "_ravenstore"):
             return
         store = None

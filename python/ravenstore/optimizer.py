@@ -31,6 +31,7 @@ from ravenstore._precision import Precision
 from ravenstore._refusals import (
     check_backend,
     check_groups,
+    check_in_backward,
     class_name,
     refuse_capture,
     refuse_compiled,
@@ -134,8 +135,7 @@ def _check(
             "Leave it as it is, or say elementwise=True if it updates each element by itself, "
             "elementwise=False if each parameter"
         )
-    if in_backward not in (True, False, "auto"):
-        raise ValueError(f'in_backward is True, False or "auto", not {in_backward!r}')
+    check_in_backward(in_backward)
     if chunk_bytes < _CHUNK_BYTES_MIN:
         raise ValueError(f"chunk is {chunk_bytes} bytes: it is at least {_CHUNK_BYTES_MIN}")
     _check_precision(opt, precision)

@@ -29,12 +29,12 @@ import torch
 
 from ravenstore import _native
 from ravenstore import embedded as _embedded
+from ravenstore._link import link_rate
 from ravenstore._precision import Precision
-from ravenstore._refusals import class_name
+from ravenstore._refusals import check_in_backward, class_name
 from ravenstore._sizes import MOVABLE, Sizes, logits_bytes, sizes_of, state_bytes
-from ravenstore._states import States
+from ravenstore._states import States, unwrapped
 from ravenstore._units import Duration, Size, bytes_of, size_text
-from ravenstore.benchmark import link_rate
 from ravenstore.chunked_loss import ChunkedLoss, chunk_loss
 from ravenstore.errors import InvalidArgument, OutOfMemory, Unavailable, Unsupported
 from ravenstore.offload import explain as explain_offload
@@ -44,14 +44,15 @@ from ravenstore.optimizer import offload_optimizer
 from ravenstore.store import Store, default_socket
 
 _MIB, _GIB = 1 << 20, 1 << 30
-# What a process takes on a GPU beside PyTorch's memory, and what a private daemon does (H100).
+# GPU memory of a process without PyTorch's, and of a private daemon (measured on an H100).
 _CONTEXT_BYTES = 768 * _MIB
 _DAEMON_BYTES = 512 * _MIB
 # For blocks of less than 1 MiB, which are not the store's.
 _SMALL_BYTES = 256 * _MIB
-# Of states on the device at once: what comes back while the forward pass runs, when no update needs
-# the link. At least 16 chunks, which give the CPU a lead over the GPU; then this part of what is
-# left. 8B on an H100 whose link did 30 GB/s: 1.72 s a step with 1 GiB, 1.13 with 3 (plain: 1.02).
+# The window: bytes of states on the device. They come back during the forward pass, when no update
+# needs the link. It has at least 16 chunks, so that the CPU runs ahead of the GPU, or this part of
+# the memory that is left. Too low: the link idles. Too high: a step has no room for its tensors.
+# 8B on an H100 with a link of 30 GB/s: 1.72 s a step with 1 GiB, 1.13 with 3 (plain: 1.02).
 _WINDOW_PART = 0.4
 _WINDOW_BYTES_MAX = 4 * _GIB
 _CHUNKS = 16
@@ -90,7 +91,6 @@ class Plan:
         self._daemon = daemon
         self._options = options
         self._scope: offload | None = None
-        self._store: Store | None = None
         self._optimizer: weakref.ref[Any] | None = None
         self._ends: list[float] = []
 
@@ -139,7 +139,7 @@ class Plan:
         return "\n".join([head, *_columns([("part", "bytes", "where", ""), *rows])])
 
     def explain(self) -> str:
-        """What was decided, beside what the steps so far have shown."""
+        """The plan, and measurements of the steps so far."""
         lines = [str(self)]
         steps = [b - a for a, b in zip(self._ends, self._ends[1:], strict=False)]
         if not steps:
@@ -158,10 +158,10 @@ class Plan:
                 f"{stats.stall_ns / 1e9 / count:.3f} s waited"
             )
         if self._scope is not None:
-            told = explain_offload()
+            moved = explain_offload()
             lines.append(
-                f"  saved for backward, in all: {size_text(told.bytes_out)} out, "
-                f"{size_text(told.bytes_in)} back, {told.stall_seconds:.3f} s waited"
+                f"  saved for backward, in all: {size_text(moved.bytes_out)} out, "
+                f"{size_text(moved.bytes_in)} back, {moved.stall_seconds:.3f} s waited"
             )
         if self.backend == "cuda":
             peak = size_text(torch.cuda.max_memory_allocated())
@@ -272,8 +272,7 @@ def _check_arguments(
         raise InvalidArgument("prepare takes a model with its optimizer, or neither")
     if states not in ("auto", "away", "stay"):
         raise InvalidArgument(f'states is "auto", "away" or "stay", not {states!r}')
-    if in_backward not in (True, False, "auto"):
-        raise InvalidArgument(f'in_backward is True, False or "auto", not {in_backward!r}')
+    check_in_backward(in_backward)
     if precision.float32_states and states == "stay":
         raise InvalidArgument('float32_states and master_weights need states="away" or "auto"')
 
@@ -294,9 +293,7 @@ def _daemon(
     if _embedded.running() is not None:
         return _embedded.start().socket, "by this process's private daemon", True
     pool = host or int(_available_host_bytes() * 0.85)
-    ahead = 0
-    if optimizer is not None:
-        ahead = sum(state_bytes(getattr(optimizer, "optimizer", optimizer), precision))
+    ahead = 0 if optimizer is None else sum(state_bytes(unwrapped(optimizer), precision))
     flags = ["--pool-ahead", str(min(ahead, pool))] if ahead else []
     types = {p.device.type for p in model.parameters()} if model is not None else set()
     # Without a GPU the device is simulated, and as large as is asked for.
@@ -328,19 +325,19 @@ def _available_host_bytes() -> int:
 
 
 def _free_bytes() -> int:
-    """What this process has and may still have of the current device."""
+    """Bytes of the current device that are free or already this process's."""
     free, _ = torch.cuda.mem_get_info()
     return free + torch.cuda.memory_reserved() + _CONTEXT_BYTES
 
 
 def _window_of(budget: int, room: int) -> int:
-    """Bytes of states on a device of which a step may have `room` besides."""
+    """Bytes of the window. `room`: bytes that it shares with the tensors of a step."""
     least = max(min(_CHUNKS * _CHUNK_BYTES, budget // 16), 2 * _MIB)
     return max(least, min(int(room * _WINDOW_PART), _WINDOW_BYTES_MAX))
 
 
 def _fixed_bytes(plan: Plan) -> int:
-    """What is taken beside PyTorch's large blocks and the states."""
+    """Device memory that is neither PyTorch's large blocks nor states."""
     if plan.backend != "cuda":
         return 0
     return _CONTEXT_BYTES + _SMALL_BYTES + (_DAEMON_BYTES if plan._options.is_private else 0)
@@ -376,7 +373,7 @@ def _take(
 ) -> None:
     """`is_new`: the scope was opened before the model was made."""
     options = plan._options
-    optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+    optimizer = unwrapped(optimizer)
     _check_device(plan, model)
     sizes = sizes_of(model, optimizer, options.precision)
     kept = sizes.gradients if options.in_backward is not True else 2 * sizes.largest
@@ -533,7 +530,6 @@ def _move_states(plan: Plan, optimizer: torch.optim.Optimizer, sizes: Sizes, win
     except BaseException:
         store.close()
         raise
-    plan._store = store
 
 
 def _parts(
@@ -555,18 +551,19 @@ def _parts(
     elif not sizes.states:
         states = Part("optimizer states", 0, "none")
     elif stay:
-        states = Part("optimizer states", sizes.states, "device", "they fit with as much to spare")
+        why = "asked for" if options.states == "stay" else "they take at most half of what is left"
+        states = Part("optimizer states", sizes.states, "device", why)
     else:
         assert rate is not None
-        cost = f"{sizes.states / rate:.3f} s of transfers a step, both ways at once, at "
+        cost = f"{sizes.states / rate:.3f} s of transfers a step, both ways in parallel, at "
         states = Part("optimizer states", sizes.states, "host", f"{cost}{rate / 1e9:.1f} GB/s each")
     if plan.loss is not None:
         loss = Part("loss", None, "device, in chunks", loss_words)
     else:
         loss = Part("loss", loss_bytes or None, "device", f"whole: {loss_words}")
     if plan._scope is not None:
-        told = explain_offload()
-        saved = Part("saved for backward", None, "host as needed", f"{told.way}: {told.why}")
+        how = explain_offload()
+        saved = Part("saved for backward", None, "host as needed", f"{how.way}: {how.why}")
     else:
         saved = Part("saved for backward", None, "device", "switched off")
     return [

@@ -1,5 +1,5 @@
 // Fuzzes a node's way from etcd's bytes to the other nodes that it knows: any bytes are an answer
-// of the store, read as the gateway's JSON and told to the membership.
+// of the store, parsed as the gateway's JSON and passed to the membership.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -167,7 +167,7 @@ class Node {
     membership_.Tick(store_.now);
   }
 
-  // Lets `time` pass, and then one operation, or the watch, is told `text`.
+  // Advances by `time`, then answers one operation, or the watch, with `text`.
   void Tell(Duration time, bool watch, std::string_view text) {
     Pass(time);
     if (watch) {
@@ -220,7 +220,7 @@ class Node {
   Membership membership_;
 };
 
-// Each line's first byte says how long the store waits, and whether the watch is told.
+// Each line's first byte selects how long the store waits, and whether the watch gets an answer.
 void CheckAnswers(std::span<const uint8_t> input) {
   constexpr Duration kWaits[] = {seconds(0), milliseconds(1), milliseconds(300), seconds(1),
                                  seconds(3), seconds(10),     seconds(60),       seconds(400)};
@@ -421,7 +421,7 @@ size_t MostAllocatedFor(const std::string& text) {
   return g_most - before;
 }
 
-// The client takes up to 16 MiB of an answer: what is made of it takes a few times as much.
+// The client reads answers of up to 16 MiB; parsing one takes a few times its size.
 TEST(EtcdFuzz, LongAnswersTakeBoundedMemory) {
   const std::string head = R"({"result":{"header":{"cluster_id":"1","revision":"1"},)";
   const std::string kvs = head + R"("kvs":[{})";

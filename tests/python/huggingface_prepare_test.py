@@ -1,39 +1,15 @@
 """PrepareCallback: Hugging Face's Trainer and an 8B-shaped model, small, learn as without it."""
 
-import os
-import tempfile
 import unittest
 
 import harness
 import ravenstore
 import torch
 import xml_main
+from huggingface_harness import WITHOUT, Tokens, losses_of, trainer_of
 
-os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", WANDB_DISABLED="true")
-
-try:
-    import accelerate  # noqa: F401 - the Trainer needs it
+if not WITHOUT:
     import transformers
-
-    WITHOUT = ""
-except ImportError as error:
-    WITHOUT = f"needs transformers and accelerate: {error}"
-
-STEPS = 3
-
-
-class Tokens(torch.utils.data.Dataset):
-    """Random rows, always the same."""
-
-    def __init__(self):
-        generator = torch.Generator().manual_seed(7)
-        self.rows = torch.randint(0, 2000, (16, 64), generator=generator)
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, index):
-        return {"input_ids": self.rows[index], "labels": self.rows[index]}
 
 
 @unittest.skipIf(WITHOUT, WITHOUT)
@@ -49,25 +25,12 @@ class PrepareCallbackTest(unittest.TestCase):
         shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2000}
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, **heads))
-        folder = self.enterClassContext(tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp"))
-        told = transformers.TrainingArguments(
-            folder,
-            **{"max_steps": STEPS, "per_device_train_batch_size": 4, **arguments},
-            use_cpu=True,
-            logging_steps=1,
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-        )
-        trainer = transformers.Trainer(
-            model, told, train_dataset=Tokens(), callbacks=list(callbacks)
-        )
+        trainer = trainer_of(self, model, Tokens(2000, 64), callbacks, arguments)
         trainer.train()
-        losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-        return losses, model
+        return losses_of(trainer), model
 
     def compare(self, **arguments):
-        """A plain training beside a prepared one, whose loss is whole; the callback."""
+        """A plain training and a prepared one with the whole loss are equal; the callback."""
         from ravenstore.huggingface import PrepareCallback
 
         plain, model = self.train(**arguments)

@@ -1,39 +1,16 @@
 """Hugging Face's Trainer learns the same with the callback as without, and its activations move."""
 
-import os
 import re
-import tempfile
 import unittest
 
 import harness
 import ravenstore
 import torch
 import xml_main
+from huggingface_harness import WITHOUT, Tokens, losses_of, trainer_of
 
-os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", WANDB_DISABLED="true")
-
-try:
-    import accelerate  # noqa: F401 - the Trainer needs it
+if not WITHOUT:
     import transformers
-
-    WITHOUT = ""
-except ImportError as error:
-    WITHOUT = f"needs transformers and accelerate: {error}"
-
-
-class Tokens(torch.utils.data.Dataset):
-    """Random rows, always the same."""
-
-    def __init__(self, rows=16, length=256):
-        generator = torch.Generator().manual_seed(7)
-        self.rows = torch.randint(0, 512, (rows, length), generator=generator)
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, index):
-        return {"input_ids": self.rows[index], "labels": self.rows[index]}
-
 
 VARIANTS = (
     {},
@@ -63,25 +40,16 @@ class CallbackTest(unittest.TestCase):
             bos_token_id=0,
             eos_token_id=0,
         )
-        folder = self.enterClassContext(tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp"))
-        told = transformers.TrainingArguments(
-            folder,
-            **{"max_steps": 3, "per_device_train_batch_size": 4, **arguments},
-            use_cpu=True,
-            logging_steps=1,
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-        )
         model = transformers.GPT2LMHeadModel(config)
-        return transformers.Trainer(model, told, train_dataset=Tokens(), callbacks=list(callbacks))
+        return trainer_of(self, model, Tokens(512, 256), callbacks, arguments)
 
     def train(self, *callbacks, **arguments):
         """The losses of the steps, and the parameters after them."""
         trainer = self.trainer(*callbacks, **arguments)
         trainer.train()
-        losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-        return losses, [parameter.detach().clone() for parameter in trainer.model.parameters()]
+        return losses_of(trainer), [
+            parameter.detach().clone() for parameter in trainer.model.parameters()
+        ]
 
     def assertSame(self, ours, plain):
         self.assertEqual(ours[0], plain[0])

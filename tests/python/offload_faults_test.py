@@ -103,7 +103,7 @@ def tearDownModule():
 
 
 def run(text, **environment):
-    """Runs `text` after the prelude, with `environment` besides; how it ended, and its words."""
+    """Runs `text` after the prelude, with `environment` added; its exit code and output."""
     return SERVER_IN_USE[0].run(text, environment)
 
 

@@ -37,6 +37,17 @@ class AutoTest(harness.StoreCase):
         opt = adamw(net, **options)
         return offload_optimizer(opt, self.store, in_backward="auto", chunk=CHUNK)
 
+    def stepped(self, net):
+        """Offloaded, after two steps. The last checkpoint is of the first."""
+        opt = self.offloaded(net)
+        for step in range(2):
+            opt.zero_grad()
+            backward(net, step)
+            opt.step()
+            if step == 0:
+                opt.state_dict()
+        return opt
+
     def train_both(self, loop, steps=4):
         """`loop(net, opt, step)` with a plain and an offloaded optimizer; the offloaded one's
         states, after their parameters were compared."""
@@ -196,7 +207,7 @@ class AutoTest(harness.StoreCase):
         self.assertAfterThePass(opt._ravenstore, "create_graph=True")
         opt.zero_grad()
 
-    def test_a_checkpoint_from_before_decides_anew(self):
+    def test_a_checkpoint_from_before_decides_again(self):
         net = model()
         opt = self.offloaded(net)
         backward(net, 0)
@@ -222,13 +233,8 @@ class AutoTest(harness.StoreCase):
         )
         for use in uses:
             net = model()
-            opt = self.offloaded(net)
-            for step in range(2):
-                backward(net, step)
-                opt.step()
-                opt.zero_grad()
-                if step == 0:
-                    opt.state_dict()
+            opt = self.stepped(net)
+            opt.zero_grad()
             backward(net, 2)
             before = [p.detach().clone() for p in net.parameters()]
             with self.assertRaisesRegex(RuntimeError, words):
@@ -245,11 +251,7 @@ class AutoTest(harness.StoreCase):
         )
         for use in uses:
             net = model()
-            opt = self.offloaded(net)
-            for step in range(2):
-                opt.zero_grad()
-                backward(net, step)
-                opt.step()
+            opt = self.stepped(net)
             with self.assertRaisesRegex(RuntimeError, r"step 2 used the gradients up"):
                 use(net, opt)
             opt.zero_grad()
@@ -259,11 +261,8 @@ class AutoTest(harness.StoreCase):
 
     def test_a_backward_pass_without_a_step_is_told(self):
         net = model()
-        opt = self.offloaded(net)
-        for step in range(2):
-            backward(net, step)
-            opt.step()
-            opt.zero_grad()
+        opt = self.stepped(net)
+        opt.zero_grad()
         backward(net, 2)
         with self.assertRaisesRegex(
             RuntimeError, r"no optimizer\.step\(\) followed: .*in_backward=False"

@@ -176,7 +176,7 @@ class PrecisionTest(harness.StoreCase):
             lambda p: p.zero_(),
             lambda p: p.clamp_(min=0),
             lambda p: p.copy_(torch.full_like(p, 0.5)),
-            lambda p: p.data.mul_(p.data > 0),  # of which no version tells
+            lambda p: p.data.mul_(p.data > 0),  # changes no version
         ):
             params = weights()
             opt = self.offloaded(params, master_weights=True)

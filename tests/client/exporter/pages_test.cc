@@ -41,7 +41,7 @@ class PagesTest : public testing::Test {
   int looks_ = 0;
 };
 
-// A TCP port asks for no user: whoever reaches it would read what other users do.
+// A TCP port does not identify users: without a token any local user could read others' figures.
 TEST_F(PagesTest, WithoutTheTokenARequestSeesSumsOnly) {
   for (const bool with_token : {true, false}) {
     Start(with_token);
