@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The finetune.* figures: examples/python/finetune.py in one way after the other, a process each.
 
-    finetune_bench.py [--device cuda|cpu] [--gpu-name NAME] [--seconds N]
+    finetune_bench.py [--device cuda|cpu] [--gpu-name NAME] [--seconds N] [--only NAME,...]
 
 On a GPU: 8B, 14B and 24B parameters with prepare(), over the plain loop or the bound. The bound of
 a model that does not fit plainly is the larger of its step with SGD without momentum and of what
@@ -10,6 +10,7 @@ the same in every loop and precision. One JSON object a line; what a run printed
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -25,7 +26,7 @@ TINY = (
     *("--size", "tiny", "--tokens", "256", "--sequence", "64", "--steps", "4"),
     *("--budget", "40MiB", "--host-budget", "500MiB", "--device", "cpu"),
 )
-EQUAL_1B = ("--size", "1b", "--tokens", "2048", "--steps", "20", "--budget", "9GiB")
+EQUAL_1B = ("--size", "1b", "--tokens", "2048", "--steps", "20", "--budget", "16GiB")
 # The loops and precisions in which a prepared training is compared with a plain one.
 LOOPS = {
     "auto": (),
@@ -59,7 +60,6 @@ class Runs:
         left = self.limit - (time.monotonic() - self.begin)
         if left <= 0:
             return {"failed": "no time was left for it"}
-        print(f"# {' '.join(words)}", file=sys.stderr, flush=True)
         command = [sys.executable, str(program), *words]
         path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
         try:
@@ -74,7 +74,8 @@ class Runs:
         except subprocess.TimeoutExpired:
             return {"failed": "it did not end within the time that was left"}
         self.codes.append(done.returncode)
-        print(done.stderr[-3000:], done.stdout[-2000:], sep="\n", file=sys.stderr, flush=True)
+        told = [f"# {' '.join(words)}", done.stderr[-3000:], done.stdout[-2000:]]
+        print(*told, sep="\n", file=sys.stderr, flush=True)
         if done.returncode != 0:
             return {"failed": (done.stderr.strip().splitlines() or ["no word"])[-1][:300]}
         return json.loads(done.stdout.splitlines()[-1])
@@ -112,19 +113,25 @@ def over_bound(name, ours, sgd, machine):
             return skipped(name, told["failed"])
     bound = max(sgd["step_s"], ours["transfer_s"])
     value = round(ours["step_s"] / bound, 3)
-    words = f"{ours['step_s']} s, {ours['tokens_s']} tokens/s; SGD {sgd['step_s']}, link "
+    words = f"{ours['step_s']} s, {ours['tokens_s']} tokens/s, {ours['tflops']} TFLOP/s; "
+    words += f"SGD {sgd['step_s']}, link "
     words += f"{ours['transfer_s']}; peak {ours['peak_gib']} GiB, device {ours['device_gib']}"
     return figure(name, value, "", 1.10, value <= 1.10, machine, bound, detail=words)
 
 
-def equal(runs, words, machine):
+def equal(runs, words, machine, runs_at_once=1):
     """Losses and weights of each loop, as the plain loop's."""
     name = "finetune.equal"
+    ways = {}
+    with concurrent.futures.ThreadPoolExecutor(runs_at_once) as pool:
+        for loop, more in LOOPS.items():
+            common = (*words, "--deterministic", "--whole-loss", *more)
+            ways[loop] = [
+                pool.submit(runs.run, *common, *way) for way in (("--plain",), ("--states", "away"))
+            ]
     same = {}
-    for loop, more in LOOPS.items():
-        common = (*words, "--deterministic", "--whole-loss", *more)
-        plain = runs.run(*common, "--plain")
-        ours = runs.run(*common, "--states", "away")
+    for loop, made in ways.items():
+        plain, ours = (each.result() for each in made)
         for told in (plain, ours):
             if "failed" in told:
                 return skipped(name, f"{loop}: {told['failed']}")
@@ -136,42 +143,66 @@ def equal(runs, words, machine):
     )
 
 
-def on_gpu(runs, machine):
-    """Yields every figure that a GPU is needed for."""
-    whole, yes = "--whole-loss", ("--in-backward", "yes")
-    plain = runs.run("--plain", whole)
-    chunked = runs.run("--plain")
-    first = ours = runs.run(*yes, whole, "--budget", "33GiB")
-    yield ratio("finetune.8b_bf16", ours, plain, 1.05, machine, 29)
-    yield figure_of_first_step(ours, machine)
-    peak = 0.4 * chunked["peak_gib"] if "failed" not in chunked else None
-    small = runs.run(*yes, "--budget", "26GiB")
-    yield ratio("finetune.8b_bf16_chunked", small, chunked, 1.10, machine, peak)
-    clip = runs.run("--clip", whole, "--budget", "48GiB")
-    yield ratio("finetune.8b_clip", clip, runs.run("--clip", whole, "--plain"), 1.45, machine, 44)
-    four = ("--clip", "--accumulate", "4", whole)
-    yield ratio(
-        "finetune.8b_clip_accumulate",
-        runs.run(*four, "--budget", "49GiB"),
-        runs.run(*four, "--plain"),
-        *(1.12, machine, 45),
-    )
-    yield figure_of_tokens(runs.run(*yes, "--budget", "23GiB"), machine)
-    for name, words in (
-        ("finetune.8b_fp32", ("--full",)),
-        ("finetune.14b_bf16", ("--size", "14b")),
-        ("finetune.14b_fp32_states", ("--size", "14b", "--float32-states")),
-        ("finetune.largest", ("--size", "24b")),
-    ):
+WHOLE, YES = "--whole-loss", ("--in-backward", "yes")
+OURS = (*YES, WHOLE, "--budget", "34GiB")
+
+
+def bf16_chunked(runs, machine):
+    plain = runs.run("--plain")
+    peak = 0.4 * plain["peak_gib"] if "failed" not in plain else None
+    ours = runs.run(*YES, "--budget", "26GiB")
+    return ratio("finetune.8b_bf16_chunked", ours, plain, 1.10, machine, peak)
+
+
+def clipped(runs, machine):
+    words = ("--clip", WHOLE)
+    ours = runs.run(*words, "--budget", "49GiB")
+    return ratio("finetune.8b_clip", ours, runs.run(*words, "--plain"), 1.45, machine, 44)
+
+
+def clipped_and_accumulated(runs, machine):
+    words = ("--steps", "4", "--clip", "--accumulate", "4", WHOLE)
+    ours, plain = runs.run(*words, "--budget", "49GiB"), runs.run(*words, "--plain")
+    return ratio("finetune.8b_clip_accumulate", ours, plain, 1.12, machine, 45)
+
+
+def bounded(name, *words):
+    """The figure of a model that does not fit plainly: over the bound."""
+
+    def measure(runs, machine):
         sgd = [word for word in words if word != "--float32-states"]
-        ours = runs.run(*words, *yes, "--budget", "72GiB")
-        yield over_bound(name, ours, runs.run(*sgd, "--sgd", "--plain"), machine)
-    yield vs_torchao(runs, first, machine)
-    long = ("--lora", "16", "--tokens", "32768", "--sequence", "32768")
-    yield ratio("finetune.lora_32k", runs.run(*long), runs.run(*long, "--plain"), 1.02, machine)
-    yield equal(runs, EQUAL_1B, machine)
-    saving = runs.run("--steps", "2", *yes, "--budget", "33GiB", whole, "--save", "/tmp/states")
-    yield checkpoint(saving, machine)
+        ours = runs.run(*words, *YES, "--budget", "74GiB")
+        return over_bound(f"finetune.{name}", ours, runs.run(*sgd, "--sgd", "--plain"), machine)
+
+    return measure
+
+
+def lora(runs, machine):
+    words = ("--steps", "4", "--lora", "16", "--tokens", "32768", "--sequence", "32768")
+    ours, plain = runs.run(*words), runs.run(*words, "--plain")
+    return ratio("finetune.lora_32k", ours, plain, 1.02, machine)
+
+
+ON_GPU = {
+    "8b_bf16": lambda runs, machine: ratio(
+        "finetune.8b_bf16", runs.run(*OURS), runs.run("--plain", WHOLE), 1.05, machine, 29
+    ),
+    "first_step": lambda runs, machine: figure_of_first_step(runs.run(*OURS), machine),
+    "8b_bf16_chunked": bf16_chunked,
+    "8b_clip": clipped,
+    "8b_clip_accumulate": clipped_and_accumulated,
+    "24gb": lambda runs, machine: figure_of_tokens(runs.run(*YES, "--budget", "23GiB"), machine),
+    "8b_fp32": bounded("8b_fp32", "--full"),
+    "14b_bf16": bounded("14b_bf16", "--size", "14b"),
+    "14b_fp32_states": bounded("14b_fp32_states", "--size", "14b", "--float32-states"),
+    "largest": bounded("largest", "--size", "24b"),
+    "vs_torchao": lambda runs, machine: vs_torchao(runs, runs.run(*OURS), machine),
+    "lora_32k": lora,
+    "equal": lambda runs, machine: equal(runs, EQUAL_1B, machine, runs_at_once=4),
+    "checkpoint": lambda runs, machine: checkpoint(
+        runs.run("--steps", "2", *OURS, "--save", "/tmp/states"), machine
+    ),
+}
 
 
 def vs_torchao(runs, ours, machine):
@@ -217,12 +248,6 @@ def figure_of_tokens(ours, machine):
     return figure(name, ours["tokens_s"], "tokens/s", 6500, ok, machine, detail=words)
 
 
-GPU_NAMES = (
-    *("8b_bf16", "first_step", "8b_bf16_chunked", "8b_clip", "8b_clip_accumulate", "24gb"),
-    *("8b_fp32", "14b_bf16", "14b_fp32_states", "largest", "vs_torchao", "lora_32k"),
-)
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -230,12 +255,20 @@ def main():
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cpu")
     parser.add_argument("--gpu-name", default="a GPU")
     parser.add_argument("--seconds", type=float, default=3600, help="for all runs together")
+    parser.add_argument("--only", help="of a GPU's figures these, comma-separated, in that order")
     options = parser.parse_args()
     runs = Runs(options.seconds)
     if options.device == "cuda":
-        figures = on_gpu(runs, options.gpu_name)
+        names = options.only.split(",") if options.only else list(ON_GPU)
+        unknown = sorted(set(names) - set(ON_GPU))
+        if unknown:
+            parser.error(f"no such figure: {', '.join(unknown)}; there are {', '.join(ON_GPU)}")
+        figures = (ON_GPU[name](runs, options.gpu_name) for name in names)
     else:
-        figures = [skipped(f"finetune.{name}", "needs a GPU") for name in GPU_NAMES]
+        here = ("equal", "checkpoint")
+        figures = [
+            skipped(f"finetune.{name}", "needs a GPU") for name in ON_GPU if name not in here
+        ]
         machine = f"{os.cpu_count()} cores, host backend"
         figures.append(equal(runs, TINY, machine))
         with tempfile.TemporaryDirectory() as folder:

@@ -28,7 +28,8 @@ def main():
         model.parameters(), torch.optim.AdamW, offload_gradients=True, fused=True, lr=1e-5
     )
     losses, seconds = finetune.train(model, optimizer, options)
-    print(json.dumps({"way": "torchao", **finetune.summary(options, loss_by, losses, seconds)}))
+    made = finetune.summary(model, options, loss_by, losses, seconds)
+    print(json.dumps({"way": "torchao", **made}))
 
 
 if __name__ == "__main__":

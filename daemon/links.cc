@@ -16,13 +16,14 @@
 
 namespace ravenstore::daemon {
 
-std::vector<core::LinkModel> MeasureLinks(const device::Devices& devices) {
+std::vector<core::LinkModel> MeasureLinks(const device::Devices& devices,
+                                          std::chrono::nanoseconds time_limit) {
   device::LinkBoundsOptions options;
   options.per_round = core::MiB(64);
   options.rounds = 2;
   options.window = core::MiB(32);
   options.one_way = true;
-  options.time_limit = std::chrono::seconds(2);
+  options.time_limit = time_limit;
   std::vector<core::LinkModel> links;
   for (const auto& device : devices) {
     core::LinkModel& link = links.emplace_back();

@@ -1,6 +1,7 @@
 // The links between pools, as the planner reckons with them.
 #pragma once
 
+#include <chrono>
 #include <vector>
 
 #include "core/result.h"
@@ -12,10 +13,11 @@
 namespace ravenstore::daemon {
 
 // Measures each device's copies both ways, one device after the other: together they would slow
-// each other down. Where that fails, or takes more than two seconds, LinkModel's rates are assumed
-// and a warning is logged.
-// Cost: some 150 ms a device, most of them for pinned memory. Threads: one that may wait.
-std::vector<core::LinkModel> MeasureLinks(const device::Devices& devices);
+// each other down. Where that fails, or takes longer than `time_limit`, LinkModel's rates are
+// assumed and a warning is logged. Cost: some 150 ms a device, most of them for pinned memory.
+// Threads: one that may wait.
+std::vector<core::LinkModel> MeasureLinks(
+    const device::Devices& devices, std::chrono::nanoseconds time_limit = std::chrono::seconds(2));
 
 // How fast `medium` is read and written, in bytes per second.
 struct MediumRates {

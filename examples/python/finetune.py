@@ -7,8 +7,8 @@
         --device cpu --host-budget 1GiB                             # a CPU, seconds
 
 --config takes any LLaMA configuration of transformers instead of --size. Every step prints a line,
-the end a line of JSON: seconds a step (median), tokens a second, the peak of PyTorch's memory and
-what the device has in use in all.
+the end a line of JSON: seconds a step (median of the last half), tokens a second, the peak of
+PyTorch's memory and what the device has in use in all.
 """
 
 import argparse
@@ -17,6 +17,9 @@ import os
 import statistics
 import sys
 import time
+
+# Before PyTorch starts: its memory lies in pieces otherwise, up to a fifth of it.
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 import common
 import ravenstore
@@ -73,9 +76,9 @@ def parse():
     parser.add_argument("--master-weights", action="store_true", help="float32, of bfloat16 ones")
     parser.add_argument("--lora", type=int, help="learn adapters of this rank alone (needs peft)")
     parser.add_argument("--save", help="at the end, save the optimizer's states into this file")
-    parser.add_argument("--sgd", action="store_true", help="without momentum: nothing to move")
+    parser.add_argument("--sgd", action="store_true", help="without states: a bound, with --plain")
     parser.add_argument("--deterministic", action="store_true", help="PyTorch's algorithms")
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()
 
@@ -101,6 +104,20 @@ def make_model(options, transformers):
     return model.train()
 
 
+def update_in_backward(learned):
+    """SGD without momentum as soon as a gradient is there, which is dropped then: nothing is kept
+    and nothing moves, so that no way of training takes less time."""
+
+    @torch.no_grad()
+    def update(p):
+        p.add_(p.grad, alpha=-1e-5)
+        p.grad = None
+
+    for p in learned:
+        p.register_post_accumulate_grad_hook(update)
+    return torch.optim.SGD(learned, lr=1e-5)
+
+
 def prepare(model, optimizer, options):
     """The one call of this package."""
     return ravenstore.prepare(
@@ -111,7 +128,7 @@ def prepare(model, optimizer, options):
         in_backward={"auto": "auto", "yes": True, "no": False}[options.in_backward],
         states=options.states,
         loss_chunks=not options.whole_loss,
-        saved=not options.keep_saved,
+        saved=False if options.keep_saved else "auto",
         tokens=options.tokens,
         float32_states=options.float32_states,
         master_weights=options.master_weights,
@@ -177,10 +194,13 @@ def save(optimizer, path):
     }
 
 
-def summary(options, loss_by, losses, seconds):
-    """The figures that every way of training has."""
-    median = statistics.median(seconds[2:] or seconds)
+def summary(model, options, loss_by, losses, seconds):
+    """The figures that every way of training has. `tflops`: of the model alone, without what is
+    computed again, in 10^12 operations a second."""
+    median = statistics.median(seconds[len(seconds) // 2 :])
+    operations = 6 * sum(p.numel() for p in model.parameters()) * options.tokens
     made = {
+        "tflops": round(operations * options.accumulate / median / 1e12, 1),
         "size": options.size,
         "loss_by": loss_by,
         "first_s": round(seconds[0], 2),
@@ -200,11 +220,10 @@ def checksum(model):
     total = 0
     for p in model.parameters():
         kind = torch.int16 if p.itemsize == 2 else torch.int32
-        bits = p.detach().view(kind).flatten().to(torch.int64)
-        total = total * 31 + int(
-            (bits * (torch.arange(len(bits), device=p.device) % 8191 + 1)).sum()
-        )
-        total &= (1 << 64) - 1
+        # In runs: a run needs 16 times its memory.
+        for run in p.detach().view(kind).flatten().split(1 << 22):
+            places = torch.arange(len(run), device=p.device) % 8191 + 1
+            total = (total * 31 + int((run.to(torch.int64) * places).sum())) & ((1 << 64) - 1)
     return f"{total:016x}"
 
 
@@ -218,25 +237,24 @@ def main():
     model = make_model(options, transformers)
     learned = [p for p in model.parameters() if p.requires_grad]
     if options.sgd:
-        optimizer = torch.optim.SGD(learned, lr=1e-5)
+        optimizer = update_in_backward(learned)
     else:
         optimizer = torch.optim.AdamW(learned, lr=1e-5, fused=True)
-    loss_by, transfer = "whole", 0.0
+    loss_by, plan = "whole", None
     if options.plain:
         if not options.whole_loss:
             loss_by = ravenstore.chunk_loss(model).how
     else:
         plan = prepare(model, optimizer, options)
         loss_by = plan.loss.how if plan.loss else "whole"
-        transfer = plan.transfer_seconds
     ready = time.perf_counter() - begin
     losses, seconds = train(model, optimizer, options)
-    if not options.plain:
+    if plan is not None:
         print(plan.explain(), file=sys.stderr)
-    made = summary(options, loss_by, losses, seconds) | {
+    made = summary(model, options, loss_by, losses, seconds) | {
         "way": "plain" if options.plain else "prepare",
         "ready_s": round(ready, 1),
-        "transfer_s": round(transfer, 3),
+        "transfer_s": round(plan.transfer_seconds if plan is not None else 0.0, 3),
         "weights": checksum(model),
     }
     if options.save:

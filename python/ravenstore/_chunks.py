@@ -1,7 +1,8 @@
 """Chunks of optimizer state: how the states of parameters are laid out in tensors of the store.
 
-A chunk is one tensor of the store. It holds the states of some pieces; a piece is a parameter, or
-a run of the elements of one whose states are larger than a chunk. Every state keeps its type, and
+A chunk is one tensor of the store, or one of PyTorch's that stays on the device. It holds the
+states of some pieces; a piece is a parameter, or a run of the elements of one whose states are
+larger than a chunk. Every state keeps its type, and
 its distance from the chunk's begin is a multiple of 512 bytes, as in PyTorch's own memory, so that
 the same kernels run on it.
 """
@@ -164,29 +165,64 @@ def cut_into_pieces(
     return pieces, room
 
 
+class _OnDevice:
+    """Memory of PyTorch's that stands in for a tensor of the store, and does not move."""
+
+    def __init__(self, base: torch.Tensor) -> None:
+        self._base = base
+        self.size = base.numel()
+
+    def get(self, *, read_only: bool = False) -> _OnDevice:
+        del read_only
+        return self
+
+    def put(self, *, order: int, not_modified: bool = False) -> None:
+        pass
+
+    def torch(self) -> torch.Tensor:
+        return self._base
+
+    def free(self) -> None:
+        pass
+
+
 class Chunk:
     """One tensor of the store with the states of `pieces`; none when they have nothing to move.
 
-    One that is almost full has `full` bytes.
+    One that is almost full has `full` bytes. One that `stays` is a tensor of PyTorch's instead.
 
     Streams: it is got, used and put on PyTorch's current stream of its device, the same each time.
     No view of its bytes may live when it is closed.
     """
 
-    def __init__(self, store: Store, device: torch.device, full: int) -> None:
+    def __init__(
+        self, store: Store, device: torch.device, full: int, *, stays: bool = False
+    ) -> None:
         self.pieces: list[Piece] = []
         self.device = device
         self.order = 0
         self.turn = -1
+        self.stays = stays
         self._store = store
         self._full = full
-        self._home: Handle | None = None
+        self._home: Handle | _OnDevice | None = None
         self._is_open = False
 
     @property
     def size(self) -> int:
-        """Bytes in the store."""
+        """Bytes of the tensor."""
         return 0 if self._home is None else self._home.size
+
+    def stay(self) -> None:
+        """Moves a closed chunk to the device for good. Errors: torch.OutOfMemoryError, which leaves
+        it as it was; those of Tensor.get."""
+        if self.stays or self._home is None:
+            return
+        with self.read() as base:
+            copied = _OnDevice(base.clone())
+        self._home.free()
+        self._home = copied
+        self.stays = True
 
     def open(self) -> None:
         """Gets the chunk, if it has bytes; close() puts it. Errors: those of Tensor.get."""
@@ -239,7 +275,7 @@ class Chunk:
                     targets.append((slot, value))
         if self._full - self._full // 16 <= offset < self._full:
             offset = self._full
-        home = self._store.create(offset, device=self.device.index or 0) if offset > 0 else None
+        home = self._make(offset) if offset > 0 else None
         if home is not None:
             base = home.torch()
             for slot, value in targets:
@@ -254,8 +290,13 @@ class Chunk:
             piece.chunk = self
             piece.slots = its_slots
 
+    def _make(self, size: int) -> Handle | _OnDevice:
+        if self.stays:
+            return _OnDevice(torch.empty(size, dtype=torch.uint8, device=self.device))
+        return self._store.create(size, device=self.device.index or 0)
+
     def free(self) -> None:
-        """Frees the tensor of the store; the states are gone."""
+        """Frees the tensor; the states are gone."""
         home, self._home = self._home, None
         self._is_open = False
         if home is not None:

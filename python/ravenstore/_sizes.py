@@ -65,3 +65,19 @@ def logits_bytes(model: torch.nn.Module, tokens: int | None) -> int:
     """Of a whole loss: logits in three copies of 32 bits; 0 where that is not known."""
     words = getattr(getattr(model, "config", None), "vocab_size", None)
     return 12 * words * tokens if isinstance(words, int) and tokens else 0
+
+
+def pass_bytes(model: torch.nn.Module, tokens: int | None) -> tuple[int, int] | None:
+    """Of a model of transformers that checkpoints its layers: what a pass saves, their inputs, and
+    what one layer takes while its backward pass computes it again. None where that is not known."""
+    config = getattr(model, "config", None)
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size")
+    layers, width, inner = (getattr(config, name, None) for name in names)
+    if not tokens or not getattr(model, "is_gradient_checkpointing", False):
+        return None
+    if not (isinstance(layers, int) and isinstance(width, int) and isinstance(inner, int)):
+        return None
+    if any(getattr(config, name, None) for name in ("num_experts", "num_local_experts")):
+        return None
+    per_token = max(p.itemsize for p in model.parameters() if p.is_floating_point()) * tokens
+    return layers * width * per_token, (16 * width + 5 * inner) * per_token

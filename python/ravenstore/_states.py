@@ -66,8 +66,12 @@ class States:
         in_backward: bool | Literal["auto"],
         precision: Precision,
         may_cut: bool,
+        part_that_stays: float,
     ) -> None:
         self._may_cut = may_cut
+        # Of the states' bytes, and how many the chunks that were made so far are short of it.
+        self._part_that_stays = part_that_stays
+        self._short_of_part = 0.0
         self.in_backward = in_backward is True
         self.precision = precision
         self.why: str
@@ -248,7 +252,11 @@ class States:
     def _store_new(self, opt: Any, bound: Bound) -> None:
         """Makes a chunk of states that are in PyTorch's memory."""
         _keep_plain(opt, bound)
-        chunk = Chunk(self.store, bound[0][0].param.device, self._chunk_bytes)
+        self._short_of_part += self._part_that_stays
+        stays = self._short_of_part >= 1
+        self._short_of_part -= stays
+        device = bound[0][0].param.device
+        chunk = Chunk(self.store, device, self._chunk_bytes, stays=stays)
         chunk.lay_out(bound)
         self._chunks.append(chunk)
         self._keep(opt, bound)
@@ -286,6 +294,31 @@ class States:
         for chunk in self._chunks:
             if chunk.turn != self._turn and chunk.order != LAST:
                 chunk.set_order(LAST)
+
+    def keep_on_device(self, count: int) -> int:
+        """Between steps: from now on at most `count` bytes of states more stay on the device,
+        spread evenly over the chunks. Gives how many. Less where memory ends."""
+        moving = [chunk for chunk in self._chunks if chunk.size and not chunk.stays]
+        total = sum(chunk.size for chunk in moving)
+        passed = kept = 0
+        with contextlib.suppress(torch.OutOfMemoryError):
+            for chunk in moving:
+                passed += chunk.size
+                if kept + chunk.size <= min(count, total) * passed / total:
+                    chunk.stay()
+                    kept += chunk.size
+        size = sum(chunk.size for chunk in self._chunks)
+        if size:
+            self._part_that_stays = self.bytes_on_device() / size
+        return kept
+
+    def bytes_on_device(self) -> int:
+        """Of states that stay there."""
+        return sum(chunk.size for chunk in self._chunks if chunk.stays)
+
+    def bytes_in_store(self) -> int:
+        """Of states that move."""
+        return sum(chunk.size for chunk in self._chunks if not chunk.stays)
 
     # -- Cutting
 

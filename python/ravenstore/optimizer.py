@@ -37,6 +37,7 @@ from ravenstore._refusals import (
     refuse_compiled,
     refuse_users_of_gradients,
 )
+from ravenstore._sizes import state_bytes
 from ravenstore._states import States, StatesLost, params_of, plain_step_of
 from ravenstore._trial import check_parts
 from ravenstore._units import Size, bytes_of
@@ -69,6 +70,7 @@ def offload_optimizer(
     rounding: Literal["nearest", "stochastic"] = "nearest",
     seed: int = 0,
     elementwise: bool | None = None,
+    on_device: Size = 0,
 ) -> Optimizer:
     """Moves the states of `opt` into the store, now and after every update; returns `opt` itself.
 
@@ -91,6 +93,8 @@ def offload_optimizer(
     elementwise: for optimizers of other classes, whose step code runs on some parameters at a time.
         True: on runs of their elements, as each element's update is its own; False: on whole
         parameters. Both are tried on small tensors first, and a TypeError says what differs.
+    on_device: bytes of states, about, that stay in PyTorch's memory on the device, spread evenly
+        over the parameters. They take no host memory and no time on the link.
     Errors: TypeError or ValueError for an optimizer that is not supported; those of Store.connect
         and Store.create.
     """
@@ -107,7 +111,9 @@ def offload_optimizer(
     largest = max((p.numel() * 8 for p in params_of(opt) if not may_cut), default=0)
     budget = max(_WINDOW * max(chunk_bytes, largest), _BUDGET_BYTES_MIN)
     own = functools.partial(Store.connect, name="optimizer states", device_budget=budget)
-    offload = States(opt, store, own, chunk_bytes, in_backward, precision, may_cut)
+    size = sum(state_bytes(opt, precision))
+    part = min(bytes_of(on_device) / size, 1.0) if size else 0.0
+    offload = States(opt, store, own, chunk_bytes, in_backward, precision, may_cut, part)
     opt.__class__ = _offloaded_class(type(opt))
     opt._ravenstore = offload
     opt._patch_step_function()

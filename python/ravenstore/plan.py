@@ -23,7 +23,7 @@ import sys
 import time
 import weakref
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 
@@ -32,7 +32,7 @@ from ravenstore import embedded as _embedded
 from ravenstore._link import link_rate
 from ravenstore._precision import Precision
 from ravenstore._refusals import check_in_backward, class_name
-from ravenstore._sizes import MOVABLE, Sizes, logits_bytes, sizes_of, state_bytes
+from ravenstore._sizes import MOVABLE, Sizes, logits_bytes, pass_bytes, sizes_of, state_bytes
 from ravenstore._states import States, unwrapped
 from ravenstore._units import Duration, Size, bytes_of, size_text
 from ravenstore.chunked_loss import ChunkedLoss, chunk_loss
@@ -54,6 +54,17 @@ _SMALL_BYTES = 256 * _MIB
 # the memory that is left. Too low: the link idles. Too high: a step has no room for its tensors.
 # 8B on an H100 with a link of 30 GB/s: 1.72 s a step with 1 GiB, 1.13 with 3 (plain: 1.02).
 _WINDOW_PART = 0.4
+# Of the memory that no step has used, what is filled with states. The rest is for batches that are
+# larger than the first.
+_FILLED_PART = 0.75
+_FILLED_PART_KNOWN = 0.9  # where the caller said how many tokens a pass has at most
+# And at least one in so many bytes of states: less gains too little for what it may take.
+_FILLED_LEAST = 32
+# Of PyTorch's memory, one byte in so many lies in pieces that no block fits into.
+_PIECES_PART = 16
+_STEPS_BEFORE_FILLING = 2
+# Where all that a step takes is known.
+_WINDOW_PART_KNOWN = 0.8
 _WINDOW_BYTES_MAX = 4 * _GIB
 _CHUNKS = 16
 _CHUNK_BYTES = 64 * _MIB
@@ -86,6 +97,8 @@ class Plan:
         """The loss in chunks, where it is."""
         self.transfer_seconds = 0.0
         """What the states' transfers take a step by the measured link; 0 where none move."""
+        self.link_rate = 0.0
+        """Bytes a second each way, both ways in parallel; 0 where nothing moves."""
         self.states_unknown = ""
         """Why the optimizer's states are not counted, where they are not."""
         self._daemon = daemon
@@ -93,6 +106,9 @@ class Plan:
         self._scope: offload | None = None
         self._optimizer: weakref.ref[Any] | None = None
         self._ends: list[float] = []
+        # What PyTorch's own blocks may take, and what part of the device they might before.
+        self._own_bytes = 0
+        self._fraction_before: float | None = None
 
     def take(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Plan:
         """With prepare() before the model was made: what prepare(model, optimizer) does then.
@@ -116,6 +132,9 @@ class Plan:
         loss, self.loss = self.loss, None
         if loss is not None:
             loss.remove()
+        before, self._fraction_before = self._fraction_before, None
+        if before is not None:
+            torch.cuda.set_per_process_memory_fraction(before)
 
     def __enter__(self) -> Plan:
         return self
@@ -157,6 +176,8 @@ class Plan:
                 f"{size_text(stats.bytes_in / count)} back a step, "
                 f"{stats.stall_ns / 1e9 / count:.3f} s waited"
             )
+            if stays := states.bytes_on_device():
+                lines.append(f"  optimizer states that stay on the device: {size_text(stays)}")
         if self._scope is not None:
             moved = explain_offload()
             lines.append(
@@ -176,18 +197,40 @@ class Plan:
             alive = plan()
             if alive is not None:
                 alive._ends.append(time.perf_counter())
+                alive._fill()
 
         optimizer.register_step_post_hook(ended)
+
+    def _fill(self) -> None:
+        """After the first steps: states stay in device memory that no step has used."""
+        optimizer = self._optimizer() if self._optimizer is not None else None
+        states = getattr(optimizer, "_ravenstore", None)
+        if not isinstance(states, States) or states.lost is not None:
+            return
+        if len(self._ends) == 1 and self._options.in_backward == "auto" and states.in_backward:
+            # That step kept its gradients, and later ones do not.
+            _forget_peak(self)
+        if len(self._ends) == _STEPS_BEFORE_FILLING:
+            part = _FILLED_PART_KNOWN if self._options.tokens else _FILLED_PART
+            fill = int(_unused_bytes(self) * part)
+            if fill >= states.bytes_in_store() // _FILLED_LEAST:
+                states.keep_on_device(fill)
+            if self.link_rate:
+                self.transfer_seconds = states.bytes_in_store() / self.link_rate
 
 
 @dataclasses.dataclass(frozen=True)
 class _Options:
     socket: str
     host_budget: int
+    host_bytes: int
+    """What the daemon gives."""
+    is_limited: bool
+    """Whether a device_budget was given."""
     in_backward: bool | Literal["auto"]
     loss_chunks: bool
     states: Literal["auto", "away", "stay"]
-    saved: bool
+    saved: bool | Literal["auto"]
     tokens: int | None
     report: bool
     timeout: Duration
@@ -204,7 +247,7 @@ def prepare(
     in_backward: bool | Literal["auto"] = "auto",
     loss_chunks: bool = True,
     states: Literal["auto", "away", "stay"] = "auto",
-    saved: bool = True,
+    saved: bool | Literal["auto"] = "auto",
     tokens: int | None = None,
     float32_states: bool = False,
     master_weights: bool = False,
@@ -230,7 +273,9 @@ def prepare(
     loss_chunks: compute a causal language model's loss in chunks, see chunk_loss().
     states: where the optimizer's states live: "away", "stay", or by size.
     saved: let what autograd saves in this thread leave the device as needed, until Plan.close().
-    tokens: of one pass, if you know them: the loss without chunks is counted with them.
+        "auto": yes, unless `tokens` and the model's shape say that it fits. Where it does not move,
+        PyTorch's memory is limited instead, as by torch.cuda.set_per_process_memory_fraction().
+    tokens: of one pass at most, if you know them: what a pass takes is counted with them.
     float32_states, master_weights, rounding, seed: as offload_optimizer's. States are away then.
     socket: the daemon's; by default the node's if one serves there, else a private one.
     report: print the plan to stderr.
@@ -240,22 +285,37 @@ def prepare(
     or the states not the host memory; InvalidArgument; those of offload_optimizer and offload.
     """
     precision = Precision(float32_states or master_weights, master_weights, rounding, seed)
-    _check_arguments(model, optimizer, states, in_backward, precision)
+    _check_arguments(model, optimizer, states, saved, in_backward, precision)
     host = bytes_of(host_budget) if host_budget is not None else 0
     total = None if device_budget == "auto" else bytes_of(device_budget)
     path, daemon, own = _daemon(socket, host, total, model, optimizer, precision, timeout)
     where: Literal["auto", "away", "stay"] = "away" if precision.float32_states else states
-    options = _Options(
-        path, host, in_backward, loss_chunks, where, saved, tokens, report, timeout, own, precision
-    )
-    with Store.connect(socket=path, name="prepare", timeout=timeout) as store:
+    with Store.connect(socket=path, name="prepare", host_budget=host, timeout=timeout) as store:
         backend = store.backend
         may_have = store.stats().device_budget
+        host_bytes = store.stats().host_budget
+    options = _Options(
+        socket=path,
+        host_budget=host,
+        host_bytes=host_bytes,
+        is_limited=total is not None,
+        in_backward=in_backward,
+        loss_chunks=loss_chunks,
+        states=where,
+        saved=saved,
+        tokens=tokens,
+        report=report,
+        timeout=timeout,
+        is_private=own,
+        precision=precision,
+    )
     free = _free_bytes() if backend == "cuda" else may_have
     budget = free if total is None else total
     plan = Plan(budget, backend, daemon, options)
     if model is None or optimizer is None:
-        plan._scope = _open_scope(plan, _allocator_bytes(plan, _window_of(budget, 0)))
+        plan._own_bytes = _allocator_bytes(plan, _window_of(budget, 0, 0))
+        if saved:
+            plan._scope = _open_scope(plan, plan._own_bytes)
         return plan
     _take(plan, model, optimizer, is_new=False)
     return plan
@@ -265,6 +325,7 @@ def _check_arguments(
     model: torch.nn.Module | None,
     optimizer: torch.optim.Optimizer | None,
     states: str,
+    saved: bool | Literal["auto"],
     in_backward: bool | Literal["auto"],
     precision: Precision,
 ) -> None:
@@ -272,6 +333,8 @@ def _check_arguments(
         raise InvalidArgument("prepare takes a model with its optimizer, or neither")
     if states not in ("auto", "away", "stay"):
         raise InvalidArgument(f'states is "auto", "away" or "stay", not {states!r}')
+    if saved not in (True, False, "auto"):
+        raise InvalidArgument(f'saved is True, False or "auto", not {saved!r}')
     check_in_backward(in_backward)
     if precision.float32_states and states == "stay":
         raise InvalidArgument('float32_states and master_weights need states="away" or "auto"')
@@ -330,10 +393,10 @@ def _free_bytes() -> int:
     return free + torch.cuda.memory_reserved() + _CONTEXT_BYTES
 
 
-def _window_of(budget: int, room: int) -> int:
-    """Bytes of the window. `room`: bytes that it shares with the tensors of a step."""
+def _window_of(budget: int, room: int, part: float) -> int:
+    """Bytes of the window. `room`: bytes of which it may have that part."""
     least = max(min(_CHUNKS * _CHUNK_BYTES, budget // 16), 2 * _MIB)
-    return max(least, min(int(room * _WINDOW_PART), _WINDOW_BYTES_MAX))
+    return max(least, min(int(room * part), _WINDOW_BYTES_MAX))
 
 
 def _fixed_bytes(plan: Plan) -> int:
@@ -353,10 +416,8 @@ def _allocator_bytes(plan: Plan, states: int) -> int:
     return left
 
 
-def _open_scope(plan: Plan, budget: int) -> offload | None:
+def _open_scope(plan: Plan, budget: int) -> offload:
     options = plan._options
-    if not options.saved:
-        return None
     scope: offload
     if is_attached():
         # Its budgets hold for as long as the process lives.
@@ -376,40 +437,118 @@ def _take(
     optimizer = unwrapped(optimizer)
     _check_device(plan, model)
     sizes = sizes_of(model, optimizer, options.precision)
-    kept = sizes.gradients if options.in_backward is not True else 2 * sizes.largest
     plan.loss, loss_words = _chunk_the_loss(plan, model)
     try:
-        loss_bytes = 0 if plan.loss is not None else logits_bytes(model, options.tokens)
-        room = plan.device_budget - _fixed_bytes(plan) - sizes.weights - kept
+        needs = _needs_of(plan, model, sizes)
+        room = plan.device_budget - _fixed_bytes(plan) - sizes.weights - needs.gradients
         stay = options.states == "stay" or (options.states == "auto" and sizes.states <= room // 2)
         if type(optimizer).__name__ not in MOVABLE:
             stay = options.states != "away"
             plan.states_unknown = f"of {class_name(optimizer)}, which is not moved, nor counted"
+        least = sizes.states if stay else min(_window_of(plan.device_budget, 0, 0), sizes.states)
+        moves = is_new or _must_move(plan, sizes, needs, least)
+        if moves:
+            needs = dataclasses.replace(needs, saved=0, layer=0)
+        room = plan.device_budget - _fixed_bytes(plan) - sizes.weights - needs.in_all
         # What was opened before the model was made left room for the least window.
-        window = _window_of(plan.device_budget, 0 if is_new else room - loss_bytes)
+        part = _WINDOW_PART if moves or not needs.saved else _WINDOW_PART_KNOWN
+        window = _window_of(plan.device_budget, 0 if is_new else room, part)
         window = min(window, max(sizes.states, 2 * _MIB))
-        on_device = sizes.states if stay else window
-        _refuse_what_cannot_fit(plan, sizes, kept, on_device)
-        if loss_bytes >= room - on_device:
-            _refuse_whole_loss(plan, loss_bytes, loss_words, room - on_device)
+        # A chunk that is 15 sixteenths full takes all of its memory.
+        in_chunks = sizes.states + sizes.states // 15
+        excess = 0 if stay else max(in_chunks - options.host_bytes, 0)
+        on_device = sizes.states if stay else window + excess
+        _refuse_what_cannot_fit(plan, sizes, needs.gradients, on_device - excess)
+        _refuse_what_host_cannot_take(plan, sizes, needs, on_device, excess)
+        _refuse_whole_loss(plan, sizes, needs, on_device, loss_words)
         if not is_new:
-            plan._scope = _open_scope(plan, _saved_budget(plan, sizes, kept, on_device, stay))
+            taken = 0 if stay else window
+            plan._own_bytes = _allocator_bytes(plan, taken)
+            if moves:
+                plan._scope = _open_scope(
+                    plan, _saved_budget(plan, sizes, needs.gradients, on_device, stay)
+                )
+            else:
+                _limit_pytorch(plan)
             if plan._scope is not None and explain_offload().way == "allocator":
                 _move_into_the_store([*model.parameters(), *model.buffers()])
-        rate = None
         if not stay and sizes.states:
-            rate = link_rate(options.socket, min(_LINK_BYTES, max(window, 4 * _MIB)), _LINK_SECONDS)
-            _move_states(plan, optimizer, sizes, window)
+            link_bytes = min(_LINK_BYTES, max(window, 4 * _MIB))
+            plan.link_rate = link_rate(options.socket, link_bytes, _LINK_SECONDS)
+            _move_states(plan, optimizer, window, excess)
+            plan.transfer_seconds = (sizes.states - excess) / plan.link_rate
     except BaseException:
         plan.close()
         raise
-    if rate is not None:
-        plan.transfer_seconds = sizes.states / rate
-    room -= on_device + loss_bytes
-    plan.parts += _parts(plan, sizes, kept, stay, rate, loss_bytes, loss_words, room)
+    plan.parts += _parts(plan, sizes, needs, stay, excess, loss_words, max(room - on_device, 0))
     plan._count_steps(optimizer)
     if options.report:
         print(plan, file=sys.stderr)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Needs:
+    """Bytes of the device that a step takes besides weights and states. 0: not known."""
+
+    gradients: int
+    loss: int
+    saved: int
+    layer: int
+    """While its backward pass computes it again."""
+    has_gradients_with_loss: bool
+
+    @property
+    def in_all(self) -> int:
+        """At the step's peak: where the loss is computed, or in the last layer that has a
+        gradient."""
+        if self.has_gradients_with_loss:
+            return self.saved + self.gradients + max(self.loss, self.layer)
+        return self.saved + max(self.loss, self.gradients + self.layer)
+
+
+def _needs_of(plan: Plan, model: torch.nn.Module, sizes: Sizes) -> _Needs:
+    options = plan._options
+    in_backward = options.in_backward is True
+    saved, layer = pass_bytes(model, options.tokens) or (0, 0)
+    return _Needs(
+        gradients=2 * sizes.largest if in_backward else sizes.gradients,
+        loss=0 if plan.loss is not None else logits_bytes(model, options.tokens),
+        saved=saved,
+        layer=layer,
+        has_gradients_with_loss=not in_backward,
+    )
+
+
+def _must_move(plan: Plan, sizes: Sizes, needs: _Needs, states: int) -> bool:
+    """Whether what autograd saves may leave the device. `states`: least bytes of them there."""
+    saved = plan._options.saved
+    if saved != "auto":
+        return saved
+    fits = _fixed_bytes(plan) + sizes.weights + states + needs.in_all <= plan.device_budget
+    return not (needs.saved and fits)
+
+
+def _limit_pytorch(plan: Plan) -> None:
+    """Where nothing moves that PyTorch has: its memory ends at the budget, if one was given."""
+    if plan.backend != "cuda" or not plan._options.is_limited:
+        return
+    _, total = torch.cuda.mem_get_info()
+    plan._fraction_before = torch.cuda.get_per_process_memory_fraction()
+    torch.cuda.set_per_process_memory_fraction(min(plan._own_bytes / total, 1.0))
+
+
+def _forget_peak(plan: Plan) -> None:
+    if plan.backend == "cuda" and plan._scope is None:
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _unused_bytes(plan: Plan) -> int:
+    """Of the device's memory that PyTorch may have, what no step has used. 0 where what is saved
+    moves: the store's free memory may lie in pieces, so that a full one lacks room for a block."""
+    if plan.backend != "cuda" or plan._scope is not None:
+        return 0
+    peak = torch.cuda.max_memory_allocated()
+    return max(plan._own_bytes - peak - peak // _PIECES_PART, 0)
 
 
 def _check_device(plan: Plan, model: torch.nn.Module) -> None:
@@ -445,13 +584,31 @@ def _refuse_what_cannot_fit(plan: Plan, sizes: Sizes, kept: int, on_device: int)
         )
 
 
-def _refuse_whole_loss(plan: Plan, loss_bytes: int, words: str, left: int) -> NoReturn:
+def _refuse_what_host_cannot_take(
+    plan: Plan, sizes: Sizes, needs: _Needs, on_device: int, excess: int
+) -> None:
+    needed = _fixed_bytes(plan) + sizes.weights + needs.in_all + on_device
+    if excess and needed >= plan.device_budget:
+        raise OutOfMemory(
+            f"the optimizer's states take {size_text(sizes.states)} of host memory, the daemon "
+            f"gives {size_text(plan._options.host_bytes)}, and the device has no room for the "
+            "rest: a larger host_budget, host_pool.size of the daemon, weights and states in "
+            "bfloat16, or SGD with momentum would do"
+        )
+
+
+def _refuse_whole_loss(plan: Plan, sizes: Sizes, needs: _Needs, on_device: int, words: str) -> None:
+    beside = needs.gradients if needs.has_gradients_with_loss else 0
+    left = plan.device_budget - _fixed_bytes(plan) - sizes.weights - needs.saved - beside
+    left -= on_device
+    if needs.loss == 0 or needs.loss < left:
+        return
     asked = plan._options.tokens or 0
-    more = size_text(plan.device_budget + (loss_bytes - left) + loss_bytes // 8)
+    more = size_text(plan.device_budget + (needs.loss - left) + needs.loss // 8)
     raise OutOfMemory(
-        f"the loss of {asked} tokens takes {size_text(loss_bytes)} whole ({words}), and "
-        f"{size_text(left)} are left for it: {asked * left // loss_bytes // 2} tokens a pass would "
-        f"do, or device_budget={more!r}"
+        f"the loss of {asked} tokens takes {size_text(needs.loss)} whole ({words}), and "
+        f"{size_text(left)} are left for it: {max(asked * left // needs.loss // 2, 0)} tokens a "
+        f"pass would do, or device_budget={more!r}"
     )
 
 
@@ -496,7 +653,8 @@ def _move_into_the_store(tensors: list[torch.Tensor]) -> None:
             torch.cuda.empty_cache()
 
 
-def _move_states(plan: Plan, optimizer: torch.optim.Optimizer, sizes: Sizes, window: int) -> None:
+def _move_states(plan: Plan, optimizer: torch.optim.Optimizer, window: int, excess: int) -> None:
+    """`excess`: bytes of states that host memory has no room for."""
     options = plan._options
     states = getattr(optimizer, "_ravenstore", None)
     if isinstance(states, States) and states.lost is None:
@@ -509,13 +667,6 @@ def _move_states(plan: Plan, optimizer: torch.optim.Optimizer, sizes: Sizes, win
         timeout=options.timeout,
     )
     try:
-        host = store.stats().host_budget
-        if host < sizes.states:
-            raise OutOfMemory(
-                f"the optimizer's states take {size_text(sizes.states)} of host memory, and the "
-                f"daemon gives {size_text(host)}: a larger host_budget, host_pool.size of the "
-                "daemon, weights and states in bfloat16, or SGD with momentum would do"
-            )
         chunk = max(min(_CHUNK_BYTES, window // _CHUNKS), _CHUNK_BYTES_MIN)
         offload_optimizer(
             optimizer,
@@ -526,6 +677,7 @@ def _move_states(plan: Plan, optimizer: torch.optim.Optimizer, sizes: Sizes, win
             master_weights=options.precision.master_weights,
             rounding=options.precision.rounding,
             seed=options.precision.seed,
+            on_device=excess,
         )
     except BaseException:
         store.close()
@@ -535,10 +687,9 @@ def _move_states(plan: Plan, optimizer: torch.optim.Optimizer, sizes: Sizes, win
 def _parts(
     plan: Plan,
     sizes: Sizes,
-    kept: int,
+    needs: _Needs,
     stay: bool,
-    rate: float | None,
-    loss_bytes: int,
+    excess: int,
     loss_words: str,
     room: int,
 ) -> list[Part]:
@@ -554,21 +705,23 @@ def _parts(
         why = "asked for" if options.states == "stay" else "they take at most half of what is left"
         states = Part("optimizer states", sizes.states, "device", why)
     else:
-        assert rate is not None
-        cost = f"{sizes.states / rate:.3f} s of transfers a step, both ways in parallel, at "
-        states = Part("optimizer states", sizes.states, "host", f"{cost}{rate / 1e9:.1f} GB/s each")
+        cost = f"{plan.transfer_seconds:.3f} s of transfers a step, both ways in parallel, at "
+        cost += f"{plan.link_rate / 1e9:.1f} GB/s each"
+        cost += f"; {size_text(excess)} stay on the device" if excess else ""
+        states = Part("optimizer states", sizes.states, "host", cost)
     if plan.loss is not None:
         loss = Part("loss", None, "device, in chunks", loss_words)
     else:
-        loss = Part("loss", loss_bytes or None, "device", f"whole: {loss_words}")
+        loss = Part("loss", needs.loss or None, "device", f"whole: {loss_words}")
     if plan._scope is not None:
         how = explain_offload()
         saved = Part("saved for backward", None, "host as needed", f"{how.way}: {how.why}")
     else:
-        saved = Part("saved for backward", None, "device", "switched off")
+        why = "it fits" if options.saved == "auto" else "switched off"
+        saved = Part("saved for backward", needs.saved or None, "device", why)
     return [
         Part("weights", sizes.weights, "device"),
-        Part("gradients", kept, "device", after),
+        Part("gradients", needs.gradients, "device", after),
         states,
         loss,
         saved,

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/device/fake_medium.h"
+#include "tests/timing/timing.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -16,7 +17,8 @@ std::shared_ptr<device::Device> DeviceWith(const device::HostOptions& options) {
 // A machine may be slower than the link that it paces, never faster.
 TEST(LinksTest, EachDeviceHasTheRatesOfItsOwnLink) {
   const auto links = MeasureLinks(
-      {DeviceWith({.bytes_per_second = 400e6}), DeviceWith({.bytes_per_second = 1200e6})});
+      {DeviceWith({.bytes_per_second = 400e6}), DeviceWith({.bytes_per_second = 1200e6})},
+      kTestPatience);
   ASSERT_EQ(links.size(), 2u);
   for (const double rate : {links[0].up_bytes_per_second, links[0].down_bytes_per_second}) {
     EXPECT_GT(rate, 0);
@@ -31,7 +33,8 @@ TEST(LinksTest, EachDeviceHasTheRatesOfItsOwnLink) {
 TEST(LinksTest, WhereMeasuringFailsRatesAreAssumedAndTheNextDeviceIsMeasured) {
   device::HostOptions broken;
   broken.fail_copy = [](uint64_t) { return true; };
-  const auto links = MeasureLinks({DeviceWith(broken), DeviceWith({.bytes_per_second = 1200e6})});
+  const auto links =
+      MeasureLinks({DeviceWith(broken), DeviceWith({.bytes_per_second = 1200e6})}, kTestPatience);
   ASSERT_EQ(links.size(), 2u);
   EXPECT_EQ(links[0].up_bytes_per_second, core::LinkModel{}.up_bytes_per_second);
   EXPECT_EQ(links[0].down_bytes_per_second, core::LinkModel{}.down_bytes_per_second);

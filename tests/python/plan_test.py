@@ -9,6 +9,7 @@ import socket as socket_module
 import subprocess
 import sys
 import tempfile
+import unittest.mock
 
 import harness
 import ravenstore
@@ -181,9 +182,58 @@ class DecisionTest(harness.StoreCase):
             model = model_of()
             self.prepare(model, adamw(model), **options)
 
-    def test_host_memory_that_is_too_small_is_refused(self):
-        words = r"states take 8\.0 MiB of host memory, and the daemon gives 4\.0 MiB"
-        self.refused(words, device_budget="16MiB", host_budget="4MiB")
+    def test_what_host_memory_cannot_take_stays_on_the_device_or_is_refused(self):
+        words = r"states take 8\.0 MiB of host memory, the daemon gives 4\.0 MiB, and the device"
+        self.refused(words, device_budget="13MiB", host_budget="4MiB", states="away")
+        model = model_of()
+        optimizer = adamw(model)
+        plan = self.prepare(
+            model, optimizer, device_budget="24MiB", host_budget="4MiB", states="away"
+        )
+        self.assertRegex(self.part(plan, "optimizer states").note, r"4\.5 MiB stay on the device")
+        model(torch.ones(4, 512)).sum().backward()
+        optimizer.step()
+        states = optimizer._ravenstore
+        self.assertGreater(states.bytes_on_device(), 4 * MIB)
+        self.assertLessEqual(states.bytes_in_store(), 4 * MIB)
+
+    def test_what_no_step_uses_is_filled_with_states(self):
+        for tokens, kept in ((None, 3), (64, 3.6)):
+            model = model_of()
+            optimizer = adamw(model)
+            plan = self.prepare(
+                model, optimizer, device_budget="24MiB", states="away", tokens=tokens
+            )
+            before = plan.transfer_seconds
+            with unittest.mock.patch("ravenstore.plan._unused_bytes", return_value=4 * MIB):
+                for step in range(3):
+                    self.assertEqual(optimizer._ravenstore.bytes_on_device() > 0, step == 2)
+                    model(torch.ones(4, 512)).sum().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+            on_device = optimizer._ravenstore.bytes_on_device()
+            self.assertAlmostEqual(on_device / MIB, kept, delta=0.26)
+            self.assertIn(f"stay on the device: {on_device / MIB:.1f} MiB", plan.explain())
+            self.assertLess(plan.transfer_seconds, 0.7 * before)
+
+    def test_what_autograd_saves_moves_unless_it_is_known_to_fit(self):
+        shape = {"num_hidden_layers": 4, "hidden_size": 512, "intermediate_size": 512}
+        for tokens, more, where in (
+            (None, {}, "host as needed"),
+            (64, {}, "device"),
+            (64, {"num_experts": 8}, "host as needed"),
+            (4096, {}, "host as needed"),
+        ):
+            model = model_of()
+            model.config = type("Config", (), {**shape, **more})()
+            model.is_gradient_checkpointing = True
+            plan = self.prepare(
+                model, adamw(model), device_budget="32MiB", tokens=tokens, saved="auto"
+            )
+            self.assertEqual(self.part(plan, "saved for backward").where, where, (tokens, more))
+            if where == "device":
+                self.assertEqual(self.part(plan, "saved for backward").bytes, 4 * 512 * 64 * 4)
+            plan.close()
 
     def test_a_whole_loss_that_does_not_fit_is_refused_with_tokens_that_do(self):
         model = model_of()
