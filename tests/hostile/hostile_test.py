@@ -157,6 +157,13 @@ class HostileTest(unittest.TestCase):
                 self.serves(daemon)
             self.ends(daemon)
 
+    def test_at_the_limit_of_threads_the_first_copies_are_served(self):
+        with hostile.Daemon(self.stage) as daemon:
+            usual = daemon.idle_threads()
+        with hostile.Daemon(self.stage, bounds=[f"--nproc={usual}"]) as daemon:
+            self.serves(daemon, seconds=0.5, least=1)
+            self.ends(daemon)
+
     def test_the_memory_that_pending_creates_took_comes_back(self):
         attack = dataclasses.replace(hostile.ATTACKS["pending_creates"], count=30000)
         with hostile.Daemon(self.stage) as daemon:
