@@ -380,7 +380,6 @@ core::Result<proto::JobExplained> LegacyLedger::Explain(std::optional<uid_t> aud
   FillJob(job, rows, answer.mutable_job());
   if (!job.elastic) return answer;
   for (size_t row = query.cursor(); row < rows.size(); ++row) {
-    if (!rows[row].device) continue;
     auto device = ReadElasticRow(job.elastic.get(), row, now);
     if (!device) continue;
     *answer.mutable_elastic() = std::move(*device);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -192,7 +193,12 @@ class HostDevice : public Device {
   }
   Result<std::unique_ptr<Channel>> Open(Kind copies, std::shared_ptr<HostLink> link) {
     RAVEN_RETURN_IF_ERROR(faults_->Pass({Kind::kOpen, ordinal_}));
-    return OpenHostChannel(info_.uuid, {copies, ordinal_}, std::move(link), faults_);
+    try {
+      return OpenHostChannel(info_.uuid, {copies, ordinal_}, std::move(link), faults_);
+    } catch (const std::system_error& error) {
+      return core::Error{core::ErrorCode::kSystem,
+                         info_.uuid + ": a thread for copies: " + error.what()};
+    }
   }
 
   core::Error InjectedFault(const char* what) const {

@@ -1,5 +1,6 @@
 #include "device/host_stream.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #include <chrono>
@@ -117,6 +118,10 @@ class EveryStream : public Stream {
 }  // namespace
 
 HostStream::HostStream() {
+  worker_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "raven-stream");
+    Work();
+  });
   std::lock_guard lock(TheRegistry().mutex);
   TheRegistry().streams.insert(this);
 }
@@ -133,14 +138,13 @@ HostStream::~HostStream() {
     closing_ = true;
     arrived_.notify_one();
   }
-  if (worker_.joinable()) worker_.join();
+  worker_.join();
 }
 
 void HostStream::Run(std::function<void()> work) {
   std::lock_guard lock(mutex_);
   queue_.push_back(std::move(work));
   ++enqueued_;
-  if (!worker_.joinable()) worker_ = std::thread([this] { Work(); });
   // A busy worker looks at the queue again before it sleeps.
   if (idle_) arrived_.notify_one();
 }

@@ -15,13 +15,15 @@
 
 namespace ravenstore::device {
 
-// A queue of work and the thread that does it, started by the first Run. A StreamHandle of the host
-// backend points to one of these.
+// A queue of work and the thread that does it. The thread is there from the beginning: a Run that
+// began it would fail where the system has no more threads, and a load would leave it behind.
+// A StreamHandle of the host backend points to one of these.
 // Owns: the thread. Destroying it waits for the queue, so a stream that is held in a Wait may be
 //   destroyed only once something else will store the awaited value.
 // Threads: any.
 class HostStream {
  public:
+  // Throws std::system_error when the system gives no thread.
   HostStream();
   ~HostStream();
   HostStream(const HostStream&) = delete;
@@ -47,7 +49,7 @@ class HostStream {
   uint64_t done_ = 0;                        // guarded by mutex_
   bool idle_ = false;                        // the worker sleeps; guarded by mutex_
   bool closing_ = false;                     // guarded by mutex_
-  std::thread worker_;                       // guarded by mutex_ until closing_
+  std::thread worker_;
   std::atomic<bool> capturing_{false};
 };
 

@@ -330,6 +330,22 @@ TEST(LegacyLedgerTest, AJobIsExplainedToItsUserByWhatItHoldsAndWhatItsEnginesSho
   EXPECT_FALSE(ledger.Explain(std::nullopt, query, core::Tick{}).ok());
 }
 
+// The daemon may have other devices than the job, or simulated ones.
+TEST(LegacyLedgerTest, AnEngineOnADeviceThatIsNotTheDaemonsIsShown) {
+  LegacyLedger ledger(Bytes{0}, kDevices);
+  Page page;
+  page.Row(0, "GPU-8").used = 5;
+  page.Row(1, "GPU-9").used = 6;
+  ASSERT_TRUE(Add(ledger, 1, page, 7, "elastic").ok());
+  ASSERT_TRUE(ledger.SetElasticPage(1, ElasticPage(300)));
+  proto::ExplainJob query;
+  query.set_client(101);
+  const auto explained = ledger.Explain(7, query, core::Tick{});
+  ASSERT_TRUE(explained.ok());
+  EXPECT_EQ(explained->elastic().uuid(), "GPU-9");
+  EXPECT_EQ(explained->elastic().live(), 300u);
+}
+
 TEST(LegacyLedgerTest, ARunIsLoweredInAllItsProcessesAndNeverRaised) {
   LegacyLedger ledger(Bytes{0}, kDevices);
   const auto add = [&](uint64_t key, pid_t pid, uint32_t run, uid_t uid) {

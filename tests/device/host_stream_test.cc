@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -20,6 +22,18 @@ TEST(HostStreamTest, WorkIsDoneInOrderOnAnotherThread) {
   ASSERT_EQ(done.size(), 1000u);
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(done[static_cast<size_t>(i)], i);
   EXPECT_NE(worker, std::this_thread::get_id());
+}
+
+TEST(HostStreamTest, ItsThreadIsThereFromTheBeginning) {
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  };
+  const auto without = threads();
+  HostStream stream;
+  EXPECT_EQ(threads(), without + 1);
+  stream.Run([] {});
+  stream.Synchronize();
+  EXPECT_EQ(threads(), without + 1);
 }
 
 TEST(HostStreamTest, TheEndOfItWaitsForTheQueue) {

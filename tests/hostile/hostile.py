@@ -40,6 +40,7 @@ step = "256MiB"
 total = "256MiB"
 """
 PATIENCE = 20
+CLOSERS_IDLE = 1  # seconds, as in daemon/closers.cc
 LENT_MEMORY = "/memfd:ravenstore (deleted)"  # as /proc shows a device's memory, and a pool's
 NOTHING = (0, 0, 0)
 
@@ -333,6 +334,22 @@ class Daemon:
 
     def threads(self):
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    def thread_names(self):
+        names = []
+        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                names.append((task / "comm").read_text().strip())
+        return sorted(names)
+
+    def idle_threads(self):
+        """The fewest that it has within a time in which those that close what was sent end."""
+        fewest = self.threads()
+        end = time.monotonic() + CLOSERS_IDLE * 2
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            fewest = min(fewest, self.threads())
+        return fewest
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Every message of the protocol has an attack in the suite; and one attack of it, for each run."""
+"""Every message of the protocol has an attack in the suite; and two of its tests, for each run."""
 
 import pathlib
 import sys
@@ -22,7 +22,8 @@ class ProtocolTest(unittest.TestCase):
 
 def load_tests(loader, *_):
     suite = loader.loadTestsFromTestCase(ProtocolTest)
-    suite.addTest(hostile_test.HostileTest("test_others_are_served_under_job_queries_8"))
+    for name in ("others_are_served_under_job_queries_8", "a_load_leaves_no_thread"):
+        suite.addTest(hostile_test.HostileTest("test_" + name))
     return suite
 
 

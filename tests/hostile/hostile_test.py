@@ -46,6 +46,11 @@ class HostileTest(unittest.TestCase):
         cls.stage = hostile.Stage(ROOT)
         cls.addClassCleanup(cls.stage.__exit__)
 
+    def has_no_more_than(self, daemon, threads):
+        """Those that close what users sent come with the load, and go after it."""
+        few = hostile.eventually(lambda: daemon.threads() <= threads)
+        self.assertTrue(few, f"{threads} before; now {daemon.thread_names()}")
+
     def ends(self, daemon):
         took = daemon.end()
         self.assertIsNotNone(took, "the daemon does not end")
@@ -152,6 +157,13 @@ class HostileTest(unittest.TestCase):
                 self.serves(daemon)
             self.ends(daemon)
 
+    def test_at_the_limit_of_threads_the_first_copies_are_served(self):
+        with hostile.Daemon(self.stage) as daemon:
+            usual = daemon.idle_threads()
+        with hostile.Daemon(self.stage, bounds=[f"--nproc={usual}"]) as daemon:
+            self.serves(daemon, seconds=0.5, least=1)
+            self.ends(daemon)
+
     def test_the_memory_that_pending_creates_took_comes_back(self):
         attack = dataclasses.replace(hostile.ATTACKS["pending_creates"], count=30000)
         with hostile.Daemon(self.stage) as daemon:
@@ -167,15 +179,20 @@ class HostileTest(unittest.TestCase):
 
     def test_nothing_piles_up_from_soak_to_soak(self):
         with hostile.Daemon(self.stage) as daemon:
-            threads = daemon.threads()
+            threads = daemon.idle_threads()
             left = []
             for _ in range(SOAKS):
                 hostile.soak(daemon, SOAK_CLIENTS, SOAK_SECONDS)
                 left.append(hostile.trimmed(daemon, left[-1] + RESIDUE_MAX if left else 0))
             self.assertLessEqual(left[1] - left[0], RESIDUE_MAX, left)
-            # Those that close what users sent come with the load, and go after it.
-            self.assertTrue(hostile.eventually(lambda: daemon.threads() <= threads))
+            self.has_no_more_than(daemon, threads)
             self.ends(daemon)
+
+    def test_a_load_leaves_no_thread(self):
+        with hostile.Daemon(self.stage) as daemon:
+            threads = daemon.idle_threads()
+            hostile.soak(daemon, 8, 1)
+            self.has_no_more_than(daemon, threads)
 
 
 def _survival(attack):
