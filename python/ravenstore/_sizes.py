@@ -73,7 +73,9 @@ def pass_bytes(model: torch.nn.Module, tokens: int | None) -> tuple[int, int] | 
     config = getattr(model, "config", None)
     names = ("num_hidden_layers", "hidden_size", "intermediate_size")
     layers, width, inner = (getattr(config, name, None) for name in names)
-    if not tokens or not getattr(model, "is_gradient_checkpointing", False):
+    # transformers 5 has it under another name, and warns of the first.
+    new_name, name = "is_activation_checkpointing", "is_gradient_checkpointing"
+    if not tokens or not getattr(model, new_name if hasattr(model, new_name) else name, False):
         return None
     if not (isinstance(layers, int) and isinstance(width, int) and isinstance(inner, int)):
         return None

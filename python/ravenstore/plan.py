@@ -221,12 +221,9 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    socket: str
     host_budget: int
-    host_bytes: int
-    """What the daemon gives."""
-    is_limited: bool
-    """Whether a device_budget was given."""
+    device_budget: int | None
+    """None: what is free."""
     in_backward: bool | Literal["auto"]
     loss_chunks: bool
     states: Literal["auto", "away", "stay"]
@@ -234,8 +231,12 @@ class _Options:
     tokens: int | None
     report: bool
     timeout: Duration
-    is_private: bool
     precision: Precision
+    # Of the daemon, once there is one:
+    socket: str = ""
+    is_private: bool = False
+    host_bytes: int = 0
+    """What it gives."""
 
 
 def prepare(
@@ -286,19 +287,10 @@ def prepare(
     """
     precision = Precision(float32_states or master_weights, master_weights, rounding, seed)
     _check_arguments(model, optimizer, states, saved, in_backward, precision)
-    host = bytes_of(host_budget) if host_budget is not None else 0
-    total = None if device_budget == "auto" else bytes_of(device_budget)
-    path, daemon, own = _daemon(socket, host, total, model, optimizer, precision, timeout)
     where: Literal["auto", "away", "stay"] = "away" if precision.float32_states else states
-    with Store.connect(socket=path, name="prepare", host_budget=host, timeout=timeout) as store:
-        backend = store.backend
-        may_have = store.stats().device_budget
-        host_bytes = store.stats().host_budget
     options = _Options(
-        socket=path,
-        host_budget=host,
-        host_bytes=host_bytes,
-        is_limited=total is not None,
+        host_budget=bytes_of(host_budget) if host_budget is not None else 0,
+        device_budget=None if device_budget == "auto" else bytes_of(device_budget),
         in_backward=in_backward,
         loss_chunks=loss_chunks,
         states=where,
@@ -306,19 +298,44 @@ def prepare(
         tokens=tokens,
         report=report,
         timeout=timeout,
-        is_private=own,
         precision=precision,
     )
-    free = _free_bytes() if backend == "cuda" else may_have
-    budget = free if total is None else total
-    plan = Plan(budget, backend, daemon, options)
-    if model is None or optimizer is None:
-        plan._own_bytes = _allocator_bytes(plan, _window_of(budget, 0, 0))
-        if saved:
-            plan._scope = _open_scope(plan, plan._own_bytes)
-        return plan
-    _take(plan, model, optimizer, is_new=False)
+    plan = _attached(options, socket, model, optimizer)
+    if model is not None and optimizer is not None:
+        _take(plan, model, optimizer, is_new=False)
+    elif saved:
+        # The model comes later.
+        plan._own_bytes = _allocator_bytes(plan, _window_of(plan.device_budget, 0, 0))
+        plan._scope = _open_scope(plan, plan._own_bytes)
     return plan
+
+
+def _attached(
+    options: _Options,
+    socket: str | os.PathLike[str] | None,
+    model: torch.nn.Module | None,
+    optimizer: torch.optim.Optimizer | None,
+) -> Plan:
+    """A plan that has a daemon and a budget, and nothing decided."""
+    path, daemon, own = _daemon(
+        socket,
+        options.host_budget,
+        options.device_budget,
+        model,
+        optimizer,
+        options.precision,
+        options.timeout,
+    )
+    with Store.connect(
+        socket=path, name="prepare", host_budget=options.host_budget, timeout=options.timeout
+    ) as store:
+        backend, stats = store.backend, store.stats()
+    free = _free_bytes() if backend == "cuda" else stats.device_budget
+    budget = free if options.device_budget is None else options.device_budget
+    options = dataclasses.replace(
+        options, socket=path, is_private=own, host_bytes=stats.host_budget
+    )
+    return Plan(budget, backend, daemon, options)
 
 
 def _check_arguments(
@@ -530,7 +547,7 @@ def _must_move(plan: Plan, sizes: Sizes, needs: _Needs, states: int) -> bool:
 
 def _limit_pytorch(plan: Plan) -> None:
     """Where nothing moves that PyTorch has: its memory ends at the budget, if one was given."""
-    if plan.backend != "cuda" or not plan._options.is_limited:
+    if plan.backend != "cuda" or plan._options.device_budget is None:
         return
     _, total = torch.cuda.mem_get_info()
     plan._fraction_before = torch.cuda.get_per_process_memory_fraction()
