@@ -135,13 +135,15 @@ int Serve(int argc, char** argv, pid_t parent, Signals* signals) {
   if (!config.ok()) return Fail(kExitConfig, config.error());
   spdlog::set_level(spdlog::level::from_str(config->log_level));
 
-  auto server = Server::Create(*config);
+  // From the first answer on, a signal asks for an orderly end.
+  auto server = Server::Create(*config, [signals, &config] {
+    signals->SetDrain(config->drain);
+    signals->Serve();
+  });
   if (!server.ok()) {
     const bool bad_config = server.error().code == ravenstore::core::ErrorCode::kInvalidArgument;
     return Fail(bad_config ? kExitConfig : kExitUnavailable, server.error());
   }
-  signals->SetDrain(config->drain);
-  signals->Serve();
   ravenstore::daemon::NotifyServiceManager("READY=1");
   int signal = 0;
   while ((signal = signals->Next()) == SIGHUP) {

@@ -139,22 +139,25 @@ LoopOptions LoopOptionsOf(const Config& config) {
   return options;
 }
 
-core::Result<std::unique_ptr<Server>> Server::Create(const Config& config) {
+core::Result<std::unique_ptr<Server>> Server::Create(const Config& config,
+                                                     const std::function<void()>& before_serving) {
   RAVEN_RETURN_IF_ERROR(CheckConfig(config));
   RAVEN_ASSIGN_OR_RETURN(auto all, device::OpenDevices(config.backend, HostOptionsOf(config)));
   RAVEN_ASSIGN_OR_RETURN(auto chosen, Choose(std::move(all), config.uuids));
-  return Create(config, std::move(chosen));
+  return Create(config, std::move(chosen), {}, before_serving);
 }
 
 core::Result<std::unique_ptr<Server>> Server::Create(const Config& config, device::Devices devices,
-                                                     RemoteMemory remote) {
+                                                     RemoteMemory remote,
+                                                     const std::function<void()>& before_serving) {
   RAVEN_RETURN_IF_ERROR(CheckConfig(config));
   std::unique_ptr<Server> server(new Server(config));
-  RAVEN_RETURN_IF_ERROR(server->Init(std::move(devices), std::move(remote)));
+  RAVEN_RETURN_IF_ERROR(server->Init(std::move(devices), std::move(remote), before_serving));
   return server;
 }
 
-core::Status Server::Init(device::Devices devices, RemoteMemory remote) {
+core::Status Server::Init(device::Devices devices, RemoteMemory remote,
+                          const std::function<void()>& before_serving) {
   RaiseDescriptorLimit();
   devices_ = std::move(devices);
   backend_ = devices_.front()->info().uuid.starts_with("HOST-") ? "host" : "cuda";
@@ -203,6 +206,7 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote) {
   RAVEN_ASSIGN_OR_RETURN(loop_, Loop::Create(options, devices_, workers_.get(), MakeOutbox(),
                                              std::move(others.memory)));
   RAVEN_ASSIGN_OR_RETURN(control_, Control::Create(control, devices_, loop_.get(), workers_.get()));
+  before_serving();
   loop_thread_ = Supervise("raven-loop", ending_, [this] { loop_->Run(); });
   control_thread_ = Supervise("raven-control", ending_, [this] { control_->Run(); });
   StartWatch();

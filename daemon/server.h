@@ -33,12 +33,15 @@ LoopOptions LoopOptionsOf(const Config& config);
 class Server {
  public:
   // Opens the devices and the socket and starts every thread: from here on clients are served.
+  // Calls `before_serving` once nothing can fail any more and before anybody is answered.
   // Errors: kInvalidArgument (the configuration), kUnavailable (no such device, or a daemon at the
   // socket).
-  static core::Result<std::unique_ptr<Server>> Create(const Config& config);
+  static core::Result<std::unique_ptr<Server>> Create(
+      const Config& config, const std::function<void()>& before_serving = [] {});
   // The same over these devices, whatever is configured of them, and over what other nodes lend.
-  static core::Result<std::unique_ptr<Server>> Create(const Config& config, device::Devices devices,
-                                                      RemoteMemory remote = {});
+  static core::Result<std::unique_ptr<Server>> Create(
+      const Config& config, device::Devices devices, RemoteMemory remote = {},
+      const std::function<void()>& before_serving = [] {});
   // As End.
   ~Server();
 
@@ -62,7 +65,8 @@ class Server {
 
  private:
   explicit Server(Config config) : config_(std::move(config)) {}
-  core::Status Init(device::Devices devices, RemoteMemory remote);
+  core::Status Init(device::Devices devices, RemoteMemory remote,
+                    const std::function<void()>& before_serving);
   // This node of a cluster; and what others lend to it.
   core::Result<RemoteMemory> MakeCluster();
   // Where there is one, once the loop runs.

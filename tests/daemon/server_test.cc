@@ -8,6 +8,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/check.h"
@@ -255,6 +256,24 @@ TEST_F(ServerTest, LimitsReadAgainHoldForUsersWhoseLimitsNobodyChanged) {
   EXPECT_EQ(BudgetsOf(answer).device, MiB(32));
   EXPECT_EQ(BudgetsOf(answer).host, MiB(50));
   EXPECT_EQ(answer.welcome().restart_timeout_ms(), 7000u);
+}
+
+// A signal that came in between ended the daemon at once, with clients' tensors, and status 0.
+TEST_F(ServerTest, NobodyIsAnsweredBeforeItHasSaidThatItServes) {
+  std::optional<ipc::UniqueFd> early;
+  const auto server = Server::Create(config_, [&] {
+    auto socket = ipc::Connect(config_.socket_path, ipc::Now() + seconds(20));
+    ASSERT_TRUE(socket.ok()) << "the socket is there";
+    proto::ClientPacket hello;
+    hello.set_request(1);
+    hello.mutable_hello()->set_protocol_version(proto::kProtocolVersion);
+    ASSERT_TRUE(ipc::Send(socket->get(), hello.SerializeAsString()).ok());
+    EXPECT_FALSE(ipc::WaitReadable(socket->get(), ipc::Now() + milliseconds(200)).ok());
+    early = std::move(*socket);
+  });
+  ASSERT_TRUE(server.ok());
+  ASSERT_TRUE(early.has_value());
+  EXPECT_TRUE(Next(early->get()).has_welcome());
 }
 
 TEST_F(ServerTest, AReserveAboveADeviceIsRefusedWithBothNumbers) {
