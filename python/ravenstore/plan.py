@@ -270,7 +270,8 @@ def prepare(
         driver's count, or "auto": what is free.
     host_budget: bytes of host memory at most. By default what the daemon says; of a private one
         most of what is free.
-    in_backward: as offload_optimizer's.
+    in_backward: as offload_optimizer's. With "auto" PyTorch's peak statistics of the device are
+        reset after the first step, if later ones keep no gradients.
     loss_chunks: compute a causal language model's loss in chunks, see chunk_loss().
     states: where the optimizer's states live: "away", "stay", or by size.
     saved: let what autograd saves in this thread leave the device as needed, until Plan.close().
