@@ -74,8 +74,8 @@ class Runs:
         except subprocess.TimeoutExpired:
             return {"failed": "it did not end within the time that was left"}
         self.codes.append(done.returncode)
-        told = [f"# {' '.join(words)}", done.stderr[-3000:], done.stdout[-2000:]]
-        print(*told, sep="\n", file=sys.stderr, flush=True)
+        log = [f"# {' '.join(words)}", done.stderr[-3000:], done.stdout[-2000:]]
+        print(*log, sep="\n", file=sys.stderr, flush=True)
         if done.returncode != 0:
             return {"failed": (done.stderr.strip().splitlines() or ["no word"])[-1][:300]}
         return json.loads(done.stdout.splitlines()[-1])
@@ -167,7 +167,7 @@ def clipped_and_accumulated(runs, machine):
 
 
 def bounded(name, *words):
-    """The figure of a model that does not fit plainly: over the bound."""
+    """Measures the step over its bound, for a model whose plain training does not fit."""
 
     def measure(runs, machine):
         sgd = [word for word in words if word != "--float32-states"]
@@ -255,7 +255,7 @@ def main():
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cpu")
     parser.add_argument("--gpu-name", default="a GPU")
     parser.add_argument("--seconds", type=float, default=3600, help="for all runs together")
-    parser.add_argument("--only", help="of a GPU's figures these, comma-separated, in that order")
+    parser.add_argument("--only", help="these GPU figures, comma-separated, in this order")
     options = parser.parse_args()
     runs = Runs(options.seconds)
     if options.device == "cuda":

@@ -123,8 +123,8 @@ class LegacyLedger {
   // The page on which the job's engines show themselves. False: it has one, and keeps that.
   // REQUIRES: Has(key), IsElasticPage(page).
   bool SetElasticPage(uint64_t key, ipc::UniqueFd page);
-  // The job's memory, and the first of its engines from row `cursor` on. It is only shown, so the
-  // device may be one that is not the daemon's.
+  // The job's memory, and the first of its engines from row `cursor` on, for display only. The
+  // engine's device need not be the daemon's.
   // Errors: kNotFound: there is no such job of `audience` (nullopt: all).
   core::Result<proto::JobExplained> Explain(std::optional<uid_t> audience,
                                             const proto::ExplainJob& query, core::Tick now) const;

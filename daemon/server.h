@@ -33,7 +33,7 @@ LoopOptions LoopOptionsOf(const Config& config);
 class Server {
  public:
   // Opens the devices and the socket and starts every thread: from here on clients are served.
-  // Calls `before_serving` once nothing can fail any more and before anybody is answered.
+  // Calls `before_serving` after the last error that it can return, before any client is answered.
   // Errors: kInvalidArgument (the configuration), kUnavailable (no such device, or a daemon at the
   // socket).
   static core::Result<std::unique_ptr<Server>> Create(

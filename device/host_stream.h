@@ -15,9 +15,8 @@
 
 namespace ravenstore::device {
 
-// A queue of work and the thread that does it. The thread is there from the beginning: a Run that
-// began it would fail where the system has no more threads, and a load would leave it behind.
-// A StreamHandle of the host backend points to one of these.
+// A queue of work and the thread that does it. The constructor starts the thread, so that no later
+// Run can fail at the limit of threads. A StreamHandle of the host backend points to one of these.
 // Owns: the thread. Destroying it waits for the queue, so a stream that is held in a Wait may be
 //   destroyed only once something else will store the awaited value.
 // Threads: any.

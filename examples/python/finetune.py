@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 
-# Before PyTorch starts: its memory lies in pieces otherwise, up to a fifth of it.
+# Read when PyTorch starts. Without it up to a fifth of PyTorch's memory is lost to fragmentation.
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 import common
@@ -105,8 +105,8 @@ def make_model(options, transformers):
 
 
 def update_in_backward(learned):
-    """SGD without momentum as soon as a gradient is there, which is dropped then: nothing is kept
-    and nothing moves, so that no way of training takes less time."""
+    """SGD without momentum, in the backward pass, which frees each gradient after its update. It
+    keeps and moves nothing, so its time is a lower bound."""
 
     @torch.no_grad()
     def update(p):
@@ -195,8 +195,8 @@ def save(optimizer, path):
 
 
 def summary(model, options, loss_by, losses, seconds):
-    """The figures that every way of training has. `tflops`: of the model alone, without what is
-    computed again, in 10^12 operations a second."""
+    """The figures that every way of training has. `tflops`: the model's operations in 10^12 a
+    second, without recomputation."""
     median = statistics.median(seconds[len(seconds) // 2 :])
     operations = 6 * sum(p.numel() for p in model.parameters()) * options.tokens
     made = {
@@ -220,7 +220,7 @@ def checksum(model):
     total = 0
     for p in model.parameters():
         kind = torch.int16 if p.itemsize == 2 else torch.int32
-        # In runs: a run needs 16 times its memory.
+        # In runs of 4M elements: the products of a run need up to 16 times its memory.
         for run in p.detach().view(kind).flatten().split(1 << 22):
             places = torch.arange(len(run), device=p.device) % 8191 + 1
             total = (total * 31 + int((run.to(torch.int64) * places).sum())) & ((1 << 64) - 1)

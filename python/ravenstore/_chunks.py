@@ -2,9 +2,8 @@
 
 A chunk is one tensor of the store, or one of PyTorch's that stays on the device. It holds the
 states of some pieces; a piece is a parameter, or a run of the elements of one whose states are
-larger than a chunk. Every state keeps its type, and
-its distance from the chunk's begin is a multiple of 512 bytes, as in PyTorch's own memory, so that
-the same kernels run on it.
+larger than a chunk. Every state keeps its type, and its distance from the chunk's begin is a
+multiple of 512 bytes, as in PyTorch's own memory, so that the same kernels run on it.
 """
 
 from __future__ import annotations
@@ -166,7 +165,7 @@ def cut_into_pieces(
 
 
 class _OnDevice:
-    """Memory of PyTorch's that stands in for a tensor of the store, and does not move."""
+    """PyTorch memory with the methods of a store tensor's handle. It never moves."""
 
     def __init__(self, base: torch.Tensor) -> None:
         self._base = base
@@ -214,8 +213,8 @@ class Chunk:
         return 0 if self._home is None else self._home.size
 
     def stay(self) -> None:
-        """Moves a closed chunk to the device for good. Errors: torch.OutOfMemoryError, which leaves
-        it as it was; those of Tensor.get."""
+        """Keeps a closed chunk on the device from now on. Errors: torch.OutOfMemoryError, and the
+        chunk is unchanged; those of Tensor.get."""
         if self.stays or self._home is None:
             return
         with self.read() as base:

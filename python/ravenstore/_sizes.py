@@ -67,19 +67,19 @@ def logits_bytes(model: torch.nn.Module, tokens: int | None) -> int:
     return 12 * words * tokens if isinstance(words, int) and tokens else 0
 
 
-def pass_bytes(model: torch.nn.Module, tokens: int | None) -> tuple[int, int] | None:
-    """Of a model of transformers that checkpoints its layers: what a pass saves, their inputs, and
-    what one layer takes while its backward pass computes it again. None where that is not known."""
+def pass_bytes(model: torch.nn.Module, tokens: int | None) -> tuple[int, int]:
+    """Of a transformers model that checkpoints its layers: bytes that a pass saves, the layers'
+    inputs, and bytes of one layer whose backward pass recomputes it. (0, 0) if unknown."""
     config = getattr(model, "config", None)
     names = ("num_hidden_layers", "hidden_size", "intermediate_size")
     layers, width, inner = (getattr(config, name, None) for name in names)
-    # transformers 5 has it under another name, and warns of the first.
+    # transformers 5 renamed the property, and warns of the old name.
     new_name, name = "is_activation_checkpointing", "is_gradient_checkpointing"
     if not tokens or not getattr(model, new_name if hasattr(model, new_name) else name, False):
-        return None
+        return 0, 0
     if not (isinstance(layers, int) and isinstance(width, int) and isinstance(inner, int)):
-        return None
+        return 0, 0
     if any(getattr(config, name, None) for name in ("num_experts", "num_local_experts")):
-        return None
+        return 0, 0
     per_token = max(p.itemsize for p in model.parameters() if p.is_floating_point()) * tokens
     return layers * width * per_token, (16 * width + 5 * inner) * per_token

@@ -69,7 +69,8 @@ class States:
         part_that_stays: float,
     ) -> None:
         self._may_cut = may_cut
-        # Of the states' bytes, and how many the chunks that were made so far are short of it.
+        # The part of all chunks that stays on the device, and by how many chunks those made so far
+        # are below it.
         self._part_that_stays = part_that_stays
         self._short_of_part = 0.0
         self.in_backward = in_backward is True
@@ -296,8 +297,8 @@ class States:
                 chunk.set_order(LAST)
 
     def keep_on_device(self, count: int) -> int:
-        """Between steps: from now on at most `count` bytes of states more stay on the device,
-        spread evenly over the chunks. Gives how many. Less where memory ends."""
+        """Between steps: keeps up to `count` more bytes of states on the device from now on, spread
+        evenly over the chunks. Stops when PyTorch runs out of memory. Returns the bytes kept."""
         moving = [chunk for chunk in self._chunks if chunk.size and not chunk.stays]
         total = sum(chunk.size for chunk in moving)
         passed = kept = 0
@@ -313,11 +314,11 @@ class States:
         return kept
 
     def bytes_on_device(self) -> int:
-        """Of states that stay there."""
+        """Bytes of states that stay on the device."""
         return sum(chunk.size for chunk in self._chunks if chunk.stays)
 
     def bytes_in_store(self) -> int:
-        """Of states that move."""
+        """Bytes of states that move."""
         return sum(chunk.size for chunk in self._chunks if not chunk.stays)
 
     # -- Cutting

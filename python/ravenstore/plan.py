@@ -23,7 +23,7 @@ import sys
 import time
 import weakref
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 
@@ -54,24 +54,23 @@ _SMALL_BYTES = 256 * _MIB
 # the memory that is left. Too low: the link idles. Too high: a step has no room for its tensors.
 # 8B on an H100 with a link of 30 GB/s: 1.72 s a step with 1 GiB, 1.13 with 3 (plain: 1.02).
 _WINDOW_PART = 0.4
-# Of the memory that no step has used, what is filled with states. The rest is for batches that are
-# larger than the first.
-_FILLED_PART = 0.75
-_FILLED_PART_KNOWN = 0.9  # where the caller said how many tokens a pass has at most
-# And at least one in so many bytes of states: less gains too little for what it may take.
-_FILLED_LEAST = 32
-# Of PyTorch's memory, one byte in so many lies in pieces that no block fits into.
-_PIECES_PART = 16
-_STEPS_BEFORE_FILLING = 2
-# Where all that a step takes is known.
-_WINDOW_PART_KNOWN = 0.8
+_WINDOW_PART_KNOWN = 0.8  # if the memory of a whole step is known
 _WINDOW_BYTES_MAX = 4 * _GIB
 _CHUNKS = 16
 _CHUNK_BYTES = 64 * _MIB
 _CHUNK_BYTES_MIN = 64 << 10
 _LINK_BYTES = 256 * _MIB
 _LINK_SECONDS = 0.2
-# Steps whose times explain() gives the median of.
+# After this number of steps, this part of the device memory that no step used is filled with
+# states. Too low: more states move than must. Too high: a larger batch runs out of memory.
+_STEPS_BEFORE_FILLING = 2
+_FILLED_PART = 0.75
+_FILLED_PART_KNOWN = 0.9  # if the caller gave the largest number of tokens of a pass
+# The least that is filled: a 32nd of the states that move. Less gains too little time.
+_FILLED_LEAST = 32
+# Allowance for fragmentation: a 16th of PyTorch's peak.
+_FRAGMENTED = 16
+# explain() gives the median of the last 32 steps.
 _TIMES = 32
 
 
@@ -106,7 +105,7 @@ class Plan:
         self._scope: offload | None = None
         self._optimizer: weakref.ref[Any] | None = None
         self._ends: list[float] = []
-        # What PyTorch's own blocks may take, and what part of the device they might before.
+        # Bytes that PyTorch's own blocks may take; the process's memory fraction before prepare().
         self._own_bytes = 0
         self._fraction_before: float | None = None
 
@@ -124,8 +123,9 @@ class Plan:
             step_of_offload()
 
     def close(self) -> None:
-        """Ends the offloading of what autograd saves, and gives the model its own loss back. The
-        optimizer's states stay in the store. In the thread of prepare(). More calls do nothing."""
+        """Ends the offloading of what autograd saves, lifts the limit on PyTorch's memory, and
+        restores the model's own loss. The optimizer's states stay where they are. In the thread of
+        prepare(). More calls do nothing."""
         scope, self._scope = self._scope, None
         if scope is not None:
             scope.__exit__(None, None, None)
@@ -202,7 +202,7 @@ class Plan:
         optimizer.register_step_post_hook(ended)
 
     def _fill(self) -> None:
-        """After the first steps: states stay in device memory that no step has used."""
+        """After the first steps: keeps states in device memory that no step has used."""
         optimizer = self._optimizer() if self._optimizer is not None else None
         states = getattr(optimizer, "_ravenstore", None)
         if not isinstance(states, States) or states.lost is not None:
@@ -236,7 +236,7 @@ class _Options:
     socket: str = ""
     is_private: bool = False
     host_bytes: int = 0
-    """What it gives."""
+    """Host memory that the daemon gives this client."""
 
 
 def prepare(
@@ -318,15 +318,7 @@ def _attached(
     optimizer: torch.optim.Optimizer | None,
 ) -> Plan:
     """A plan that has a daemon and a budget, and nothing decided."""
-    path, daemon, own = _daemon(
-        socket,
-        options.host_budget,
-        options.device_budget,
-        model,
-        optimizer,
-        options.precision,
-        options.timeout,
-    )
+    path, daemon, own = _daemon(options, socket, model, optimizer)
     with Store.connect(
         socket=path, name="prepare", host_budget=options.host_budget, timeout=options.timeout
     ) as store:
@@ -359,28 +351,27 @@ def _check_arguments(
 
 
 def _daemon(
+    options: _Options,
     socket: str | os.PathLike[str] | None,
-    host: int,
-    device: int | None,
     model: torch.nn.Module | None,
     optimizer: torch.optim.Optimizer | None,
-    precision: Precision,
-    timeout: Duration,
 ) -> tuple[str, str, bool]:
     """The daemon's socket, what it is in words, and whether it is this process's own."""
     path = os.fspath(socket) if socket is not None else default_socket()
-    if socket is not None or _serves(path, timeout):
+    if socket is not None or _serves(path, options.timeout):
         return path, f"by the daemon at {path}", False
     if _embedded.running() is not None:
         return _embedded.start().socket, "by this process's private daemon", True
-    pool = host or int(_available_host_bytes() * 0.85)
-    ahead = 0 if optimizer is None else sum(state_bytes(unwrapped(optimizer), precision))
+    pool = options.host_budget or int(_available_host_bytes() * 0.85)
+    ahead = 0
+    if optimizer is not None:
+        ahead = sum(state_bytes(unwrapped(optimizer), options.precision))
     flags = ["--pool-ahead", str(min(ahead, pool))] if ahead else []
     types = {p.device.type for p in model.parameters()} if model is not None else set()
     # Without a GPU the device is simulated, and as large as is asked for.
-    kind, total = ("host", device) if types == {"cpu"} else ("auto", None)
+    kind, total = ("host", options.device_budget) if types == {"cpu"} else ("auto", None)
     started = _embedded.start(
-        backend=kind, device_total=total, pool_size=pool, flags=flags, timeout=timeout
+        backend=kind, device_total=total, pool_size=pool, flags=flags, timeout=options.timeout
     )
     words = f"by a private daemon, started for this process (host memory: {size_text(pool)})"
     return started.socket, words, True
@@ -458,34 +449,34 @@ def _take(
     plan.loss, loss_words = _chunk_the_loss(plan, model)
     try:
         needs = _needs_of(plan, model, sizes)
-        room = plan.device_budget - _fixed_bytes(plan) - sizes.weights - needs.gradients
-        stay = options.states == "stay" or (options.states == "auto" and sizes.states <= room // 2)
+        left = plan.device_budget - _fixed_bytes(plan) - sizes.weights
+        half = (left - needs.gradients) // 2
+        stay = options.states == "stay" or (options.states == "auto" and sizes.states <= half)
         if type(optimizer).__name__ not in MOVABLE:
             stay = options.states != "away"
             plan.states_unknown = f"of {class_name(optimizer)}, which is not moved, nor counted"
         least = sizes.states if stay else min(_window_of(plan.device_budget, 0, 0), sizes.states)
-        moves = is_new or _must_move(plan, sizes, needs, least)
+        moves = is_new or _must_move(plan, needs, left - least)
         if moves:
             needs = dataclasses.replace(needs, saved=0, layer=0)
-        room = plan.device_budget - _fixed_bytes(plan) - sizes.weights - needs.in_all
+        room = left - needs.in_all
         # What was opened before the model was made left room for the least window.
         part = _WINDOW_PART if moves or not needs.saved else _WINDOW_PART_KNOWN
         window = _window_of(plan.device_budget, 0 if is_new else room, part)
         window = min(window, max(sizes.states, 2 * _MIB))
-        # A chunk that is 15 sixteenths full takes all of its memory.
-        in_chunks = sizes.states + sizes.states // 15
-        excess = 0 if stay else max(in_chunks - options.host_bytes, 0)
-        on_device = sizes.states if stay else window + excess
-        _refuse_what_cannot_fit(plan, sizes, needs.gradients, on_device - excess)
-        _refuse_what_host_cannot_take(plan, sizes, needs, on_device, excess)
-        _refuse_whole_loss(plan, sizes, needs, on_device, loss_words)
+        excess = 0 if stay else _excess_of_host(plan, sizes)
+        held = sizes.states if stay else window
+        _refuse_what_cannot_fit(plan, sizes, needs.gradients, held)
+        if excess and excess >= room - held:
+            _refuse_what_host_cannot_take(plan, sizes)
+        if needs.loss and needs.loss >= left - held - excess - needs.before_loss:
+            _refuse_whole_loss(plan, needs, left - held - excess, loss_words)
         if not is_new:
-            taken = 0 if stay else window
-            plan._own_bytes = _allocator_bytes(plan, taken)
+            plan._own_bytes = _allocator_bytes(plan, 0 if stay else window)
             if moves:
-                plan._scope = _open_scope(
-                    plan, _saved_budget(plan, sizes, needs.gradients, on_device, stay)
-                )
+                own_states = sizes.states if stay else excess
+                kept = sizes.weights + needs.gradients + own_states
+                plan._scope = _open_scope(plan, _saved_budget(plan, kept))
             else:
                 _limit_pytorch(plan)
             if plan._scope is not None and explain_offload().way == "allocator":
@@ -498,7 +489,8 @@ def _take(
     except BaseException:
         plan.close()
         raise
-    plan.parts += _parts(plan, sizes, needs, stay, excess, loss_words, max(room - on_device, 0))
+    room = max(room - held - excess, 0)
+    plan.parts += _parts(plan, sizes, needs, stay, excess, loss_words, room)
     plan._count_steps(optimizer)
     if options.report:
         print(plan, file=sys.stderr)
@@ -506,28 +498,30 @@ def _take(
 
 @dataclasses.dataclass(frozen=True)
 class _Needs:
-    """Bytes of the device that a step takes besides weights and states. 0: not known."""
+    """Device memory of a step in bytes, without weights and states. 0: unknown."""
 
     gradients: int
     loss: int
     saved: int
     layer: int
-    """While its backward pass computes it again."""
+    """Of the layer that its backward pass recomputes."""
     has_gradients_with_loss: bool
 
     @property
+    def before_loss(self) -> int:
+        """In use when the loss is computed."""
+        return self.saved + (self.gradients if self.has_gradients_with_loss else 0)
+
+    @property
     def in_all(self) -> int:
-        """At the step's peak: where the loss is computed, or in the last layer that has a
-        gradient."""
-        if self.has_gradients_with_loss:
-            return self.saved + self.gradients + max(self.loss, self.layer)
-        return self.saved + max(self.loss, self.gradients + self.layer)
+        """The peak: in the loss, or in the last layer whose gradient is computed."""
+        return max(self.before_loss + self.loss, self.saved + self.gradients + self.layer)
 
 
 def _needs_of(plan: Plan, model: torch.nn.Module, sizes: Sizes) -> _Needs:
     options = plan._options
     in_backward = options.in_backward is True
-    saved, layer = pass_bytes(model, options.tokens) or (0, 0)
+    saved, layer = pass_bytes(model, options.tokens)
     return _Needs(
         gradients=2 * sizes.largest if in_backward else sizes.gradients,
         loss=0 if plan.loss is not None else logits_bytes(model, options.tokens),
@@ -537,17 +531,21 @@ def _needs_of(plan: Plan, model: torch.nn.Module, sizes: Sizes) -> _Needs:
     )
 
 
-def _must_move(plan: Plan, sizes: Sizes, needs: _Needs, states: int) -> bool:
-    """Whether what autograd saves may leave the device. `states`: least bytes of them there."""
+def _must_move(plan: Plan, needs: _Needs, left: int) -> bool:
+    """Whether what autograd saves may leave the device. `left`: bytes for a step."""
     saved = plan._options.saved
-    if saved != "auto":
-        return saved
-    fits = _fixed_bytes(plan) + sizes.weights + states + needs.in_all <= plan.device_budget
-    return not (needs.saved and fits)
+    return saved if saved != "auto" else needs.saved == 0 or needs.in_all > left
+
+
+def _excess_of_host(plan: Plan, sizes: Sizes) -> int:
+    """Bytes of states that host memory has no room for."""
+    # A chunk that is at least 15/16 full takes all of its memory.
+    in_chunks = sizes.states + sizes.states // 15
+    return min(max(in_chunks - plan._options.host_bytes, 0), sizes.states)
 
 
 def _limit_pytorch(plan: Plan) -> None:
-    """Where nothing moves that PyTorch has: its memory ends at the budget, if one was given."""
+    """If a budget was given, limits PyTorch's memory to its part of it. Nothing of it moves."""
     if plan.backend != "cuda" or plan._options.device_budget is None:
         return
     _, total = torch.cuda.mem_get_info()
@@ -561,12 +559,12 @@ def _forget_peak(plan: Plan) -> None:
 
 
 def _unused_bytes(plan: Plan) -> int:
-    """Of the device's memory that PyTorch may have, what no step has used. 0 where what is saved
-    moves: the store's free memory may lie in pieces, so that a full one lacks room for a block."""
+    """Bytes of the device that PyTorch may have and no step has used. 0 if what autograd saves may
+    move: the store fragments, and needs its free memory for large blocks."""
     if plan.backend != "cuda" or plan._scope is not None:
         return 0
     peak = torch.cuda.max_memory_allocated()
-    return max(plan._own_bytes - peak - peak // _PIECES_PART, 0)
+    return max(plan._own_bytes - peak - peak // _FRAGMENTED, 0)
 
 
 def _check_device(plan: Plan, model: torch.nn.Module) -> None:
@@ -602,25 +600,18 @@ def _refuse_what_cannot_fit(plan: Plan, sizes: Sizes, kept: int, on_device: int)
         )
 
 
-def _refuse_what_host_cannot_take(
-    plan: Plan, sizes: Sizes, needs: _Needs, on_device: int, excess: int
-) -> None:
-    needed = _fixed_bytes(plan) + sizes.weights + needs.in_all + on_device
-    if excess and needed >= plan.device_budget:
-        raise OutOfMemory(
-            f"the optimizer's states take {size_text(sizes.states)} of host memory, the daemon "
-            f"gives {size_text(plan._options.host_bytes)}, and the device has no room for the "
-            "rest: a larger host_budget, host_pool.size of the daemon, weights and states in "
-            "bfloat16, or SGD with momentum would do"
-        )
+def _refuse_what_host_cannot_take(plan: Plan, sizes: Sizes) -> NoReturn:
+    raise OutOfMemory(
+        f"the optimizer's states take {size_text(sizes.states)} of host memory, the daemon gives "
+        f"{size_text(plan._options.host_bytes)}, and the device has no room for the rest: a larger "
+        "host_budget, host_pool.size of the daemon, weights and states in bfloat16, or SGD with "
+        "momentum would do"
+    )
 
 
-def _refuse_whole_loss(plan: Plan, sizes: Sizes, needs: _Needs, on_device: int, words: str) -> None:
-    beside = needs.gradients if needs.has_gradients_with_loss else 0
-    left = plan.device_budget - _fixed_bytes(plan) - sizes.weights - needs.saved - beside
-    left -= on_device
-    if needs.loss == 0 or needs.loss < left:
-        return
+def _refuse_whole_loss(plan: Plan, needs: _Needs, left: int, words: str) -> NoReturn:
+    """`left`: bytes of a step."""
+    left -= needs.before_loss
     asked = plan._options.tokens or 0
     more = size_text(plan.device_budget + (needs.loss - left) + needs.loss // 8)
     raise OutOfMemory(
@@ -640,14 +631,14 @@ def _chunk_the_loss(plan: Plan, model: torch.nn.Module) -> tuple[ChunkedLoss | N
     return loss, f"by {loss.how}"
 
 
-def _saved_budget(plan: Plan, sizes: Sizes, kept: int, on_device: int, stay: bool) -> int:
-    """The budget of offload(): of all of PyTorch's large blocks, else of what autograd saves."""
-    left = _allocator_bytes(plan, 0 if stay else on_device)
+def _saved_budget(plan: Plan, kept: int) -> int:
+    """The budget of offload(): all of PyTorch's large blocks, or, without the native part, what
+    autograd saves. `kept`: bytes of PyTorch's that never leave."""
     try:
         _native.load()
     except Unsupported:
-        return max(left - sizes.weights - kept - (sizes.states if stay else 0), 2 * _MIB)
-    return left
+        return max(plan._own_bytes - kept, 2 * _MIB)
+    return plan._own_bytes
 
 
 def _move_into_the_store(tensors: list[torch.Tensor]) -> None:

@@ -485,7 +485,7 @@ TEST(ControlTest, AJobThatWantsMoreThanTheDeviceHasEmptiesNothing) {
   EXPECT_EQ(refusal.legacy_reclaimed().bytes(), 0u);
   EXPECT_GE(admin.Stats()->tiers(0).held(), held);
 
-  // An answer comes after two seconds at the latest, with what was emptied until then.
+  // A request ends after a second without progress, and on a busy machine a copy takes longer.
   packet.mutable_legacy_reclaim()->set_bytes(MiB(64));
   EXPECT_TRUE(
       Eventually([&] { return Raw(daemon).Ask(packet).legacy_reclaimed().bytes() >= held; }));

@@ -258,8 +258,8 @@ TEST_F(ServerTest, LimitsReadAgainHoldForUsersWhoseLimitsNobodyChanged) {
   EXPECT_EQ(answer.welcome().restart_timeout_ms(), 7000u);
 }
 
-// A signal that came in between ended the daemon at once, with clients' tensors, and status 0.
-TEST_F(ServerTest, NobodyIsAnsweredBeforeItHasSaidThatItServes) {
+// A signal that arrived in between ended the daemon without draining, and clients lost tensors.
+TEST_F(ServerTest, NoClientIsAnsweredBeforeTheCallback) {
   std::optional<ipc::UniqueFd> early;
   const auto server = Server::Create(config_, [&] {
     auto socket = ipc::Connect(config_.socket_path, ipc::Now() + seconds(20));
