@@ -24,6 +24,8 @@ from ravenstore.store import Tensor as Handle
 ALIGNMENT = 512
 # What aligning the states of a piece takes at most: Adam has three.
 OVERHEAD = 4 * ALIGNMENT
+# The largest state that is copied into pinned memory on its way to a file.
+_PINNED_BYTES_MAX = 256 << 20
 # The order of a chunk whose parameters get no gradients: after all that are in use.
 LAST = 1 << 62
 
@@ -114,12 +116,20 @@ class Piece:
         view.grad = self.cut(grad.detach())
         return view
 
-    def empty_state(self, key: str, device: torch.device) -> torch.Tensor:
-        """Memory for the whole parameter's state, of which this piece has a part."""
+    def empty_state(self, key: str, device: torch.device, *, briefly: bool) -> torch.Tensor:
+        """Memory for the whole parameter's state, of which this piece has a part. `briefly`: on a
+        CPU it may be pinned. PyTorch keeps such memory for the next state: no page is touched for
+        the first time, and the device copies at full speed."""
         slot = self.slots[key]
+        shape, stride = slot.shape, slot.stride
         if not self.whole:
-            return torch.empty(self.param.shape, dtype=slot.dtype, device=device)
-        return torch.empty_strided(slot.shape, slot.stride, dtype=slot.dtype, device=device)
+            shape = self.param.shape
+            stride = torch.empty(shape, device="meta").stride()
+        size = shape.numel() * slot.dtype.itemsize
+        pinned = briefly and self.param.device.type == "cuda" and size <= _PINNED_BYTES_MAX
+        return torch.empty_strided(
+            shape, stride, dtype=slot.dtype, device=device, pin_memory=pinned
+        )
 
     def view(self, base: torch.Tensor, key: str) -> torch.Tensor:
         """The state in its open chunk, whose bytes are `base`. Invalid once the chunk is closed."""
@@ -331,20 +341,23 @@ class ParamState(MutableMapping[str, Any]):
             value = self.values_or_away[key] = self._fetch(key, self._param.device)
         return value
 
-    def on_cpu(self, key: str) -> torch.Tensor:
-        """A copy of a state on the CPU. It stays where it is."""
+    def on_cpu(self, key: str, *, briefly: bool = False) -> torch.Tensor:
+        """A copy of a state on the CPU. It stays where it is. `briefly`: the copy is freed at once.
+        """
         value = self.values_or_away[key]
         if value is AWAY:
-            return self._fetch(key, torch.device("cpu"))
+            return self._fetch(key, torch.device("cpu"), briefly=briefly)
         copied: torch.Tensor = value.detach().to("cpu", copy=True)
         return copied
 
-    def _fetch(self, key: str, device: torch.device) -> torch.Tensor:
-        full = self.pieces[0].empty_state(key, device)
+    def _fetch(self, key: str, device: torch.device, *, briefly: bool = False) -> torch.Tensor:
+        full = self.pieces[0].empty_state(key, device, briefly=briefly)
         for piece in self.pieces:
             assert piece.chunk is not None
             with piece.chunk.read() as base:
-                piece.cut(full).copy_(piece.view(base, key))
+                piece.cut(full).copy_(piece.view(base, key), non_blocking=briefly)
+        if briefly and self._param.is_cuda:
+            torch.cuda.current_stream(self._param.device).synchronize()
         return full
 
     def __setitem__(self, key: str, value: Any) -> None:

@@ -7,15 +7,18 @@ other. So a checkpoint needs host memory for one tensor at a time.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ravenstore._watch import READS_NO_VALUE
 
-Read = Callable[[], torch.Tensor]
+
+class Read(Protocol):
+    """Makes a copy of a state. `briefly`: it is freed at once, and may take pinned memory."""
+
+    def __call__(self, *, briefly: bool = False) -> torch.Tensor: ...
 
 
 class SavedState(torch.Tensor):
@@ -129,4 +132,4 @@ class _SavedBytes(torch.UntypedStorage):
 
     def cpu(self) -> torch.UntypedStorage:
         """The bytes, in memory of their own."""
-        return self.read().untyped_storage()
+        return self.read(briefly=True).untyped_storage()

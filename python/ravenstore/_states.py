@@ -611,7 +611,7 @@ class States:
             slot.stride if state.pieces[0].whole else torch.empty(p.shape, device="meta").stride()
         )
 
-        def read() -> torch.Tensor:
+        def read(*, briefly: bool = False) -> torch.Tensor:
             self._check_lost()
             if self._pieces.get(p) is not state.pieces:
                 raise RuntimeError(
@@ -619,7 +619,7 @@ class States:
                     "is read from the store at each use, and is there no longer"
                 )
             try:
-                return state.on_cpu(key)
+                return state.on_cpu(key, briefly=briefly)
             except _LOSSES as error:
                 opt = self._opt()
                 raise (self._lose(opt, error) if opt is not None else error) from error
@@ -627,7 +627,8 @@ class States:
         return SavedState(read, p.shape, stride, slot.dtype)
 
     def _saved_master(self, p: torch.Tensor, rest: torch.Tensor) -> SavedState:
-        def read() -> torch.Tensor:
+        def read(*, briefly: bool = False) -> torch.Tensor:
+            del briefly
             return joined(_on_cpu(p), rest.clone())
 
         return SavedState(read, p.shape, rest.stride(), torch.float32)

@@ -4,6 +4,7 @@ It needs a GPU and is skipped without; bench/gpu_pytorch runs it where there is 
 tests share one process, whose allocator stays.
 """
 
+import io
 import os
 import unittest
 
@@ -195,6 +196,41 @@ class OffloadOnAGpu(Trains):
         tensor = torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")
         with self.assertRaisesRegex(RuntimeError, "Ravenstore's"):
             tensor.untyped_storage()._share_cuda_()
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "no GPU")
+class StatesOnAGpu(unittest.TestCase):
+    def optimizer(self):
+        """Of states in several chunks, after a step; the largest is cut."""
+        torch.manual_seed(2)
+        shapes = ((1024, 1000), (17,), (64, 64, 3, 3), (5000, 1024))
+        params = [torch.nn.Parameter(torch.randn(shape, device="cuda")) for shape in shapes]
+        params[2].data = params[2].data.contiguous(memory_format=torch.channels_last)
+        opt = torch.optim.AdamW(params, fused=True)
+        return params, opt
+
+    def test_what_torch_save_writes_is_what_it_writes_of_the_plain_one(self):
+        plain, mine = self.optimizer(), self.optimizer()
+        with harness.daemon("--backend", "cuda", pool_size="256MiB") as socket:
+            store = ravenstore.Store.connect(socket=socket, device_budget="16MiB")
+            ravenstore.offload_optimizer(mine[1], store, chunk="2MiB")
+            for params, opt in (plain, mine):
+                generator = torch.Generator("cuda").manual_seed(3)
+                for p in params:
+                    grad = torch.randn(p.shape, device="cuda", generator=generator)
+                    p.grad = torch.empty_like(p).copy_(grad)
+                opt.step()
+            files = [io.BytesIO(), io.BytesIO()]
+            for file, (_, opt) in zip(files, (plain, mine), strict=True):
+                torch.save(opt.state_dict(), file)
+                file.seek(0)
+            expected, got = (torch.load(file, map_location="cpu")["state"] for file in files)
+            for number, states in expected.items():
+                for key, value in states.items():
+                    self.assertTrue(torch.equal(got[number][key], value), (number, key))
+                    self.assertEqual(got[number][key].stride(), value.stride())
+            del mine
+            store.close()
 
 
 @unittest.skipUnless(torch.cuda.device_count() > 1, "no two GPUs")

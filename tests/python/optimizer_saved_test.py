@@ -86,8 +86,8 @@ class SavedTest(harness.StoreCase):
         alive, most = [], []
         read = ParamState.on_cpu
 
-        def counted(state, key):
-            value = read(state, key)
+        def counted(state, key, **how):
+            value = read(state, key, **how)
             alive.append(weakref.ref(value.untyped_storage()))
             most.append(sum(storage() is not None for storage in alive))
             return value
