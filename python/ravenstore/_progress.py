@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from ravenstore._units import size_text
+
 T = TypeVar("T")
+
+# Less is done before anybody asks.
+_TOLD_BYTES_MIN = 4 << 30
+_SECONDS_BETWEEN = 0.5
 
 
 def progress(items: Sequence[T], what: str) -> Iterator[T]:
@@ -24,3 +31,27 @@ def progress(items: Sequence[T], what: str) -> Iterator[T]:
         print(f"\r{what}: {len(items)}/{len(items)}", file=sys.stderr)
     else:
         yield from tqdm(items, desc=what, file=sys.stderr)
+
+
+class BytesProgress:
+    """How many of `total` bytes are done: on stderr, if that is a terminal and there are many, in
+    one line that changes about twice a second. Threads: one at a time."""
+
+    def __init__(self, what: str) -> None:
+        self.total = 0
+        self._what = what
+        self._done = 0
+        self._next = 0.0
+
+    def add(self, count: int) -> None:
+        """So many more are done. What is beyond the total is not told."""
+        before, self._done = self._done, self._done + count
+        if self.total < _TOLD_BYTES_MIN or before >= self.total or not sys.stderr.isatty():
+            return
+        is_last = self._done >= self.total
+        now = time.monotonic()
+        if is_last or now >= self._next:
+            self._next = now + _SECONDS_BETWEEN
+            told = f"{size_text(min(self._done, self.total))} of {size_text(self.total)}"
+            end = "\n" if is_last else ""
+            print(f"\r{self._what}: {told}   ", end=end, file=sys.stderr, flush=True)

@@ -23,6 +23,7 @@ from ravenstore._chunks import (
     is_movable,
 )
 from ravenstore._precision import MASTER, REST, Precision, joined
+from ravenstore._progress import BytesProgress
 from ravenstore._refusals import (
     UsedGradient,
     check_backend,
@@ -584,11 +585,14 @@ class States:
         """A state_dict with tensors on the CPU. States in the store are SavedStates."""
         self._check_lost()
         self._saved_at = self._turn
+        progress = BytesProgress("optimizer states read from the store")
 
         def plain(state: Any) -> Any:
             if isinstance(state, ParamState):
                 values = {
-                    key: self._saved_state(state, key) if value is AWAY else _on_cpu(value)
+                    key: (
+                        self._saved_state(state, key, progress) if value is AWAY else _on_cpu(value)
+                    )
                     for key, value in state.values_or_away.items()
                 }
                 if REST in values:
@@ -604,12 +608,15 @@ class States:
         )
         return {**made, "state": {number: plain(made["state"][number]) for number in numbers}}
 
-    def _saved_state(self, state: ParamState, key: str) -> SavedState:
+    def _saved_state(self, state: ParamState, key: str, progress: BytesProgress) -> SavedState:
         slot = state.pieces[0].slots[key]
         p = state.pieces[0].param
         stride = (
             slot.stride if state.pieces[0].whole else torch.empty(p.shape, device="meta").stride()
         )
+
+        size = p.numel() * slot.dtype.itemsize
+        progress.total += size
 
         def read(*, briefly: bool = False) -> torch.Tensor:
             self._check_lost()
@@ -619,10 +626,12 @@ class States:
                     "is read from the store at each use, and is there no longer"
                 )
             try:
-                return state.on_cpu(key, briefly=briefly)
+                value = state.on_cpu(key, briefly=briefly)
             except _LOSSES as error:
                 opt = self._opt()
                 raise (self._lose(opt, error) if opt is not None else error) from error
+            progress.add(size)
+            return value
 
         return SavedState(read, p.shape, stride, slot.dtype)
 

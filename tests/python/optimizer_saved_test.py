@@ -1,5 +1,6 @@
 """state_dict() of an offloaded optimizer: read one tensor at a time by whatever saves it."""
 
+import contextlib
 import copy
 import gc
 import io
@@ -154,6 +155,24 @@ class SavedTest(harness.StoreCase):
         self.assertSame(loaded, copy.deepcopy(opt.state_dict()))
         self.assertEqual(loaded["state"][0]["master"].dtype, torch.float32)
         self.assertTrue(torch.equal(loaded["state"][3]["master"].bfloat16(), net[1].bias))
+
+    def test_a_terminal_is_told_how_much_was_read(self):
+        class Terminal(io.StringIO):
+            def isatty(self):
+                return True
+
+        told = []
+        for out, least in ((Terminal(), 1), (Terminal(), 4 << 30), (io.StringIO(), 1)):
+            with (
+                contextlib.redirect_stderr(out),
+                unittest.mock.patch("ravenstore._progress._TOLD_BYTES_MIN", least),
+            ):
+                mine = self.opt.state_dict()
+                for _ in range(2):
+                    self.saved(mine)
+            told.append(out.getvalue())
+        self.assertRegex(told[0], r"\roptimizer states read from the store: .* of 4.1 MiB")
+        self.assertEqual((told[0].count("\n"), told[1:]), (1, ["", ""]))
 
     def test_it_outlives_the_optimizer(self):
         mine = self.opt.state_dict()
