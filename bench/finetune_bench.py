@@ -12,6 +12,7 @@ the same in every loop and precision. One JSON object a line; what a run printed
 import argparse
 import concurrent.futures
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -37,7 +38,6 @@ LOOPS = {
 }
 NOT_BUILT = {
     "finetune.lora_32k_longest": "no search for the longest context yet",
-    "finetune.vs_deepspeed": "no run of DeepSpeed's ZeRO-Offload yet",
 }
 
 
@@ -183,6 +183,36 @@ def lora(runs, machine):
     return ratio("finetune.lora_32k", ours, plain, 1.02, machine)
 
 
+def vs_rival(name, rival, ours, target, machine, how=""):
+    """A rival's step over ours, with the same loss."""
+    for told in (ours, rival):
+        if "failed" in told:
+            return skipped(name, told["failed"])
+    value = round(rival["step_s"] / ours["step_s"], 2)
+    words = f"{rival['step_s']} over {ours['step_s']} s, peaks {rival['peak_gib']} and "
+    words += f"{ours['peak_gib']} GiB, device {rival['device_gib']} and {ours['device_gib']}, "
+    words += f"{os.cpu_count()} cores{how}"
+    return figure(name, value, "", target, value >= target, machine, detail=words)
+
+
+def vs_torchao(runs, machine):
+    rival = runs.run("--whole-loss", program=RIVAL)
+    return vs_rival("finetune.vs_torchao", rival, runs.run(*OURS), 2.2, machine)
+
+
+def vs_deepspeed(runs, machine):
+    """In the device memory that DeepSpeed's run had in use."""
+    name = "finetune.vs_deepspeed"
+    words = ("--size", "3b", WHOLE)
+    rival = runs.run("--rival", "deepspeed", *words, program=RIVAL)
+    if "failed" in rival:
+        return skipped(name, rival["failed"])
+    budget = f"{math.ceil(rival['device_gib'])}GiB"
+    ours = runs.run(*words, "--master-weights", *YES, "--budget", budget)
+    how = "; float32 master weights and states on both sides, updates in the backward pass on ours"
+    return vs_rival(name, rival, ours, 2.0, machine, how)
+
+
 ON_GPU = {
     "8b_bf16": lambda runs, machine: ratio(
         "finetune.8b_bf16", runs.run(*OURS), runs.run("--plain", WHOLE), 1.05, machine, 29
@@ -196,26 +226,14 @@ ON_GPU = {
     "14b_bf16": bounded("14b_bf16", "--size", "14b"),
     "14b_fp32_states": bounded("14b_fp32_states", "--size", "14b", "--float32-states"),
     "largest": bounded("largest", "--size", "24b"),
-    "vs_torchao": lambda runs, machine: vs_torchao(runs, runs.run(*OURS), machine),
+    "vs_torchao": vs_torchao,
+    "vs_deepspeed": vs_deepspeed,
     "lora_32k": lora,
     "equal": lambda runs, machine: equal(runs, EQUAL_1B, machine, runs_at_once=4),
     "checkpoint": lambda runs, machine: checkpoint(
         runs.run("--steps", "2", *OURS, "--save", "/tmp/states"), machine
     ),
 }
-
-
-def vs_torchao(runs, ours, machine):
-    """A rival's step over ours, with the same loss."""
-    name = "finetune.vs_torchao"
-    rival = runs.run("--whole-loss", program=RIVAL)
-    for told in (ours, rival):
-        if "failed" in told:
-            return skipped(name, told["failed"])
-    value = round(rival["step_s"] / ours["step_s"], 2)
-    words = f"{rival['step_s']} over {ours['step_s']} s, peaks {rival['peak_gib']} and "
-    words += f"{ours['peak_gib']} GiB, {os.cpu_count()} cores"
-    return figure(name, value, "", 2.2, value >= 2.2, machine, detail=words)
 
 
 def checkpoint(told, machine):

@@ -54,7 +54,7 @@ SIZES = {
 }
 
 
-def parse():
+def parse(words=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -80,7 +80,7 @@ def parse():
     parser.add_argument("--deterministic", action="store_true", help="PyTorch's algorithms")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def make_model(options, transformers):
@@ -135,7 +135,7 @@ def prepare(model, optimizer, options):
     )
 
 
-def train(model, optimizer, options):
+def train(model, optimizer, options, backward=torch.Tensor.backward):
     """The losses and the seconds of the steps."""
     size = (options.tokens // options.sequence, options.sequence)
     generator = torch.Generator().manual_seed(1)
@@ -147,7 +147,7 @@ def train(model, optimizer, options):
             ids = ids.to(options.device)
             with torch.autocast(options.device, torch.bfloat16, enabled=options.full):
                 loss = model(input_ids=ids, labels=ids).loss
-            (loss / options.accumulate).backward()
+            backward(loss / options.accumulate)
         if options.clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
