@@ -15,6 +15,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,27 +37,46 @@ LOOPS = {
     "accumulated": ("--accumulate", "2"),
     "float32": ("--full",),
 }
-NOT_BUILT = {
-    "finetune.lora_32k_longest": "no search for the longest context yet",
-}
+# The longest context is found to this number of tokens.
+GRAIN = 8192
+# Trials on each side: the longest take minutes.
+TRIALS_MAX = 6
+# The line that ends a traceback, and the errors of memory that ran out: PyTorch's, Triton's,
+# cuBLAS's and what prepare() refuses.
+ERROR = re.compile(r"([\w.]*(Error|Exception)|ravenstore\.errors\.\w+)\b")
+DOES_NOT_FIT = re.compile(r"OutOfMemory|out of memory|CUBLAS_STATUS_ALLOC_FAILED")
 
 
 class Runs:
     """Runs of the example, each once."""
 
-    def __init__(self, limit):
+    def __init__(self, limit, trials=None):
         self.limit = limit
+        self.trials = trials
         self.begin = time.monotonic()
         self.codes = []
         self._told = {}
 
-    def run(self, *words, program=EXAMPLE):
-        """What the program's last line says, or why there is none, as {"failed": words}."""
+    def run(self, *words, program=EXAMPLE, may_not_fit=False):
+        """What the program's last line says, or why there is none, as {"failed": words}. With
+        `may_not_fit` a run whose memory ran out is no failure: {"does_not_fit": words}."""
         if (program, words) not in self._told:
-            self._told[program, words] = self._run(program, words)
+            self._told[program, words] = self._run(program, words, may_not_fit)
         return self._told[program, words]
 
-    def _run(self, program, words):
+    def trial(self, *words):
+        """run() with `may_not_fit`. Results are kept in the file of trials, failures are not."""
+        kept = {}
+        if self.trials and self.trials.exists():
+            kept = json.loads(self.trials.read_text(encoding="utf-8"))
+        key = " ".join(words)
+        if key not in kept:
+            kept[key] = self.run(*words, may_not_fit=True)
+            if self.trials and "failed" not in kept[key]:
+                self.trials.write_text(json.dumps(kept), encoding="utf-8")
+        return kept[key]
+
+    def _run(self, program, words, may_not_fit):
         left = self.limit - (time.monotonic() - self.begin)
         if left <= 0:
             return {"failed": "no time was left for it"}
@@ -73,12 +93,23 @@ class Runs:
             )
         except subprocess.TimeoutExpired:
             return {"failed": "it did not end within the time that was left"}
-        self.codes.append(done.returncode)
         log = [f"# {' '.join(words)}", done.stderr[-3000:], done.stdout[-2000:]]
         print(*log, sep="\n", file=sys.stderr, flush=True)
-        if done.returncode != 0:
-            return {"failed": (done.stderr.strip().splitlines() or ["no word"])[-1][:300]}
-        return json.loads(done.stdout.splitlines()[-1])
+        if done.returncode == 0:
+            self.codes.append(0)
+            return json.loads(done.stdout.splitlines()[-1])
+        why = last_error(done.stderr) or f"it ended with {done.returncode}"
+        if may_not_fit and DOES_NOT_FIT.search(why):
+            self.codes.append(0)
+            return {"does_not_fit": why}
+        self.codes.append(done.returncode)
+        return {"failed": why}
+
+
+def last_error(text):
+    """The last line that reports an exception, else the last line."""
+    lines = text.strip().splitlines() or [""]
+    return ([line for line in lines if ERROR.match(line)] or lines)[-1][:300]
 
 
 def figure(name, value, unit, target, ok, machine, bound=None, **more):
@@ -183,6 +214,79 @@ def lora(runs, machine):
     return ratio("finetune.lora_32k", ours, plain, 1.02, machine)
 
 
+class Failed(Exception):
+    """A trial failed for another reason than memory."""
+
+
+def longest(fits, low, length):
+    """The longest context, in tokens, for which fits() is true, and the shortest for which it is
+    not, or None. Doubles the distance to `low`, which counts as fitting, from `length` on, and then
+    bisects."""
+    step, high = length - low, None
+    for _ in range(TRIALS_MAX):
+        if fits(length):
+            low = length
+        else:
+            high = length
+        if high is None:
+            length, step = low + step, 2 * step
+        elif high - low <= GRAIN:
+            break
+        else:
+            length = (low + high) // 2 // GRAIN * GRAIN
+    return low, high
+
+
+class LoraTrials:
+    """Whether two steps of LoRA fit, with a number of tokens as one sequence."""
+
+    def __init__(self, runs, *way):
+        self._runs = runs
+        self._way = way
+        self.told = {}
+
+    def __call__(self, tokens):
+        count = str(tokens)
+        words = ("--steps", "2", "--lora", "16", "--tokens", count, "--sequence", count)
+        told = self.told[tokens] = self._runs.trial(*words, *self._way)
+        name = " ".join([f"{tokens} tokens", *self._way])
+        if "failed" in told:
+            raise Failed(f"{name}: {told['failed']}")
+        fits = "does_not_fit" not in told
+        words = f"{told['step_s']} s a step" if fits else told["does_not_fit"]
+        print(f"# {name}: {words}", file=sys.stderr, flush=True)
+        return fits
+
+
+def lora_longest(runs, machine):
+    """The longest context of LoRA, ours over plain's. Both compute the loss in chunks."""
+    name = "finetune.lora_32k_longest"
+    plain_fits, fits = LoraTrials(runs, "--plain"), LoraTrials(runs)
+    try:
+        plain, too_long = longest(plain_fits, 0, 65536)
+        if too_long is None or too_long <= GRAIN:
+            return skipped(name, f"plain's longest was not found: {plain} tokens fit")
+        most = "" if too_long - plain <= GRAIN else "at most "
+        plain = too_long - GRAIN
+        start = max(plain * 3 // 2 // GRAIN * GRAIN, plain + GRAIN)
+        ours, too_long = longest(fits, plain, start)
+        if ours == plain and not fits(plain):
+            return skipped(name, f"{plain} tokens, plain's longest, do not fit with prepare()")
+    except Failed as error:
+        return skipped(name, str(error))
+    moved = fits.told[ours]["saved_out_gib"]
+    if ours > plain and not moved:
+        return skipped(name, f"{ours} tokens fit, though nothing that autograd saved was moved")
+    value = round(ours / plain, 3)
+    exact = too_long is not None and too_long - ours <= GRAIN
+    least = "" if exact else "at least "
+    words = f"{least}{ours} over {most}{plain} tokens, to {GRAIN}; "
+    words += f"{fits.told[ours]['step_s']} s a step, {moved} GiB that autograd saved moved in two"
+    if value < 1.8 and not exact:
+        return skipped(name, f"ours was not found: {words}")
+    return figure(name, value, "", 1.8, value >= 1.8, machine, detail=words)
+
+
 def vs_rival(name, rival, ours, target, machine, how=""):
     """A rival's step over ours, with the same loss."""
     for told in (ours, rival):
@@ -229,6 +333,7 @@ ON_GPU = {
     "vs_torchao": vs_torchao,
     "vs_deepspeed": vs_deepspeed,
     "lora_32k": lora,
+    "lora_32k_longest": lora_longest,
     "equal": lambda runs, machine: equal(runs, EQUAL_1B, machine, runs_at_once=4),
     "checkpoint": lambda runs, machine: checkpoint(
         runs.run("--steps", "2", *OURS, "--save", "/tmp/states"), machine
@@ -274,8 +379,11 @@ def main():
     parser.add_argument("--gpu-name", default="a GPU")
     parser.add_argument("--seconds", type=float, default=3600, help="for all runs together")
     parser.add_argument("--only", help="these GPU figures, comma-separated, in this order")
+    parser.add_argument(
+        "--trials", type=pathlib.Path, help="a file that keeps lora_32k_longest's, to go on later"
+    )
     options = parser.parse_args()
-    runs = Runs(options.seconds)
+    runs = Runs(options.seconds, options.trials)
     if options.device == "cuda":
         names = options.only.split(",") if options.only else list(ON_GPU)
         unknown = sorted(set(names) - set(ON_GPU))
@@ -294,8 +402,6 @@ def main():
         figures.append(checkpoint(saving, machine))
     for made in figures:
         print(json.dumps(made), flush=True)
-    for name, why in NOT_BUILT.items():
-        print(json.dumps(skipped(name, why)), flush=True)
     bad = sum(code != 0 for code in runs.codes)
     machine = options.gpu_name if options.device == "cuda" else "host backend"
     words = f"{len(runs.codes)} runs"

@@ -12,6 +12,7 @@ PyTorch's memory and what the device has in use in all.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -210,6 +211,7 @@ def summary(model, options, loss_by, losses, seconds):
     }
     if options.device == "cuda":
         free, total = torch.cuda.mem_get_info()
+        made["device_name"] = torch.cuda.get_device_name()
         made["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
         made["device_gib"] = round((total - free) / 2**30, 1)
     return made
@@ -225,6 +227,13 @@ def checksum(model):
             places = torch.arange(len(run), device=p.device) % 8191 + 1
             total = (total * 31 + int((run.to(torch.int64) * places).sum())) & ((1 << 64) - 1)
     return f"{total:016x}"
+
+
+def saved_out_gib():
+    """What autograd saved and left the device, in all steps."""
+    with contextlib.suppress(ravenstore.WrongState):  # offload() was never entered
+        return round(ravenstore.explain().bytes_out / 2**30, 3)
+    return 0.0
 
 
 def main():
@@ -255,6 +264,7 @@ def main():
         "way": "plain" if options.plain else "prepare",
         "ready_s": round(ready, 1),
         "transfer_s": round(plan.transfer_seconds if plan is not None else 0.0, 3),
+        "saved_out_gib": saved_out_gib(),
         "weights": checksum(model),
     }
     if options.save:
