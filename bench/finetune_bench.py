@@ -37,6 +37,16 @@ LOOPS = {
     "accumulated": ("--accumulate", "2"),
     "float32": ("--full",),
 }
+# Dense bfloat16 peak in TFLOP/s by the device's name: NVIDIA's data sheets of H100, H200, A100 and
+# L40S without sparsity, and for RTX 4090 its Ada white paper, with float32 sums.
+PEAKS = {
+    r"NVIDIA H100 .*HBM3": 989,
+    r"NVIDIA H100 PCIe": 756,
+    r"NVIDIA H200": 989,
+    r"NVIDIA A100.*": 312,
+    r"NVIDIA L40S": 362,
+    r"NVIDIA GeForce RTX 4090": 165,
+}
 # The longest context is found to this number of tokens.
 GRAIN = 8192
 # Trials on each side: the longest take minutes.
@@ -137,6 +147,14 @@ def ratio(name, ours, reference, target, machine, peak=None):
     return figure(name, value, "", target, ok, machine, reference["step_s"], detail=words)
 
 
+def mfu(told):
+    """Model FLOPs utilization: operations of the model, without recomputation, over the peak."""
+    for name, peak in PEAKS.items():
+        if re.fullmatch(name, told.get("device_name", "")):
+            return f"MFU {told['tflops'] / peak:.1%}"
+    return "MFU unknown"
+
+
 def over_bound(name, ours, sgd, machine):
     """Our step over the larger of compute and link."""
     for told in (ours, sgd):
@@ -144,7 +162,8 @@ def over_bound(name, ours, sgd, machine):
             return skipped(name, told["failed"])
     bound = max(sgd["step_s"], ours["transfer_s"])
     value = round(ours["step_s"] / bound, 3)
-    words = f"{ours['step_s']} s, {ours['tokens_s']} tokens/s, {ours['tflops']} TFLOP/s; "
+    words = f"{ours['step_s']} s, {ours['tokens_s']} tokens/s, {ours['tflops']} TFLOP/s, "
+    words += f"{mfu(ours)}; "
     words += f"SGD {sgd['step_s']}, link "
     words += f"{ours['transfer_s']}; peak {ours['peak_gib']} GiB, device {ours['device_gib']}"
     return figure(name, value, "", 1.10, value <= 1.10, machine, bound, detail=words)
