@@ -367,7 +367,8 @@ def checkpoint(told, machine):
         return skipped(name, told["failed"])
     value = round(told["save_gb_s"] / told["write_gb_s"], 3)
     ok = value >= 0.8 and told["save_memory_gib"] <= 2
-    words = f"{told['save_gb_s']} of {told['write_gb_s']} GB/s, "
+    words = f"{told['save_gb_s']} of {told['write_gb_s']} GB/s, reading alone {told['read_gb_s']} "
+    words += f"({told['save_s']}, {told['write_s']}, {told['read_s']} s), "
     words += f"{told['save_memory_gib']} GiB of memory more (at most 2)"
     return figure(name, value, "", 0.8, ok, machine, detail=words)
 

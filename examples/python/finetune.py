@@ -13,6 +13,7 @@ PyTorch's memory and what the device has in use in all.
 
 import argparse
 import contextlib
+import copy
 import json
 import os
 import statistics
@@ -159,9 +160,18 @@ def train(model, optimizer, options, backward=torch.Tensor.backward):
     return losses, seconds
 
 
+def read(optimizer):
+    """Seconds that reading the states alone takes, one tensor at a time."""
+    begin = time.perf_counter()
+    for state in optimizer.state_dict()["state"].values():
+        for value in state.values():
+            copy.deepcopy(value)
+    return time.perf_counter() - begin
+
+
 def save(optimizer, path):
     """How fast torch.save writes the states, of a plain write of as many bytes, and how much the
-    process's memory grew for it. Both reach the disk, and are deleted."""
+    process's memory grew for it. Both reach the disk, and are deleted. And of reading alone."""
 
     def memory(name):
         with open("/proc/self/status", encoding="ascii") as lines:
@@ -188,9 +198,14 @@ def save(optimizer, path):
     plain = time.perf_counter() - begin
     os.unlink(path)
     written = (size // len(block) + 1) * len(block)
+    reading = read(optimizer)
     return {
+        "save_s": round(seconds, 2),
         "save_gb_s": round(size / seconds / 1e9, 3),
+        "write_s": round(plain, 2),
         "write_gb_s": round(written / plain / 1e9, 3),
+        "read_s": round(reading, 2),
+        "read_gb_s": round(size / reading / 1e9, 3),
         "save_memory_gib": round(max(0, peak - before) / 2**30, 3),
     }
 
