@@ -12,8 +12,10 @@ the same in every loop and precision. One JSON object a line; what a run printed
 import argparse
 import concurrent.futures
 import json
+import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,28 +37,56 @@ LOOPS = {
     "accumulated": ("--accumulate", "2"),
     "float32": ("--full",),
 }
-NOT_BUILT = {
-    "finetune.lora_32k_longest": "no search for the longest context yet",
-    "finetune.vs_deepspeed": "no run of DeepSpeed's ZeRO-Offload yet",
+# Dense bfloat16 peak in TFLOP/s by the device's name: NVIDIA's data sheets of H100, H200, A100 and
+# L40S without sparsity, and for RTX 4090 its Ada white paper, with float32 sums.
+PEAKS = {
+    r"NVIDIA H100 .*HBM3": 989,
+    r"NVIDIA H100 PCIe": 756,
+    r"NVIDIA H200": 989,
+    r"NVIDIA A100.*": 312,
+    r"NVIDIA L40S": 362,
+    r"NVIDIA GeForce RTX 4090": 165,
 }
+# The longest context is found to this number of tokens.
+GRAIN = 8192
+# Trials on each side: the longest take minutes.
+TRIALS_MAX = 6
+# The line that ends a traceback, and the errors of memory that ran out: PyTorch's, Triton's,
+# cuBLAS's and what prepare() refuses.
+ERROR = re.compile(r"([\w.]*(Error|Exception)|ravenstore\.errors\.\w+)\b")
+DOES_NOT_FIT = re.compile(r"OutOfMemory|out of memory|CUBLAS_STATUS_ALLOC_FAILED")
 
 
 class Runs:
     """Runs of the example, each once."""
 
-    def __init__(self, limit):
+    def __init__(self, limit, trials=None):
         self.limit = limit
+        self.trials = trials
         self.begin = time.monotonic()
         self.codes = []
         self._told = {}
 
-    def run(self, *words, program=EXAMPLE):
-        """What the program's last line says, or why there is none, as {"failed": words}."""
+    def run(self, *words, program=EXAMPLE, may_not_fit=False):
+        """What the program's last line says, or why there is none, as {"failed": words}. With
+        `may_not_fit` a run whose memory ran out is no failure: {"does_not_fit": words}."""
         if (program, words) not in self._told:
-            self._told[program, words] = self._run(program, words)
+            self._told[program, words] = self._run(program, words, may_not_fit)
         return self._told[program, words]
 
-    def _run(self, program, words):
+    def trial(self, *words):
+        """run() with `may_not_fit`. Results are kept in the file of trials, failures are not."""
+        kept = {}
+        if self.trials and self.trials.exists():
+            kept = json.loads(self.trials.read_text(encoding="utf-8"))
+        key = " ".join(words)
+        if key not in kept:
+            kept[key] = self.run(*words, may_not_fit=True)
+            if self.trials and "failed" not in kept[key]:
+                self.trials.write_text(json.dumps(kept), encoding="utf-8")
+        return kept[key]
+
+    def _run(self, program, words, may_not_fit):
         left = self.limit - (time.monotonic() - self.begin)
         if left <= 0:
             return {"failed": "no time was left for it"}
@@ -73,12 +103,23 @@ class Runs:
             )
         except subprocess.TimeoutExpired:
             return {"failed": "it did not end within the time that was left"}
-        self.codes.append(done.returncode)
         log = [f"# {' '.join(words)}", done.stderr[-3000:], done.stdout[-2000:]]
         print(*log, sep="\n", file=sys.stderr, flush=True)
-        if done.returncode != 0:
-            return {"failed": (done.stderr.strip().splitlines() or ["no word"])[-1][:300]}
-        return json.loads(done.stdout.splitlines()[-1])
+        if done.returncode == 0:
+            self.codes.append(0)
+            return json.loads(done.stdout.splitlines()[-1])
+        why = last_error(done.stderr) or f"it ended with {done.returncode}"
+        if may_not_fit and DOES_NOT_FIT.search(why):
+            self.codes.append(0)
+            return {"does_not_fit": why}
+        self.codes.append(done.returncode)
+        return {"failed": why}
+
+
+def last_error(text):
+    """The last line that reports an exception, else the last line."""
+    lines = text.strip().splitlines() or [""]
+    return ([line for line in lines if ERROR.match(line)] or lines)[-1][:300]
 
 
 def figure(name, value, unit, target, ok, machine, bound=None, **more):
@@ -106,6 +147,14 @@ def ratio(name, ours, reference, target, machine, peak=None):
     return figure(name, value, "", target, ok, machine, reference["step_s"], detail=words)
 
 
+def mfu(told):
+    """Model FLOPs utilization: operations of the model, without recomputation, over the peak."""
+    for name, peak in PEAKS.items():
+        if re.fullmatch(name, told.get("device_name", "")):
+            return f"MFU {told['tflops'] / peak:.1%}"
+    return "MFU unknown"
+
+
 def over_bound(name, ours, sgd, machine):
     """Our step over the larger of compute and link."""
     for told in (ours, sgd):
@@ -113,7 +162,8 @@ def over_bound(name, ours, sgd, machine):
             return skipped(name, told["failed"])
     bound = max(sgd["step_s"], ours["transfer_s"])
     value = round(ours["step_s"] / bound, 3)
-    words = f"{ours['step_s']} s, {ours['tokens_s']} tokens/s, {ours['tflops']} TFLOP/s; "
+    words = f"{ours['step_s']} s, {ours['tokens_s']} tokens/s, {ours['tflops']} TFLOP/s, "
+    words += f"{mfu(ours)}; "
     words += f"SGD {sgd['step_s']}, link "
     words += f"{ours['transfer_s']}; peak {ours['peak_gib']} GiB, device {ours['device_gib']}"
     return figure(name, value, "", 1.10, value <= 1.10, machine, bound, detail=words)
@@ -183,6 +233,109 @@ def lora(runs, machine):
     return ratio("finetune.lora_32k", ours, plain, 1.02, machine)
 
 
+class Failed(Exception):
+    """A trial failed for another reason than memory."""
+
+
+def longest(fits, low, length):
+    """The longest context, in tokens, for which fits() is true, and the shortest for which it is
+    not, or None. Doubles the distance to `low`, which counts as fitting, from `length` on, and then
+    bisects."""
+    step, high = length - low, None
+    for _ in range(TRIALS_MAX):
+        if fits(length):
+            low = length
+        else:
+            high = length
+        if high is None:
+            length, step = low + step, 2 * step
+        elif high - low <= GRAIN:
+            break
+        else:
+            length = (low + high) // 2 // GRAIN * GRAIN
+    return low, high
+
+
+class LoraTrials:
+    """Whether two steps of LoRA fit, with a number of tokens as one sequence."""
+
+    def __init__(self, runs, *way):
+        self._runs = runs
+        self._way = way
+        self.told = {}
+
+    def __call__(self, tokens):
+        count = str(tokens)
+        words = ("--steps", "2", "--lora", "16", "--tokens", count, "--sequence", count)
+        told = self.told[tokens] = self._runs.trial(*words, *self._way)
+        name = " ".join([f"{tokens} tokens", *self._way])
+        if "failed" in told:
+            raise Failed(f"{name}: {told['failed']}")
+        fits = "does_not_fit" not in told
+        words = f"{told['step_s']} s a step" if fits else told["does_not_fit"]
+        print(f"# {name}: {words}", file=sys.stderr, flush=True)
+        return fits
+
+
+def lora_longest(runs, machine):
+    """The longest context of LoRA, ours over plain's. Both compute the loss in chunks."""
+    name = "finetune.lora_32k_longest"
+    plain_fits, fits = LoraTrials(runs, "--plain"), LoraTrials(runs)
+    try:
+        plain, too_long = longest(plain_fits, 0, 65536)
+        if too_long is None or too_long <= GRAIN:
+            return skipped(name, f"plain's longest was not found: {plain} tokens fit")
+        most = "" if too_long - plain <= GRAIN else "at most "
+        plain = too_long - GRAIN
+        start = max(plain * 3 // 2 // GRAIN * GRAIN, plain + GRAIN)
+        ours, too_long = longest(fits, plain, start)
+        if ours == plain and not fits(plain):
+            return skipped(name, f"{plain} tokens, plain's longest, do not fit with prepare()")
+    except Failed as error:
+        return skipped(name, str(error))
+    moved = fits.told[ours]["saved_out_gib"]
+    if ours > plain and not moved:
+        return skipped(name, f"{ours} tokens fit, though nothing that autograd saved was moved")
+    value = round(ours / plain, 3)
+    exact = too_long is not None and too_long - ours <= GRAIN
+    least = "" if exact else "at least "
+    words = f"{least}{ours} over {most}{plain} tokens, to {GRAIN}; "
+    words += f"{fits.told[ours]['step_s']} s a step, {moved} GiB that autograd saved moved in two"
+    if value < 1.8 and not exact:
+        return skipped(name, f"ours was not found: {words}")
+    return figure(name, value, "", 1.8, value >= 1.8, machine, detail=words)
+
+
+def vs_rival(name, rival, ours, target, machine, how=""):
+    """A rival's step over ours, with the same loss."""
+    for told in (ours, rival):
+        if "failed" in told:
+            return skipped(name, told["failed"])
+    value = round(rival["step_s"] / ours["step_s"], 2)
+    words = f"{rival['step_s']} over {ours['step_s']} s, peaks {rival['peak_gib']} and "
+    words += f"{ours['peak_gib']} GiB, device {rival['device_gib']} and {ours['device_gib']}, "
+    words += f"{os.cpu_count()} cores{how}"
+    return figure(name, value, "", target, value >= target, machine, detail=words)
+
+
+def vs_torchao(runs, machine):
+    rival = runs.run("--whole-loss", program=RIVAL)
+    return vs_rival("finetune.vs_torchao", rival, runs.run(*OURS), 2.2, machine)
+
+
+def vs_deepspeed(runs, machine):
+    """In the device memory that DeepSpeed's run had in use."""
+    name = "finetune.vs_deepspeed"
+    words = ("--size", "3b", WHOLE)
+    rival = runs.run("--rival", "deepspeed", *words, program=RIVAL)
+    if "failed" in rival:
+        return skipped(name, rival["failed"])
+    budget = f"{math.ceil(rival['device_gib'])}GiB"
+    ours = runs.run(*words, "--master-weights", *YES, "--budget", budget)
+    how = "; float32 master weights and states on both sides, updates in the backward pass on ours"
+    return vs_rival(name, rival, ours, 2.0, machine, how)
+
+
 ON_GPU = {
     "8b_bf16": lambda runs, machine: ratio(
         "finetune.8b_bf16", runs.run(*OURS), runs.run("--plain", WHOLE), 1.05, machine, 29
@@ -196,26 +349,15 @@ ON_GPU = {
     "14b_bf16": bounded("14b_bf16", "--size", "14b"),
     "14b_fp32_states": bounded("14b_fp32_states", "--size", "14b", "--float32-states"),
     "largest": bounded("largest", "--size", "24b"),
-    "vs_torchao": lambda runs, machine: vs_torchao(runs, runs.run(*OURS), machine),
+    "vs_torchao": vs_torchao,
+    "vs_deepspeed": vs_deepspeed,
     "lora_32k": lora,
+    "lora_32k_longest": lora_longest,
     "equal": lambda runs, machine: equal(runs, EQUAL_1B, machine, runs_at_once=4),
     "checkpoint": lambda runs, machine: checkpoint(
         runs.run("--steps", "2", *OURS, "--save", "/tmp/states"), machine
     ),
 }
-
-
-def vs_torchao(runs, ours, machine):
-    """A rival's step over ours, with the same loss."""
-    name = "finetune.vs_torchao"
-    rival = runs.run("--whole-loss", program=RIVAL)
-    for told in (ours, rival):
-        if "failed" in told:
-            return skipped(name, told["failed"])
-    value = round(rival["step_s"] / ours["step_s"], 2)
-    words = f"{rival['step_s']} over {ours['step_s']} s, peaks {rival['peak_gib']} and "
-    words += f"{ours['peak_gib']} GiB, {os.cpu_count()} cores"
-    return figure(name, value, "", 2.2, value >= 2.2, machine, detail=words)
 
 
 def checkpoint(told, machine):
@@ -225,7 +367,8 @@ def checkpoint(told, machine):
         return skipped(name, told["failed"])
     value = round(told["save_gb_s"] / told["write_gb_s"], 3)
     ok = value >= 0.8 and told["save_memory_gib"] <= 2
-    words = f"{told['save_gb_s']} of {told['write_gb_s']} GB/s, "
+    words = f"{told['save_gb_s']} of {told['write_gb_s']} GB/s, reading alone {told['read_gb_s']} "
+    words += f"({told['save_s']}, {told['write_s']}, {told['read_s']} s), "
     words += f"{told['save_memory_gib']} GiB of memory more (at most 2)"
     return figure(name, value, "", 0.8, ok, machine, detail=words)
 
@@ -256,8 +399,11 @@ def main():
     parser.add_argument("--gpu-name", default="a GPU")
     parser.add_argument("--seconds", type=float, default=3600, help="for all runs together")
     parser.add_argument("--only", help="these GPU figures, comma-separated, in this order")
+    parser.add_argument(
+        "--trials", type=pathlib.Path, help="a file that keeps lora_32k_longest's, to go on later"
+    )
     options = parser.parse_args()
-    runs = Runs(options.seconds)
+    runs = Runs(options.seconds, options.trials)
     if options.device == "cuda":
         names = options.only.split(",") if options.only else list(ON_GPU)
         unknown = sorted(set(names) - set(ON_GPU))
@@ -276,8 +422,6 @@ def main():
         figures.append(checkpoint(saving, machine))
     for made in figures:
         print(json.dumps(made), flush=True)
-    for name, why in NOT_BUILT.items():
-        print(json.dumps(skipped(name, why)), flush=True)
     bad = sum(code != 0 for code in runs.codes)
     machine = options.gpu_name if options.device == "cuda" else "host backend"
     words = f"{len(runs.codes)} runs"

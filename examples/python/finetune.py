@@ -12,6 +12,8 @@ PyTorch's memory and what the device has in use in all.
 """
 
 import argparse
+import contextlib
+import copy
 import json
 import os
 import statistics
@@ -54,7 +56,7 @@ SIZES = {
 }
 
 
-def parse():
+def parse(words=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -80,7 +82,7 @@ def parse():
     parser.add_argument("--deterministic", action="store_true", help="PyTorch's algorithms")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def make_model(options, transformers):
@@ -135,7 +137,7 @@ def prepare(model, optimizer, options):
     )
 
 
-def train(model, optimizer, options):
+def train(model, optimizer, options, backward=torch.Tensor.backward):
     """The losses and the seconds of the steps."""
     size = (options.tokens // options.sequence, options.sequence)
     generator = torch.Generator().manual_seed(1)
@@ -147,7 +149,7 @@ def train(model, optimizer, options):
             ids = ids.to(options.device)
             with torch.autocast(options.device, torch.bfloat16, enabled=options.full):
                 loss = model(input_ids=ids, labels=ids).loss
-            (loss / options.accumulate).backward()
+            backward(loss / options.accumulate)
         if options.clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -158,9 +160,18 @@ def train(model, optimizer, options):
     return losses, seconds
 
 
+def read(optimizer):
+    """Seconds that reading the states alone takes, one tensor at a time."""
+    begin = time.perf_counter()
+    for state in optimizer.state_dict()["state"].values():
+        for value in state.values():
+            copy.deepcopy(value)
+    return time.perf_counter() - begin
+
+
 def save(optimizer, path):
     """How fast torch.save writes the states, of a plain write of as many bytes, and how much the
-    process's memory grew for it. Both reach the disk, and are deleted."""
+    process's memory grew for it. Both reach the disk, and are deleted. And of reading alone."""
 
     def memory(name):
         with open("/proc/self/status", encoding="ascii") as lines:
@@ -187,9 +198,14 @@ def save(optimizer, path):
     plain = time.perf_counter() - begin
     os.unlink(path)
     written = (size // len(block) + 1) * len(block)
+    reading = read(optimizer)
     return {
+        "save_s": round(seconds, 2),
         "save_gb_s": round(size / seconds / 1e9, 3),
+        "write_s": round(plain, 2),
         "write_gb_s": round(written / plain / 1e9, 3),
+        "read_s": round(reading, 2),
+        "read_gb_s": round(size / reading / 1e9, 3),
         "save_memory_gib": round(max(0, peak - before) / 2**30, 3),
     }
 
@@ -210,6 +226,7 @@ def summary(model, options, loss_by, losses, seconds):
     }
     if options.device == "cuda":
         free, total = torch.cuda.mem_get_info()
+        made["device_name"] = torch.cuda.get_device_name()
         made["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
         made["device_gib"] = round((total - free) / 2**30, 1)
     return made
@@ -225,6 +242,13 @@ def checksum(model):
             places = torch.arange(len(run), device=p.device) % 8191 + 1
             total = (total * 31 + int((run.to(torch.int64) * places).sum())) & ((1 << 64) - 1)
     return f"{total:016x}"
+
+
+def saved_out_gib():
+    """What autograd saved and left the device, in all steps."""
+    with contextlib.suppress(ravenstore.WrongState):  # offload() was never entered
+        return round(ravenstore.explain().bytes_out / 2**30, 3)
+    return 0.0
 
 
 def main():
@@ -255,6 +279,7 @@ def main():
         "way": "plain" if options.plain else "prepare",
         "ready_s": round(ready, 1),
         "transfer_s": round(plan.transfer_seconds if plan is not None else 0.0, 3),
+        "saved_out_gib": saved_out_gib(),
         "weights": checksum(model),
     }
     if options.save:

@@ -9,6 +9,10 @@ import unittest
 import harness
 import xml_main
 
+sys.path.insert(0, str(harness.ROOT / "bench"))
+
+import finetune_bench  # noqa: E402
+
 NAMES = {
     *("8b_bf16", "8b_bf16_chunked", "8b_clip", "8b_clip_accumulate", "8b_fp32", "24gb"),
     *("14b_bf16", "14b_fp32_states", "largest", "first_step", "checkpoint", "lora_32k"),
@@ -35,6 +39,35 @@ class FinetuneBenchTest(unittest.TestCase):
                 self.assertGreater(row["value"], 0)
             elif name not in ("finetune.equal", "finetune.exit_status"):
                 self.assertTrue(row["skipped"], row)
+
+    def test_the_longest_context_is_found_with_few_trials(self):
+        tried = []
+
+        def fits(tokens):
+            tried.append(tokens)
+            return tokens <= 100000
+
+        self.assertEqual(finetune_bench.longest(fits, 0, 65536), (98304, 106496))
+        self.assertEqual(tried, [65536, 131072, 98304, 114688, 106496])
+        self.assertEqual(finetune_bench.longest(fits, 90112, 131072), (98304, 106496))
+
+    def test_a_search_without_end_stops(self):
+        found, too_long = finetune_bench.longest(lambda _: True, 0, 65536)
+        self.assertEqual((found, too_long), (65536 << 5, None))
+
+    def test_the_line_of_the_error_is_found_and_the_lack_of_memory(self):
+        lack = "torch.OutOfMemoryError: CUDA out of memory."
+        log = f"Traceback (most recent call last):\n  File x\n{lack}\nthe daemon ends\n"
+        self.assertEqual(finetune_bench.last_error(log), lack)
+        self.assertTrue(finetune_bench.DOES_NOT_FIT.search(lack))
+        self.assertEqual(finetune_bench.last_error("it needs peft"), "it needs peft")
+
+    def test_mfu_is_of_the_card_that_the_run_names(self):
+        told = {"tflops": 494.5, "device_name": "NVIDIA H100 80GB HBM3"}
+        self.assertEqual(finetune_bench.mfu(told), "MFU 50.0%")
+        for name in ("NVIDIA H100 NVL", "NVIDIA GeForce RTX 4090 D"):
+            self.assertEqual(finetune_bench.mfu({**told, "device_name": name}), "MFU unknown")
+        self.assertEqual(finetune_bench.mfu({"tflops": 0.0}), "MFU unknown")
 
 
 if __name__ == "__main__":
