@@ -11,6 +11,9 @@ from ravenstore._chunks import ParamState
 from ravenstore._precision import Precision
 from ravenstore._states import params_of, states_of
 
+BLOCK_BYTES_MIN = 1 << 20
+"""PyTorch's blocks of fewer bytes are not the store's."""
+
 MOVABLE = ("Adam", "AdamW", "SGD")
 """The optimizers that offload_optimizer takes."""
 
@@ -24,6 +27,10 @@ class Sizes:
     states: int
     largest: int
     """Of the gradients of one parameter."""
+    small: int
+    """Of weights and gradients in blocks that are not the store's, as a LoRA's."""
+    small_states: int
+    """Of states in such blocks."""
     is_full: bool
     """Whether weights have 32 bits."""
 
@@ -36,17 +43,22 @@ def sizes_of(
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
     trained = [p for p in params_of(optimizer) if p.requires_grad]
     gradients = [p.numel() * p.itemsize for p in trained]
+    states = list(state_bytes(optimizer, precision))
+    of_small = [size for size in (*storages.values(), *gradients) if size < BLOCK_BYTES_MIN]
+    small = [p.numel() * p.itemsize < BLOCK_BYTES_MIN for p in params_of(optimizer)]
     return Sizes(
         weights=sum(storages.values()),
         gradients=sum(gradients),
-        states=sum(state_bytes(optimizer, precision)),
+        states=sum(states),
         largest=max(gradients, default=0),
+        small=sum(of_small),
+        small_states=sum(size for size, is_small in zip(states, small, strict=True) if is_small),
         is_full=any(p.dtype == torch.float32 for p in trained),
     )
 
 
 def state_bytes(optimizer: torch.optim.Optimizer, precision: Precision) -> Iterable[int]:
-    """Of each parameter, what the optimizer keeps or will keep of its shape."""
+    """Of each parameter, what the optimizer keeps or will keep of its shape, in their order."""
     known = type(optimizer).__name__ in MOVABLE
     for group in optimizer.param_groups:
         count = states_of(group) if known and group.get("momentum") != 0 else 0
@@ -57,8 +69,8 @@ def state_bytes(optimizer: torch.optim.Optimizer, precision: Precision) -> Itera
             have = [v for v in values if isinstance(v, torch.Tensor)]
             if have and not precision.concerns(p):
                 yield sum(v.numel() * v.itemsize for v in have if v.shape == p.shape)
-            elif p.requires_grad:
-                yield p.numel() * precision.bytes_per_element(p, count)
+            else:
+                yield p.numel() * precision.bytes_per_element(p, count) * p.requires_grad
 
 
 def logits_bytes(model: torch.nn.Module, tokens: int | None) -> int:

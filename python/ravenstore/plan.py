@@ -32,7 +32,15 @@ from ravenstore import embedded as _embedded
 from ravenstore._link import link_rate
 from ravenstore._precision import Precision
 from ravenstore._refusals import check_in_backward, class_name
-from ravenstore._sizes import MOVABLE, Sizes, logits_bytes, pass_bytes, sizes_of, state_bytes
+from ravenstore._sizes import (
+    BLOCK_BYTES_MIN,
+    MOVABLE,
+    Sizes,
+    logits_bytes,
+    pass_bytes,
+    sizes_of,
+    state_bytes,
+)
 from ravenstore._states import States, unwrapped
 from ravenstore._units import Duration, Size, bytes_of, size_text
 from ravenstore.chunked_loss import ChunkedLoss, chunk_loss
@@ -47,7 +55,7 @@ _MIB, _GIB = 1 << 20, 1 << 30
 # GPU memory of a process without PyTorch's, and of a private daemon (measured on an H100).
 _CONTEXT_BYTES = 768 * _MIB
 _DAEMON_BYTES = 512 * _MIB
-# For blocks of less than 1 MiB, which are not the store's.
+# For blocks that are not the store's, apart from weights, gradients and states.
 _SMALL_BYTES = 256 * _MIB
 # The window: bytes of states on the device. They come back during the forward pass, when no update
 # needs the link. It has at least 16 chunks, so that the CPU runs ahead of the GPU, or this part of
@@ -476,7 +484,8 @@ def _take(
             if moves:
                 own_states = sizes.states if stay else excess
                 kept = sizes.weights + needs.gradients + own_states
-                plan._scope = _open_scope(plan, _saved_budget(plan, kept))
+                small = sizes.small + (sizes.small_states if stay else 0)
+                plan._scope = _open_scope(plan, _saved_budget(plan, kept, small))
             else:
                 _limit_pytorch(plan)
             if plan._scope is not None and explain_offload().way == "allocator":
@@ -631,14 +640,14 @@ def _chunk_the_loss(plan: Plan, model: torch.nn.Module) -> tuple[ChunkedLoss | N
     return loss, f"by {loss.how}"
 
 
-def _saved_budget(plan: Plan, kept: int) -> int:
+def _saved_budget(plan: Plan, kept: int, small: int) -> int:
     """The budget of offload(): all of PyTorch's large blocks, or, without the native part, what
-    autograd saves. `kept`: bytes of PyTorch's that never leave."""
+    autograd saves. `kept`: bytes of PyTorch's that never leave; `small`: those in small blocks."""
     try:
         _native.load()
     except Unsupported:
         return max(plan._own_bytes - kept, 2 * _MIB)
-    return plan._own_bytes
+    return max(plan._own_bytes - small, 2 * _MIB)
 
 
 def _move_into_the_store(tensors: list[torch.Tensor]) -> None:
@@ -650,7 +659,7 @@ def _move_into_the_store(tensors: list[torch.Tensor]) -> None:
     while sharing:
         _, group = sharing.popitem()
         whole = group[0].untyped_storage()
-        if whole.nbytes() < _MIB:
+        if whole.nbytes() < BLOCK_BYTES_MIN:
             continue
         flat = torch.empty(0, dtype=torch.uint8, device=group[0].device)
         copy = flat.set_(whole).clone()
