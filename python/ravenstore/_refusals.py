@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from ravenstore._saved import SavedState
 from ravenstore.errors import InvalidArgument
 from ravenstore.store import Store
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, SavedState)
 
 
 def class_name(thing: object) -> str:
@@ -63,6 +66,16 @@ def check_backend(store: Store, devices: Iterable[torch.device]) -> None:
             raise ValueError(
                 f"parameters are on {device}, but the store's daemon has the {store.backend} "
                 f"backend, whose memory is {wanted}'s: move the model, or use another daemon"
+            )
+
+
+def refuse_subclasses(opt: object, state: Mapping[str, object]) -> None:
+    """Raises TypeError if a state is a tensor subclass, as those of torchao's 8-bit optimizers."""
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor) and type(value) not in _PLAIN:
+            raise TypeError(
+                f"{type(opt).__name__}: its state {key} is a {class_name(value)}, a tensor "
+                "subclass, whose memory cannot move: leave this optimizer as it is"
             )
 
 

@@ -16,9 +16,11 @@ from typing import Any
 import torch
 
 from ravenstore._chunks import is_movable
+from ravenstore._refusals import refuse_subclasses
 
 _STEPS = 3
-_SHAPES: tuple[tuple[int, ...], ...] = ((6, 512), (3, 512), (1024,))
+# Optimizers of 8 bits quantize the states of parameters with at least 4,096 elements.
+_SHAPES: tuple[tuple[int, ...], ...] = ((9, 512), (3, 512), (8192,))
 # As chunks are cut: at multiples of 1,024 elements.
 _CUT = 1024
 
@@ -29,6 +31,8 @@ def check_parts(opt: Any, plain_step: Step, *, elementwise: bool) -> None:
     """Raises TypeError unless `plain_step` keeps states to move, and gives the same bits for all of
     some tensors at once as for each by itself, and, if `elementwise`, for runs of their elements.
     Changes nothing."""
+    for state in opt.state.values():
+        refuse_subclasses(opt, state)
     for group in opt.param_groups:
         kind = next((p for p in group["params"] if p.requires_grad), None)
         if kind is None:
@@ -122,6 +126,7 @@ class _Trial:
                 "once for each chunk, so that its states cannot move in chunks"
             )
         for part in parts:
+            refuse_subclasses(opt, state[part])
             self._states[id(part)] = state[part]
         if not any(is_movable(key, v, p.shape) for p in parts for key, v in state[p].items()):
             raise TypeError(

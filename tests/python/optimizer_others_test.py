@@ -69,6 +69,22 @@ class Together(Lion):
                 group["lr"] = 1e-3
 
 
+class Eight(torch.Tensor):
+    """As torchao has for states in 8 bits."""
+
+
+class InEightBits(Lion):
+    """Its states are a tensor subclass, of large parameters alone."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and not self.state[p] and p.numel() >= 4096:
+                    self.state[p]["exp_avg"] = torch.zeros_like(p).as_subclass(Eight)
+        super().step(closure)
+
+
 ELEMENTWISE = {
     "rmsprop": lambda params: torch.optim.RMSprop(params, lr=1e-3, momentum=0.9, centered=True),
     "adagrad": lambda params: torch.optim.Adagrad(params, lr=1e-2, initial_accumulator_value=0.1),
@@ -178,9 +194,18 @@ class OthersTest(harness.StoreCase):
             self.refused(CountsInItself, "changes the optimizer's count", elementwise)
             self.refused(Together, "over some of the parameters is not that step", elementwise)
             self.refused(torch.optim.LBFGS, "its step failed on a trial", elementwise)
+            self.refused(InEightBits, "state exp_avg is a .*Eight, a tensor subclass", elementwise)
         self.refused(torch.optim.Adafactor, "Adafactor")
         sgd = type("Mine", (torch.optim.SGD,), {})
         self.refused(sgd, "nothing to move")
+
+    def test_states_of_a_subclass_that_are_there_already_are_refused(self):
+        params = parameters()
+        opt = InEightBits(params)
+        backward(params, 0)
+        opt.step()
+        with self.assertRaisesRegex(TypeError, "leave this optimizer as it is"):
+            offload_optimizer(opt, self.store, chunk=CHUNK, elementwise=False)
 
 
 if __name__ == "__main__":
