@@ -6,16 +6,24 @@ import dataclasses
 from collections.abc import Iterable
 
 import torch
+from torch.optim import SGD, Adam, AdamW
 
 from ravenstore._chunks import ParamState
 from ravenstore._precision import Precision
-from ravenstore._states import params_of, states_of
+from ravenstore._states import States, params_of, states_of
 
 BLOCK_BYTES_MIN = 1 << 20
 """PyTorch's blocks of fewer bytes are not the store's."""
 
-MOVABLE = ("Adam", "AdamW", "SGD")
-"""The optimizers that offload_optimizer takes."""
+_MOVABLE = (Adam, AdamW, SGD)
+
+
+def is_movable(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it is one that offload_optimizer takes unasked, or was before it was offloaded."""
+    kind: type = type(optimizer)
+    if isinstance(getattr(optimizer, "_ravenstore", None), States):
+        kind = kind.__bases__[-1]
+    return kind in _MOVABLE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +67,7 @@ def sizes_of(
 
 def state_bytes(optimizer: torch.optim.Optimizer, precision: Precision) -> Iterable[int]:
     """Of each parameter, what the optimizer keeps or will keep of its shape, in their order."""
-    known = type(optimizer).__name__ in MOVABLE
+    known = is_movable(optimizer)
     for group in optimizer.param_groups:
         count = states_of(group) if known and group.get("momentum") != 0 else 0
         for p in group["params"]:

@@ -34,8 +34,8 @@ from ravenstore._precision import Precision
 from ravenstore._refusals import check_in_backward, class_name
 from ravenstore._sizes import (
     BLOCK_BYTES_MIN,
-    MOVABLE,
     Sizes,
+    is_movable,
     logits_bytes,
     pass_bytes,
     sizes_of,
@@ -453,6 +453,7 @@ def _take(
     options = plan._options
     optimizer = unwrapped(optimizer)
     _check_device(plan, model)
+    _check_class(plan, optimizer)
     sizes = sizes_of(model, optimizer, options.precision)
     plan.loss, loss_words = _chunk_the_loss(plan, model)
     try:
@@ -460,8 +461,8 @@ def _take(
         left = plan.device_budget - _fixed_bytes(plan) - sizes.weights
         half = (left - needs.gradients) // 2
         stay = options.states == "stay" or (options.states == "auto" and sizes.states <= half)
-        if type(optimizer).__name__ not in MOVABLE:
-            stay = options.states != "away"
+        if not is_movable(optimizer):
+            stay = True
             plan.states_unknown = f"of {class_name(optimizer)}, which is not moved, nor counted"
         least = sizes.states if stay else min(_window_of(plan.device_budget, 0, 0), sizes.states)
         moves = is_new or _must_move(plan, needs, left - least)
@@ -584,6 +585,17 @@ def _check_device(plan: Plan, model: torch.nn.Module) -> None:
         raise InvalidArgument(
             f"prepare takes a model on one device of the daemon's kind, {wanted}: this one is on "
             f"{names}. Move it there before, e.g. model.to({wanted!r})"
+        )
+
+
+def _check_class(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
+    """Raises if the states were to leave, and they are of a class that is not moved."""
+    is_offloaded = isinstance(getattr(optimizer, "_ravenstore", None), States)
+    if plan._options.states == "away" and not is_offloaded and not is_movable(optimizer):
+        raise TypeError(
+            'states="away", float32_states and master_weights take torch.optim.Adam, AdamW and '
+            f"SGD, not {class_name(optimizer)}: leave them out, or call offload_optimizer with "
+            "elementwise= before, which tries whether its states can move"
         )
 
 

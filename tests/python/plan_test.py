@@ -172,6 +172,15 @@ class DecisionTest(harness.StoreCase):
             self.prepare(model, optimizer, **options)
         self.assertFalse(hasattr(optimizer, "_ravenstore"))
 
+    def test_an_optimizer_is_known_by_its_class_and_not_by_its_name(self):
+        model = model_of()
+        other = type("AdamW", (torch.optim.RMSprop,), {})
+        plan = self.prepare(model, other(model.parameters()), device_budget="32MiB")
+        self.assertIn("AdamW, which is not moved, nor counted", str(plan))
+        for options in ({"states": "away"}, {"float32_states": True}):
+            with self.assertRaisesRegex(TypeError, "leave them out, or call offload_optimizer"):
+                self.prepare(model, other(model.parameters()), **options)
+
     def test_what_cannot_fit_is_refused_with_what_would(self):
         fits = r"does not fit 9\.0 MiB: weights take 4\.0 MiB, gradients 4\.0 MiB.*device_budget='"
         self.refused(fits + r".*in_backward=True would.*bfloat16 would", device_budget="9MiB")
