@@ -2,6 +2,7 @@
 """The finetune.* figures: examples/python/finetune.py in one way after the other, a process each.
 
     finetune_bench.py [--device cuda|cpu] [--gpu-name NAME] [--seconds N] [--only NAME,...]
+                      [--trials FILE]
 
 On a GPU: 8B, 14B and 24B parameters with prepare(), over the plain loop or the bound. The bound of
 a model that does not fit plainly is the larger of its step with SGD without momentum and of what
