@@ -8,6 +8,7 @@ def python_test(
         script = None,
         torch = False,
         native_part = False,
+        daemon = True,
         size = "medium",
         data = [],
         tags = [],
@@ -15,6 +16,7 @@ def python_test(
         **kwargs):
     """Runs `script` (NAME.py), with the Python that has PyTorch if `torch`, else the system's.
 
+    daemon: it starts ravenstored. Without, a change of the daemon does not run it again.
     native_part: it needs ravenstore._torch, and is skipped where that cannot be built.
     short: the cases that deploy/test runs; all run in deploy/test --full (see full_test.bzl).
     """
@@ -23,11 +25,12 @@ def python_test(
         "harness.py",
         "//client:libravenstore.so",
         "//client:ravenstore.h",
-        "//daemon:ravenstored",
         "//python:package",
         "//tests/tidy:xml_main.py",
         "//tests/timing:timing.py",
     ]
+    if daemon:
+        data.append("//daemon:ravenstored")
     if native_part:
         data.append("//python:_torch.so")
     if torch:

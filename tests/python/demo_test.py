@@ -18,14 +18,16 @@ from ravenstore._progress import progress
 
 
 def run_module(module, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        env={**os.environ, "PYTHONPATH": str(harness.ROOT / "python"), **environment},
-        cwd=tempfile.gettempdir(),
-        capture_output=True,
-        text=True,
-        timeout=harness.HANGS_AFTER,
-    )
+    """In a folder of its own, since `-m` imports from the current one first."""
+    with tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp") as folder:
+        return subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            env={**os.environ, "PYTHONPATH": str(harness.ROOT / "python"), **environment},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=harness.HANGS_AFTER,
+        )
 
 
 class DemoTest(unittest.TestCase):

@@ -1,5 +1,6 @@
 """bench/finetune_bench.py without a GPU: every loop learns bit for bit what the plain one does."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ NAMES = {
 
 
 class FinetuneBenchTest(unittest.TestCase):
+    @unittest.skipUnless(importlib.util.find_spec("transformers"), "no transformers")
     def test_it_prints_every_figure_and_the_loops_are_equal(self):
         done = subprocess.run(
             [sys.executable, str(harness.ROOT / "bench/finetune_bench.py")],
