@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 import unittest
 import xml.etree.ElementTree as ElementTree
 
@@ -10,11 +11,17 @@ class _Result(unittest.TextTestResult):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.cases = []
+        self._began = time.monotonic()
+
+    def startTest(self, test):
+        super().startTest(test)
+        self._began = time.monotonic()
 
     def _case(self, test, kind=None, words=""):
         suite = type(test).__name__
         name = getattr(test, "_testMethodName", str(test))
-        case = ElementTree.Element("testcase", classname=suite, name=name)
+        took = f"{time.monotonic() - self._began:.3f}"
+        case = ElementTree.Element("testcase", classname=suite, name=name, time=took)
         if kind:
             ElementTree.SubElement(case, kind, message=words.strip()[:2000])
         self.cases.append(case)
