@@ -101,5 +101,7 @@ def pass_bytes(model: torch.nn.Module, tokens: int | None) -> tuple[int, int]:
         return 0, 0
     if any(getattr(config, name, None) for name in ("num_experts", "num_local_experts")):
         return 0, 0
-    per_token = max(p.itemsize for p in model.parameters() if p.is_floating_point()) * tokens
+    # Adapters may have more bits than the model that they adapt.
+    floats = [p for p in model.parameters() if p.is_floating_point()]
+    per_token = max(floats, key=torch.Tensor.numel).itemsize * tokens
     return layers * width * per_token, (16 * width + 5 * inner) * per_token

@@ -16,6 +16,7 @@ import ravenstore
 import torch
 import xml_main
 from ravenstore import InvalidArgument, OutOfMemory
+from ravenstore._sizes import pass_bytes
 
 MIB = harness.MIB
 
@@ -257,6 +258,15 @@ class DecisionTest(harness.StoreCase):
             if not moves:
                 saved = self.part(plan, "saved for backward")
                 self.assertEqual((saved.bytes, saved.note), (4 * 512 * 64 * 4, "it fits"))
+
+    def test_a_pass_saves_what_has_the_models_bits_and_not_an_adapters(self):
+        model = model_of().bfloat16()
+        model.adapter = torch.nn.Parameter(torch.zeros(8, dtype=torch.float32))
+        shape = {"num_hidden_layers": 4, "hidden_size": 512, "intermediate_size": 512}
+        model.config = type("Config", (), shape)()
+        model.is_gradient_checkpointing = True
+        saved, layer = pass_bytes(model, 64)
+        self.assertEqual((saved, layer), (4 * 512 * 64 * 2, 21 * 512 * 64 * 2))
 
     def test_arguments_that_make_no_sense(self):
         model = model_of()
