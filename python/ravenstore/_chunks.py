@@ -126,10 +126,11 @@ class Piece:
             shape = self.param.shape
             stride = torch.empty(shape, device="meta").stride()
         size = shape.numel() * slot.dtype.itemsize
-        pinned = briefly and self.param.device.type == "cuda" and size <= _PINNED_BYTES_MAX
-        return torch.empty_strided(
-            shape, stride, dtype=slot.dtype, device=device, pin_memory=pinned
-        )
+        if briefly and self.param.device.type == "cuda" and size <= _PINNED_BYTES_MAX:
+            # Where no more may be pinned, other memory does.
+            with contextlib.suppress(RuntimeError):
+                return torch.empty_strided(shape, stride, dtype=slot.dtype, pin_memory=True)
+        return torch.empty_strided(shape, stride, dtype=slot.dtype, device=device)
 
     def view(self, base: torch.Tensor, key: str) -> torch.Tensor:
         """The state in its open chunk, whose bytes are `base`. Invalid once the chunk is closed."""

@@ -1,12 +1,14 @@
-"""How parameters are cut into pieces of chunks."""
+"""How parameters are cut into pieces of chunks, and where their states are copied to."""
 
 import random
+import types
 import unittest
+import unittest.mock
 
 import harness  # noqa: F401 - the package on sys.path
 import torch
 import xml_main
-from ravenstore._chunks import OVERHEAD, cut_into_pieces
+from ravenstore._chunks import OVERHEAD, Piece, Slot, cut_into_pieces
 
 CHUNK = 512 << 10
 
@@ -49,6 +51,33 @@ class CutTest(unittest.TestCase):
         pieces, room = cut_into_pieces(param, 8, CHUNK, 3000)
         self.assertEqual([(piece.whole, piece.begins_chunk) for piece in pieces], [(True, True)])
         self.assertEqual(room, 0)
+
+
+class MemoryForStatesTest(unittest.TestCase):
+    def asked(self, shape, *, briefly=True, fails=False):
+        """Whether memory for the state of a parameter on a GPU was to be pinned, try by try."""
+        param = types.SimpleNamespace(shape=shape, device=torch.device("cuda"), numel=shape.numel)
+        piece = Piece(param, 0, shape.numel(), begins_chunk=True)
+        plain = torch.empty(shape, device="meta")
+        piece.slots["m"] = Slot(0, plain.dtype, shape, plain.stride())
+        calls = []
+
+        def empty_strided(*_, pin_memory=False, **__):
+            calls.append(pin_memory)
+            if pin_memory and fails:
+                raise RuntimeError("CUDA error: out of memory")
+            return plain
+
+        with unittest.mock.patch.object(torch, "empty_strided", empty_strided):
+            self.assertIs(piece.empty_state("m", torch.device("cpu"), briefly=briefly), plain)
+        return calls
+
+    def test_what_goes_to_a_file_is_pinned_unless_it_is_large_or_cannot_be(self):
+        small, large = torch.Size([8, 8]), torch.Size([1 << 13, 1 << 14])
+        self.assertEqual(self.asked(small), [True])
+        self.assertEqual(self.asked(small, fails=True), [True, False])
+        self.assertEqual(self.asked(small, briefly=False), [False])
+        self.assertEqual(self.asked(large), [False])
 
 
 if __name__ == "__main__":
