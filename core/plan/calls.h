@@ -30,7 +30,7 @@ struct PlannedCall {
   bool unpins = false;    // put, free: the tensor is in use until then
   bool dies = false;      // nobody needs the tensor's bytes afterwards
   bool modifies = false;  // put: the device's bytes are newer than any copy
-  UnitSpan units;
+  UnitSpan units = {};
   Duration at{0};  // from the plan's first call
 };
 

@@ -23,7 +23,7 @@ struct Place {
 class Places {
  public:
   // `rule.page` is a power of two.
-  explicit Places(const SmallTensorRule& rule) : rule_(rule) {}
+  explicit Places(const SmallTensorRule& rule) : rule_(rule), range_(rule.page) {}
 
   Place Allocate(Bytes size);
   // Takes the place of an earlier tensor of this size if all of it is free. Returns whether it was.

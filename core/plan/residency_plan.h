@@ -72,6 +72,7 @@ class ResidencyPlan {
   Position horizon() const { return static_cast<Position>(calls_.size()); }
   Position position() const { return position_; }
   const PlannedCall& call(Position position) const { return calls_[static_cast<size_t>(position)]; }
+  const std::vector<PlannedCall>& calls() const { return calls_; }
   // The time of a position; beyond the horizon that of the last call.
   Duration TimeOf(Position position) const;
   // The client is there. Appends the units whose next need has changed to `passed`.

@@ -11,27 +11,38 @@ namespace ravenstore::core::plan {
 namespace {
 
 TEST(AddressRangeTest, PlacesFollowEachOtherInUnitsOf512Bytes) {
-  AddressRange range;
+  AddressRange range(KiB(64));
   EXPECT_EQ(range.Allocate(Bytes(1)), Bytes(0));
   EXPECT_EQ(range.Allocate(Bytes(513)), Bytes(512));
   EXPECT_EQ(range.Allocate(Bytes(512)), Bytes(1536));
   EXPECT_EQ(range.end(), Bytes(2048));
 }
 
-TEST(AddressRangeTest, TakesTheSmallestHoleThatHoldsTheRequest) {
-  AddressRange range;
-  const Bytes large = range.Allocate(KiB(8));
+TEST(AddressRangeTest, ASmallRequestTakesTheLowestHole) {
+  AddressRange range(KiB(64));
+  const Bytes first = range.Allocate(KiB(8));
   range.Allocate(KiB(1));
-  const Bytes small = range.Allocate(KiB(4));
+  const Bytes second = range.Allocate(KiB(4));
   range.Allocate(KiB(1));
-  range.Free(large, KiB(8));
-  range.Free(small, KiB(4));
-  EXPECT_EQ(range.Allocate(KiB(3)), small);
-  EXPECT_EQ(range.Allocate(KiB(3)), large);
+  range.Free(first, KiB(8));
+  range.Free(second, KiB(4));
+  EXPECT_EQ(range.Allocate(KiB(3)), first);
+}
+
+TEST(AddressRangeTest, ALargeRequestTakesTheHoleThatWasFreedLast) {
+  AddressRange range(KiB(64));
+  const Bytes first = range.Allocate(KiB(64));
+  range.Allocate(KiB(1));
+  const Bytes second = range.Allocate(KiB(80));
+  range.Allocate(KiB(1));
+  range.Free(first, KiB(64));
+  range.Free(second, KiB(80));
+  EXPECT_EQ(range.Allocate(KiB(64)), second);
+  EXPECT_EQ(range.Allocate(KiB(64)), first);
 }
 
 TEST(AddressRangeTest, FreeNeighboursMerge) {
-  AddressRange range;
+  AddressRange range(KiB(64));
   const Bytes a = range.Allocate(KiB(1));
   const Bytes b = range.Allocate(KiB(1));
   const Bytes c = range.Allocate(KiB(1));
@@ -45,7 +56,7 @@ TEST(AddressRangeTest, FreeNeighboursMerge) {
 }
 
 TEST(AddressRangeTest, GrowsFromTheHoleAtItsEnd) {
-  AddressRange range;
+  AddressRange range(KiB(64));
   range.Allocate(KiB(1));
   const Bytes last = range.Allocate(KiB(2));
   range.Free(last, KiB(2));
@@ -54,7 +65,7 @@ TEST(AddressRangeTest, GrowsFromTheHoleAtItsEnd) {
 }
 
 TEST(AddressRangeTest, APlaceIsTakenOnlyIfAllOfItIsFree) {
-  AddressRange range;
+  AddressRange range(KiB(64));
   EXPECT_TRUE(range.AllocateAt(KiB(4), KiB(2)));  // beyond the end: the range grows
   EXPECT_FALSE(range.AllocateAt(KiB(3), KiB(2)));
   EXPECT_TRUE(range.AllocateAt(KiB(2), KiB(2)));
@@ -64,8 +75,8 @@ TEST(AddressRangeTest, APlaceIsTakenOnlyIfAllOfItIsFree) {
 // No two places overlap, all holes are merged, and the same calls give the same places.
 TEST(AddressRangeTest, RandomProgramsNeverOverlapAndRepeat) {
   ForSeeds(30, [](Random& random) {
-    AddressRange range;
-    AddressRange again;
+    AddressRange range(KiB(64));
+    AddressRange again(KiB(64));
     std::map<Bytes, Bytes> places;  // offset, size
     for (int i = 0; i < 500; ++i) {
       if (!places.empty() && random.OneIn(2)) {
