@@ -142,6 +142,14 @@ void PagedUnits::MoveTo(Position position) {
   for (const Unit unit : passed_) Update(unit);
 }
 
+void PagedUnits::Announce(const UnitSpan& span, Position need) {
+  for (uint32_t i = 0; i < span.count; ++i) {
+    plan_.ClearLeave(span[i]);
+    plan_.Announce(span[i], need);
+    Update(span[i]);
+  }
+}
+
 PageSupply::Steps PagedUnits::StartMap(const MapChoice& choice) {
   UnitState& state = units_[choice.unit];
   RAVEN_CHECK(state.phase == Phase::kAway);

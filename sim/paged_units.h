@@ -49,6 +49,9 @@ class PagedUnits {
   std::vector<core::plan::UnitSnapshot> Snapshot() const;
   void SetPlan(core::plan::ResidencyPlan plan);
   void MoveTo(core::plan::Position position);
+  // The units are needed at this position, which the plan did not know. They stay until it is
+  // remade. kNoPosition: they are not needed in the plan.
+  void Announce(const core::plan::UnitSpan& span, core::plan::Position need);
 
   // ---- The engines.
   // Physical memory for the unit. Returns what the driver must do for it.

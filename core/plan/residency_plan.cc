@@ -46,6 +46,19 @@ void ResidencyPlan::ClearLeave(Unit unit) {
   if (unit < now_.size()) gaps_[now_[unit]].leaves = kNoPosition;
 }
 
+void ResidencyPlan::Announce(Unit unit, Position need) {
+  if (unit >= now_.size()) return;
+  Gap& gap = gaps_[now_[unit]];
+  gap.need = std::min(gap.need, need);
+}
+
+Position ResidencyPlan::PositionAt(Duration at) const {
+  const auto first =
+      std::lower_bound(calls_.begin(), calls_.end(), at,
+                       [](const PlannedCall& call, Duration time) { return call.at < time; });
+  return static_cast<Position>(first - calls_.begin());
+}
+
 bool ResidencyPlan::Fits(Bytes weight, Position need) const {
   const auto last = static_cast<size_t>(std::min(need, horizon()));
   return slack_.Least(static_cast<size_t>(position_), last) >= static_cast<int64_t>(weight.count());

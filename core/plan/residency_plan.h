@@ -84,6 +84,12 @@ class ResidencyPlan {
   // The unit stays in this gap, or its leaving is done.
   void ClearLeave(Unit unit);
 
+  // The unit is needed at this position of the plan, which did not know of it, or sooner. Slack and
+  // departures stay as they were planned.
+  void Announce(Unit unit, Position need);
+  // The first position at which this time has come; the horizon: none.
+  Position PositionAt(Duration at) const;
+
   // A unit that takes `weight` fits from now until `need`.
   bool Fits(Bytes weight, Position need) const;
   // `weight` is taken (added: is free) from now until `until`, beyond what was planned.
