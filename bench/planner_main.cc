@@ -35,6 +35,7 @@ void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const Ref
   LruRatios against_lru;
   Failures failures;
   TellSetScore(tuning, ScoreSet(tuning, references, &against_lru, &failures), report);
+  ReportPagedScore(tuning, ScorePaged(tuning, references), report);
   if (validation == nullptr) {
     SkipValidation(report);
   } else {
@@ -70,6 +71,8 @@ void PrintTable(const std::string& what, const TraceSet& tuning, const Reference
   if (what == "kernels") MeasureKernelLevel(true, &failures, nothing);
   LruRatios against_lru;
   if (what == "scores") ScoreSet(tuning, references, &against_lru, &failures, true);
+  if (what == "paged")
+    ReportPagedScore(tuning, ScorePaged(tuning, references, true), PrintEach(Machine("no GPU")));
 }
 
 // Returns the exit code.
@@ -97,7 +100,7 @@ void AddOptions(Options* options, CLI::App* app) {
                   "adds those that are not there, into this file")
       ->needs(recordings);
   app->add_option("--table", options->table, "only a markdown table, of all the tuning set's cases")
-      ->check(CLI::IsMember({"scores", "stalls", "kernels"}));
+      ->check(CLI::IsMember({"scores", "paged", "stalls", "kernels"}));
   app->add_flag("--ablate", options->ablate, "only what each heuristic is worth");
   const std::vector<std::string> names(core::kHeuristicNames.begin(), core::kHeuristicNames.end());
   app->add_option("--without", options->without, "only what these heuristics are worth together")
@@ -147,7 +150,10 @@ int Main(int argc, char** argv) {
   }
   if (options.scores)
     MeasureScores(*tuning, options.validation ? &*validation : nullptr, *references, report);
-  if (options.cost) MeasurePlannerCost(options.scale, report);
+  if (options.cost) {
+    MeasurePlannerCost(options.scale, report);
+    MeasurePlanCost(report);
+  }
   if (options.truth) MeasureSimulatorTruth(options.scale, report);
   return 0;
 }

@@ -46,6 +46,19 @@ void TellSetScore(const TraceSet& set, const SetScore& score, const Report& repo
 // The validation set's figures without values, and why.
 void SkipValidation(const Report& report);
 
+// The same cases with memory in pages, under the new core's plan (sim/paged_replay.h).
+struct PagedScore {
+  Score foreseen;  // all calls and lives are known
+  Score hinted;
+  Score learned;
+  int failed = 0;
+  std::string missing;  // a case without a reference
+};
+PagedScore ScorePaged(const TraceSet& set, const References& references, bool table = false);
+void ReportPagedScore(const TraceSet& set, const PagedScore& score, const Report& report);
+// What making one plan takes.
+void MeasurePlanCost(const Report& report);
+
 // What each heuristic is worth: how much longer the set takes without it, in the worst of five
 // variants; what two tenants stall; and which replays fail. Budgets from 50% up, one machine.
 // `together`: only what these names are worth together. REQUIRES: they are heuristics'.

@@ -1,0 +1,93 @@
+#include "core/plan/call_forecast.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+
+namespace ravenstore::core::plan {
+
+namespace {
+// A forecast is longer than a pass, so that what is needed early in the next one is known when this
+// one ends. Longer: plans cost more.
+constexpr uint32_t kPassQuarters = 5;
+// The shortest forecast, in calls.
+constexpr uint32_t kFewestCalls = 64;
+}  // namespace
+
+std::optional<Position> CallForecast::PositionOf(uint32_t call) const {
+  if (call < base || call - base >= positions.size()) return std::nullopt;
+  return positions[call - base];
+}
+
+Forecaster::Forecaster(const Follower& follower, const Places& places,
+                       std::span<const PlacedTensor> tensors)
+    : follower_(follower), history_(follower.history()), tensors_(tensors), places_(places) {
+  RAVEN_CHECK(follower.counterpart() != Follower::kNone);
+}
+
+CallForecast Forecaster::Make() {
+  const uint32_t last = history_.size() - 1;
+  const uint32_t period = follower_.Period();
+  const uint32_t from = history_.CallOf(follower_.counterpart()) + (follower_.matched() ? 0 : 1);
+  const uint32_t calls = std::max(kFewestCalls, period / 4 * kPassQuarters);
+  forecast_.base = from;
+  for (uint32_t k = 0; k < calls; ++k) {
+    uint32_t past = from + k;
+    if (past >= last) past -= ((past - last) / period + 1) * period;
+    if (k > 0 && past > 0) at_ += std::max(Duration{0}, history_[past].at - history_[past - 1].at);
+    Add(history_[past]);
+  }
+  return std::move(forecast_);
+}
+
+PlacedTensor& Forecaster::TensorOf(uint32_t role) {
+  const auto [found, is_new] = expected_.try_emplace(role);
+  const uint32_t holder = history_.HolderOf(role);
+  if (is_new && holder < tensors_.size() && tensors_[holder].lives)
+    found->second = tensors_[holder];
+  return found->second;
+}
+
+void Forecaster::Add(const CallHistory::Call& past) {
+  PlacedTensor& tensor = TensorOf(history_.tensor(past.tensor).role);
+  if (past.kind == CallKind::kCreate) return AddCreate(past, &tensor);
+  forecast_.positions.push_back(static_cast<Position>(forecast_.calls.size()));
+  const bool gets = past.kind == CallKind::kGet;
+  const bool comes =
+      tensor.lives && !(gets && tensor.in_use) && !(past.kind == CallKind::kPut && !tensor.in_use);
+  PlannedCall call{.kind = past.kind, .modifies = past.modifies, .at = at_};
+  if (!comes) {
+    forecast_.calls.push_back(call);
+    forecast_.places.emplace_back();
+    return;
+  }
+  call.unpins = !gets && tensor.in_use;
+  call.dies = past.kind == CallKind::kFree;
+  tensor.in_use = gets;
+  tensor.lives = !call.dies;
+  Append(call, tensor);
+}
+
+void Forecaster::AddCreate(const CallHistory::Call& past, PlacedTensor* tensor) {
+  if (tensor->lives) {
+    Append({.kind = CallKind::kFree, .unpins = tensor->in_use, .dies = true, .at = at_}, *tensor);
+  }
+  forecast_.positions.push_back(static_cast<Position>(forecast_.calls.size()));
+  const Place& before = tensors_[past.tensor].place;
+  const Bytes size = history_.tensor(past.tensor).size;
+  *tensor = {.place = before, .size = size, .lives = true, .in_use = true};
+  // The names of slots follow the pass before, so that a slot is known by its name.
+  if (before.slots_per_page == 0 || !places_.AllocateAt(before, size))
+    tensor->place = places_.Allocate(size);
+  Append({.kind = CallKind::kCreate, .at = at_}, *tensor);
+}
+
+void Forecaster::Append(PlannedCall call, const PlacedTensor& tensor) {
+  call.units = places_.UnitsOf(tensor.place, tensor.size);
+  forecast_.calls.push_back(call);
+  forecast_.places.push_back(tensor.place);
+  if (call.dies) places_.Free(tensor.place, tensor.size);
+}
+
+}  // namespace ravenstore::core::plan

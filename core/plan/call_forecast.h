@@ -1,0 +1,64 @@
+// The calls that are expected, from the place in its past where the client is now.
+//
+// What followed that place is what comes. Behind the last call the pass begins again. A role stands
+// for the tensor that has it now; a tensor that is yet to be created is placed where the client's
+// tensors will be placed, in a copy of its places. A call that cannot come, because the tensor
+// lives longer or died earlier than in the pass before, touches nothing; a create of a role whose
+// tensor still lives frees that tensor first.
+//
+// Owns: plain data. Units: as core/plan/calls.h. Threads: one at a time; the inputs are only read.
+// Cost: O(calls log tensors).
+#pragma once
+
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "core/plan/calls.h"
+#include "core/plan/follower.h"
+#include "core/plan/places.h"
+
+namespace ravenstore::core::plan {
+
+// A tensor of the client as it is now.
+struct PlacedTensor {
+  Place place;
+  Bytes size;
+  bool lives = false;
+  bool in_use = false;
+};
+
+struct CallForecast {
+  std::vector<PlannedCall> calls;
+  std::vector<std::optional<Place>> places;  // by position; none: the call touches nothing
+  uint32_t base = 0;                         // the call of the history that comes again first
+  std::vector<Position> positions;           // by call of the history, from `base` on
+
+  // Where the call of the history comes again; nullopt: not in this forecast.
+  std::optional<Position> PositionOf(uint32_t call) const;
+};
+
+class Forecaster {
+ public:
+  // All outlive it. REQUIRES: the follower has a counterpart.
+  Forecaster(const Follower& follower, const Places& places, std::span<const PlacedTensor> tensors);
+
+  CallForecast Make();
+
+ private:
+  PlacedTensor& TensorOf(uint32_t role);
+  void Add(const CallHistory::Call& past);
+  void AddCreate(const CallHistory::Call& past, PlacedTensor* tensor);
+  void Append(PlannedCall call, const PlacedTensor& tensor);
+
+  const Follower& follower_;
+  const CallHistory& history_;
+  const std::span<const PlacedTensor> tensors_;
+  Places places_;
+  std::unordered_map<uint32_t, PlacedTensor> expected_;  // by role
+  Duration at_{0};
+  CallForecast forecast_;
+};
+
+}  // namespace ravenstore::core::plan

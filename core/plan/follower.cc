@@ -1,0 +1,144 @@
+#include "core/plan/follower.h"
+
+#include <algorithm>
+
+namespace ravenstore::core::plan {
+
+namespace {
+// Calls that a counterpart may be away from the place. Fewer: insertions need a search. More: calls
+// that are alike by chance are taken for counterparts.
+constexpr uint32_t kNear = 64;
+// Of these only the nearest count as being on the way.
+constexpr uint32_t kOnTheWay = 8;
+// A counterpart is free again after as many calls: it belongs to the pass before.
+constexpr uint32_t kTakenFor = 1 << 13;
+// The shortest common suffix, as calls less penalties, that a search accepts.
+constexpr int kLeastSuffix = 16;
+// Calls that one search compares at most: bounds it to some milliseconds.
+constexpr uint32_t kSearchWork = 1 << 17;
+// Searches without success are repeated after twice as many calls, up to this.
+constexpr uint32_t kLongestPause = 1024;
+// Shares of the last calls that followed the place. Below the least the place is given up. A new
+// plan needs the second; a place begins below it, and one that a suffix has shown at it.
+constexpr double kLeastTrust = 0.25;
+constexpr double kPlanTrust = 0.5;
+constexpr double kFirstTrust = 0.4;
+// Calls over which that share is averaged.
+constexpr double kTrustCalls = 64;
+}  // namespace
+
+Follower::Follower() : trust_(kFirstTrust) {}
+
+bool Follower::trusted() const {
+  return counterpart_ != kNone && (trust_ >= kPlanTrust || jumps_ <= 1);
+}
+
+void Follower::Step() {
+  last_step_ = this_step_;
+  this_step_ = history_.pinning_calls();
+  stepped_ = true;
+}
+
+Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size) {
+  history_.Add(call, size);
+  Progress progress;
+  if (!Pins(call.kind)) return progress;
+  const uint32_t n = history_.pinning_calls() - 1;
+  later_.push_back(kNone);
+  matched_ = false;
+  // The program marks its steps: the last one is tried.
+  if (stepped_ && counterpart_ == kNone && last_step_ > 0) {
+    counterpart_ = last_step_ - 1;
+    trust_ = kFirstTrust;
+    progress.moved = true;
+    ++jumps_;
+  }
+  stepped_ = false;
+  if (counterpart_ != kNone) {
+    progress.moved |= FollowNear(n);
+    if (trust_ < kLeastTrust) {
+      counterpart_ = kNone;
+      trust_ = kFirstTrust;
+      progress.lost = true;
+    }
+  }
+  if (counterpart_ == kNone && Search(n)) {
+    matched_ = true;
+    trust_ = std::max(trust_, kPlanTrust);
+    progress.moved = true;
+  }
+  return progress;
+}
+
+bool Follower::IsFree(uint32_t n, uint32_t earlier) const {
+  if (earlier >= n) return false;
+  if (later_[earlier] != kNone && n - later_[earlier] < kTakenFor) return false;
+  return history_.Same(n, earlier);
+}
+
+bool Follower::FollowNear(uint32_t n) {
+  const uint32_t next = counterpart_ + 1;
+  uint32_t at = kNone;
+  bool moved = false;
+  if (IsFree(n, next)) {
+    at = next;
+  } else if (candidate_ != kNone && IsFree(n, candidate_ + 1)) {
+    at = candidate_ + 1;
+    if (later_[candidate_] != n - 1) Accept(n - 1, candidate_);
+    moved = true;
+  }
+  candidate_ = kNone;
+  if (at != kNone) {
+    matched_ = true;
+    Accept(n, at);
+    counterpart_ = at;
+  } else {
+    for (uint32_t d = 0; d <= 2 * kNear && candidate_ == kNone; ++d) {
+      // next, next + 1, next - 1, next + 2 ...; below 0 it is no call.
+      const uint32_t tried = d % 2 == 1 ? next + (d + 1) / 2 : next - d / 2;
+      if (IsFree(n, tried)) candidate_ = tried;
+    }
+    // A get shows that the call corresponds; a create of the same size may do so by chance.
+    if (candidate_ != kNone && history_.pinning(n).kind == CallKind::kGet) {
+      at = candidate_;
+      Accept(n, at);
+    }
+  }
+  const uint32_t away = at == kNone ? kNone : std::max(at, next) - std::min(at, next);
+  const double on_the_way = matched_ || away <= kOnTheWay ? 1 : 0;
+  trust_ += (on_the_way - trust_) / kTrustCalls;
+  ++compared_;
+  found_ += at != kNone ? 1 : 0;
+  return moved;
+}
+
+bool Follower::Search(uint32_t n) {
+  if (n < search_from_) return false;
+  uint32_t best = kNone;
+  CallHistory::Suffix longest{kLeastSuffix, 0};
+  uint32_t work = 0;
+  for (uint32_t earlier = history_.SameChainBefore(n); earlier != kNone && work < kSearchWork;
+       earlier = history_.SameChainBefore(earlier), ++work) {
+    const CallHistory::Suffix suffix = history_.CommonSuffix(n, earlier, &work);
+    if (suffix.score < longest.score) continue;
+    longest = suffix;
+    best = earlier;
+  }
+  if (best == kNone) {
+    search_from_ = n + search_pause_;
+    search_pause_ = std::min(kLongestPause, search_pause_ * 2);
+    return false;
+  }
+  search_pause_ = 1;
+  for (uint32_t i = longest.length; i-- > 0;) Accept(n - i, best - i);
+  counterpart_ = best;
+  ++jumps_;
+  return true;
+}
+
+void Follower::Accept(uint32_t n, uint32_t earlier) {
+  later_[earlier] = n;
+  history_.Accept(n, earlier);
+}
+
+}  // namespace ravenstore::core::plan

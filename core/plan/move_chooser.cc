@@ -1,0 +1,86 @@
+#include "core/plan/move_chooser.h"
+
+namespace ravenstore::core::plan {
+
+namespace {
+
+using Queue = MoveQueues::Queue;
+using Next = MoveQueues::Next;
+
+// Copies out that are forced at once. More would copy what the next plan may keep.
+constexpr uint32_t kForcedMost = 2;
+
+Bytes WeightOf(const MoveView& view, Unit unit) {
+  return view.limits.WeightOf(view.units[unit].slots_per_page);
+}
+
+bool MayCome(const MoveView& view, const Next& next) {
+  if (next.need == MoveQueues::kWaitedFor) return true;
+  return view.coming < view.coming_most && view.plan.Fits(WeightOf(view, next.unit), next.need);
+}
+
+std::optional<MapChoice> FindMemory(const MoveView& view, const Next& next) {
+  using From = MapChoice::From;
+  const uint32_t slots_per_page = view.units[next.unit].slots_per_page;
+  const bool is_slot = slots_per_page > 1;
+  if (is_slot && view.slot_pages.HasRoom(slots_per_page))
+    return MapChoice{.unit = next.unit, .from = From::kSlotRoom};
+  if (const auto source = view.supply.Find(is_slot))
+    return MapChoice{.unit = next.unit, .from = From::kSupply, .source = *source};
+  const auto is_idle = [&](Unit slot) { return view.units[slot].IsIdle(); };
+  if (!view.slot_pages.FindSparse(is_idle).empty())
+    return MapChoice{.unit = next.unit, .from = From::kSparse};
+  const auto dead = view.queues.First(Queue::kDead);
+  // A tensor will be created on the dead page before this unit is needed: it keeps its memory.
+  if (!dead || (next.need != MoveQueues::kWaitedFor && dead->need <= next.need))
+    return std::nullopt;
+  return MapChoice{.unit = next.unit, .from = From::kDead, .dead = dead->unit};
+}
+
+}  // namespace
+
+std::optional<Unit> NextOut(const MoveView& view) {
+  const auto next = view.queues.First(Queue::kLeaves);
+  return next ? std::optional(next->unit) : std::nullopt;
+}
+
+std::optional<Unit> NextIn(const MoveView& view) {
+  const auto next = view.queues.First(Queue::kArrives);
+  return next ? std::optional(next->unit) : std::nullopt;
+}
+
+std::optional<MapChoice> NextMap(const MoveView& view) {
+  const auto comes = view.queues.First(Queue::kComes);
+  const auto born = view.queues.First(Queue::kBorn);
+  const bool may_come = comes && MayCome(view, *comes);
+  if (may_come && (!born || comes->need <= born->need)) {
+    if (const auto choice = FindMemory(view, *comes)) return choice;
+  }
+  if (born) {
+    if (const auto choice = FindMemory(view, *born)) return choice;
+  }
+  if (may_come && born && born->need < comes->need) return FindMemory(view, *comes);
+  return std::nullopt;
+}
+
+std::optional<Unit> NextExchange(const MoveView& view) {
+  const auto comes = view.queues.First(Queue::kComes);
+  if (!comes || view.coming >= view.coming_most || MayCome(view, *comes)) return std::nullopt;
+  if (!view.deadlines.IsLate(view.plan)) return std::nullopt;
+  const auto clean = view.queues.First(Queue::kIdleClean);
+  if (clean && clean->need > comes->need) return clean->unit;
+  const auto dirty = view.queues.First(Queue::kIdleDirty);
+  const bool link_is_free = view.queues.IsEmpty(Queue::kLeaves) && view.leaving < kForcedMost;
+  if (link_is_free && dirty && dirty->need > comes->need) return dirty->unit;
+  return std::nullopt;
+}
+
+std::optional<Unit> NextEmergency(const MoveView& view) {
+  const auto clean = view.queues.First(Queue::kIdleClean);
+  const auto dirty = view.queues.First(Queue::kIdleDirty);
+  if (!clean || (dirty && dirty->need > clean->need))
+    return dirty ? std::optional(dirty->unit) : std::nullopt;
+  return clean->unit;
+}
+
+}  // namespace ravenstore::core::plan

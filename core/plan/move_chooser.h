@@ -1,0 +1,63 @@
+// What each engine does next, of what is possible now: copies out, maps, copies in.
+//
+// It takes a view of the client's units and returns what to start; the caller starts it. Nothing is
+// changed. An engine asks again when it is free, or when the view has changed.
+//
+// Owns: nothing. Units: positions, bytes. Threads: one at a time. Cost: O(log units) a question;
+// a search for a sparse slot page may look at all slot pages of a class.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "core/plan/deadlines.h"
+#include "core/plan/move_queues.h"
+#include "core/plan/page_supply.h"
+#include "core/plan/residency_plan.h"
+#include "core/plan/slot_pages.h"
+#include "core/plan/unit_state.h"
+
+namespace ravenstore::core::plan {
+
+struct MoveView {
+  std::span<const UnitState> units;
+  const MoveQueues& queues;
+  const ResidencyPlan& plan;
+  const Deadlines& deadlines;
+  const PageSupply& supply;
+  const SlotPages& slot_pages;
+  PlanLimits limits;
+  Bytes coming;          // mapped, or being mapped, for bytes that have not come yet
+  Bytes coming_most;     // ahead of need
+  uint32_t leaving = 0;  // copies out under way, known or not to be done
+};
+
+// A unit to be mapped, and where its physical memory comes from.
+struct MapChoice {
+  enum class From : uint8_t {
+    kSlotRoom,  // a resident page of its class has room
+    kSupply,
+    kSparse,  // a slot page is emptied by copies on the device
+    kDead,    // the page of a unit where nothing lives
+  };
+  Unit unit = 0;
+  From from = From::kSupply;
+  PageSupply::Source source{};  // of kSupply
+  Unit dead = 0;                // of kDead
+};
+
+// The unit whose copy out begins; its leaving position is the first.
+std::optional<Unit> NextOut(const MoveView& view);
+// The unit whose copy in begins: the one that is needed first.
+std::optional<Unit> NextIn(const MoveView& view);
+// The unit that is mapped next. One that comes must fit from now until it is needed, unless a call
+// waits for it.
+std::optional<MapChoice> NextMap(const MoveView& view);
+// Where nothing that is away fits, and not all can be in time: the idle unit that is needed last,
+// and later than the first that is away. A clean one before a dirty one.
+std::optional<Unit> NextExchange(const MoveView& view);
+// Where a call waits for memory and nothing is leaving: the idle unit that is needed last.
+std::optional<Unit> NextEmergency(const MoveView& view);
+
+}  // namespace ravenstore::core::plan

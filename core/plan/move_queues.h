@@ -1,0 +1,88 @@
+// What is to be done next with a client's units, each kind of work in a queue of its own.
+//
+// A unit stands in at most one queue, by its state and the plan:
+//   comes    away, with live bytes that are needed; by need, those that are waited for first
+//   born     away and empty, but needed: a tensor will be created there; by need
+//   arrives  mapped, and its bytes wait for the link; by need
+//   dead     resident, and nothing lives there; the one needed last first
+//   drops    leaves in its present gap, and a copy of its bytes exists: it is dropped at once
+//   leaves   leaves in its present gap, and is dirty; by the position where it leaves
+// Idle units stand in one of two further queues, the one needed last first; of those needed at the
+// same position the least recently used.
+//
+// Owns: the queues; neither units nor plan. The caller reports each change of a unit's state or of
+// its next need. Units: positions. Threads: one at a time. Cost: O(log units) a call.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/indexed_heap.h"
+#include "core/plan/calls.h"
+#include "core/plan/residency_plan.h"
+#include "core/plan/unit_state.h"
+#include "core/plan/units.h"
+
+namespace ravenstore::core::plan {
+
+class MoveQueues {
+ public:
+  enum class Queue : uint8_t {
+    kComes,
+    kBorn,
+    kArrives,
+    kDead,
+    kDrops,
+    kLeaves,
+    kIdleClean,
+    kIdleDirty,
+    kNone,
+  };
+  // The need of a unit that a call waits for: before all positions.
+  static constexpr Position kWaitedFor{-1};
+  struct Next {
+    Unit unit;
+    Position need;  // of kLeaves: where it leaves
+  };
+
+  // The unit's state, its next need or its leaving has changed.
+  void Update(Unit unit, const UnitState& state, const ResidencyPlan& plan);
+
+  // The first of a queue; nullopt: it is empty.
+  std::optional<Next> First(Queue queue) const;
+  bool IsEmpty(Queue queue) const { return heaps_[static_cast<size_t>(queue)].empty(); }
+  size_t size(Queue queue) const { return heaps_[static_cast<size_t>(queue)].size(); }
+  bool Contains(Queue queue, Unit unit) const;
+
+ private:
+  static constexpr size_t kQueues = static_cast<size_t>(Queue::kNone);
+  using Rank = std::pair<int64_t, int64_t>;  // the largest is first
+  // A unit's place in one queue; each has two: the idle queues are apart.
+  struct Entry {
+    Queue queue = Queue::kNone;
+    uint32_t heap_position = kNotInHeap;
+    Position need = kNoPosition;
+    Rank rank;
+  };
+  struct Traits {
+    std::vector<Entry>* entries;
+    Rank Key(uint32_t row) const { return (*entries)[row].rank; }
+    uint32_t& Position(uint32_t row) const { return (*entries)[row].heap_position; }
+  };
+
+  static std::pair<Queue, Position> QueueOf(Unit unit, const UnitState& state,
+                                            const ResidencyPlan& plan);
+  static bool LastFirst(Queue queue) {
+    return queue == Queue::kDead || queue == Queue::kIdleClean || queue == Queue::kIdleDirty;
+  }
+  void Put(std::vector<Entry>* entries, Unit unit, Queue queue, Position need, int64_t second);
+
+  std::array<IndexedHeap, kQueues> heaps_;
+  std::vector<Entry> work_;  // by unit
+  std::vector<Entry> idle_;  // by unit
+};
+
+}  // namespace ravenstore::core::plan

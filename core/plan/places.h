@@ -1,0 +1,46 @@
+// Where a client's tensors lie: each in a range of addresses or in a slot, and in which units.
+//
+// Owns: both lists of free places. Copies are independent: a forecast places future tensors in a
+// copy. Units: bytes. Threads: one at a time. Cost: O(log tensors) a call.
+#pragma once
+
+#include <cstdint>
+
+#include "core/plan/address_range.h"
+#include "core/plan/small_tensors.h"
+#include "core/plan/units.h"
+#include "core/types.h"
+
+namespace ravenstore::core::plan {
+
+struct Place {
+  uint64_t at = 0;              // the offset in the range in bytes, or the name of the slot
+  uint32_t slots_per_page = 0;  // 0: in the range
+
+  bool operator==(const Place&) const = default;
+};
+
+class Places {
+ public:
+  // `rule.page` is a power of two.
+  explicit Places(const SmallTensorRule& rule) : rule_(rule), range_(rule.page) {}
+
+  Place Allocate(Bytes size);
+  // Takes the place of an earlier tensor of this size if all of it is free. Returns whether it was.
+  bool AllocateAt(const Place& place, Bytes size);
+  // REQUIRES: the place was allocated with this size.
+  void Free(const Place& place, Bytes size);
+
+  UnitSpan UnitsOf(const Place& place, Bytes size) const;
+  // How many bytes of the tensor lie in its i-th unit.
+  Bytes BytesIn(const Place& place, Bytes size, uint32_t i) const;
+  Bytes page() const { return rule_.page; }
+  Bytes range_end() const { return range_.end(); }
+
+ private:
+  SmallTensorRule rule_;
+  AddressRange range_;
+  SlotNames names_;
+};
+
+}  // namespace ravenstore::core::plan

@@ -1,0 +1,83 @@
+#include "core/plan/residency_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "core/plan/plan_builder.h"
+
+namespace ravenstore::core::plan {
+
+const ResidencyPlan::Gap ResidencyPlan::kNoGap{};
+
+ResidencyPlan ResidencyPlan::Make(std::span<const PlannedCall> calls,
+                                  std::span<const UnitSnapshot> units, const PlanLimits& limits) {
+  return PlanBuilder(calls, units, limits).Build();
+}
+
+Duration ResidencyPlan::TimeOf(Position position) const {
+  if (calls_.empty()) return Duration{0};
+  return call(std::min(position, horizon() - 1)).at;
+}
+
+const ResidencyPlan::Gap& ResidencyPlan::GapOf(Unit unit) const {
+  return unit < now_.size() ? gaps_[now_[unit]] : kNoGap;
+}
+
+std::span<const ResidencyPlan::Gap> ResidencyPlan::GapsOf(Unit unit) const {
+  if (unit >= now_.size()) return {};
+  return std::span(gaps_).subspan(first_gap_[unit], first_gap_[unit + 1] - first_gap_[unit]);
+}
+
+void ResidencyPlan::MoveTo(Position position, std::vector<Unit>* passed) {
+  position_ = std::min(position, horizon());
+  for (; passed_ < position_; ++passed_) {
+    const UnitSpan& units = call(passed_).units;
+    for (uint32_t i = 0; i < units.count; ++i) {
+      uint32_t& gap = now_[units[i]];
+      if (gaps_[gap].need > passed_) continue;
+      ++gap;
+      passed->push_back(units[i]);
+    }
+  }
+}
+
+void ResidencyPlan::ClearLeave(Unit unit) {
+  if (unit < now_.size()) gaps_[now_[unit]].leaves = kNoPosition;
+}
+
+void ResidencyPlan::Announce(Unit unit, Position need) {
+  if (unit >= now_.size()) return;
+  Gap& gap = gaps_[now_[unit]];
+  gap.need = std::min(gap.need, need);
+}
+
+Position ResidencyPlan::PositionAt(Duration at) const {
+  const auto first =
+      std::lower_bound(calls_.begin(), calls_.end(), at,
+                       [](const PlannedCall& call, Duration time) { return call.at < time; });
+  return static_cast<Position>(first - calls_.begin());
+}
+
+bool ResidencyPlan::Fits(Bytes weight, Position need) const {
+  const auto last = static_cast<size_t>(std::min(need, horizon()));
+  return slack_.Least(static_cast<size_t>(position_), last) >= static_cast<int64_t>(weight.count());
+}
+
+void ResidencyPlan::Take(Bytes weight, Position until) {
+  slack_.Add(static_cast<size_t>(position_),
+             static_cast<size_t>(std::clamp(until, position_, horizon())),
+             -static_cast<int64_t>(weight.count()));
+}
+
+void ResidencyPlan::Release(Bytes weight, Position until) {
+  slack_.Add(static_cast<size_t>(position_),
+             static_cast<size_t>(std::clamp(until, position_, horizon())),
+             static_cast<int64_t>(weight.count()));
+}
+
+int64_t ResidencyPlan::SlackAt(Position position) const {
+  return slack_.Least(static_cast<size_t>(position), static_cast<size_t>(position));
+}
+
+}  // namespace ravenstore::core::plan

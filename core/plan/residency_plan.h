@@ -1,0 +1,122 @@
+// The plan: for each position which units leave, and how many bytes stay free.
+//
+// A plan is made once over the calls that are expected. Where the units that the calls need exceed
+// the pages that may be held, the idle unit that is needed last leaves. Of those needed at least
+// half as late, the last one that the link can have copied out by then goes before it: a copy that
+// is waited for costs more than an earlier way back. A unit leaves in a gap between two of its
+// uses. The executor may let it leave from the gap's beginning on.
+//
+// At run time the plan follows the client's position. It says where a unit is needed next, whether
+// it leaves before that, and whether a unit that comes fits from now until its need.
+//
+// Source: core/plan/eviction_order.h; the slack is a range-minimum tree
+// (core/plan/range_minimum.h).
+//
+// Owns: the gaps and the slack. Units: positions, bytes. Threads: one at a time; a plan that is
+// made from a snapshot may be made on any thread. Errors: none; calls that need more than `pages`
+// at once are counted (over_budget()).
+// Cost: O((uses + units) log units) to make; O(log calls) a query; O(1) amortised for each use that
+// the position passes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/plan/calls.h"
+#include "core/plan/range_minimum.h"
+#include "core/plan/units.h"
+#include "core/types.h"
+
+namespace ravenstore::core::plan {
+
+// A unit when the plan is made.
+struct UnitSnapshot {
+  uint32_t pins = 0;   // calls that hold it
+  uint32_t live = 0;   // tensors that lie there
+  bool held = false;   // a physical page is beneath it, or is on its way there
+  bool dirty = false;  // the device's bytes are newer than any copy
+  uint32_t slots_per_page = 1;
+};
+
+// What a plan may use.
+struct PlanLimits {
+  Bytes page;
+  uint32_t pages = 0;  // that may be held
+  double out_bytes_per_second = 0;
+  Duration per_copy{0};  // besides its bytes
+
+  Bytes WeightOf(uint32_t slots_per_page) const { return Bytes(page.count() / slots_per_page); }
+  Duration CopyOf(uint32_t slots_per_page) const {
+    const double bytes = static_cast<double>(WeightOf(slots_per_page).count());
+    return per_copy + FromSeconds(bytes / out_bytes_per_second);
+  }
+};
+
+class ResidencyPlan {
+ public:
+  // Between two uses of a unit, before its first or after its last one.
+  struct Gap {
+    Position need = kNoPosition;    // where it is needed next
+    Position leaves = kNoPosition;  // where it has left; kNoPosition: it stays
+    Position dies = kNoPosition;    // where nothing lives there any more
+  };
+
+  // No calls: nothing is known.
+  ResidencyPlan() = default;
+  // `units` by their numbers; those beyond are away and empty.
+  static ResidencyPlan Make(std::span<const PlannedCall> calls, std::span<const UnitSnapshot> units,
+                            const PlanLimits& limits);
+
+  bool empty() const { return calls_.empty(); }
+  Position horizon() const { return static_cast<Position>(calls_.size()); }
+  Position position() const { return position_; }
+  const PlannedCall& call(Position position) const { return calls_[static_cast<size_t>(position)]; }
+  const std::vector<PlannedCall>& calls() const { return calls_; }
+  // The time of a position; beyond the horizon that of the last call.
+  Duration TimeOf(Position position) const;
+  // The client is there. Appends the units whose next need has changed to `passed`.
+  void MoveTo(Position position, std::vector<Unit>* passed);
+
+  // From the position on; kNoPosition: none.
+  Position NextNeed(Unit unit) const { return GapOf(unit).need; }
+  Position LeavesAt(Unit unit) const { return GapOf(unit).leaves; }
+  // The unit stays in this gap, or its leaving is done.
+  void ClearLeave(Unit unit);
+
+  // The unit is needed at this position of the plan, which did not know of it, or sooner. Slack and
+  // departures stay as they were planned.
+  void Announce(Unit unit, Position need);
+  // The first position at which this time has come; the horizon: none.
+  Position PositionAt(Duration at) const;
+
+  // A unit that takes `weight` fits from now until `need`.
+  bool Fits(Bytes weight, Position need) const;
+  // `weight` is taken (added: is free) from now until `until`, beyond what was planned.
+  void Take(Bytes weight, Position until);
+  void Release(Bytes weight, Position until);
+
+  // How often a call needed more than all pages.
+  uint32_t over_budget() const { return over_budget_; }
+  // All gaps of a unit in order, for tests.
+  std::span<const Gap> GapsOf(Unit unit) const;
+  // Free bytes between two calls: 0: before the first one.
+  int64_t SlackAt(Position position) const;
+
+ private:
+  friend class PlanBuilder;
+
+  const Gap& GapOf(Unit unit) const;
+  static const Gap kNoGap;
+
+  std::vector<PlannedCall> calls_;
+  std::vector<Gap> gaps_;            // by unit, then in order
+  std::vector<uint32_t> first_gap_;  // of each unit; the last is gaps_.size()
+  std::vector<uint32_t> now_;        // each unit's gap
+  RangeMinimum slack_;               // by position
+  Position position_ = 0;
+  Position passed_ = 0;  // the gaps are of this position; it never goes back
+  uint32_t over_budget_ = 0;
+};
+
+}  // namespace ravenstore::core::plan

@@ -1,0 +1,67 @@
+// When a client's plan is made anew, and where in it the client is, from its calls alone.
+//
+// It follows the calls (core/plan/follower.h). A plan is made at a jump, after half a period, when
+// a tensor was placed elsewhere than the plan expected, and when the caller asks for one (the
+// budget changed). Between plans each call that corresponds moves the position.
+//
+// Owns: the follower and the last forecast. Units: positions. Threads: one at a time.
+// Cost: as Follower; a forecast as Forecaster.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "core/plan/call_forecast.h"
+#include "core/plan/calls.h"
+#include "core/plan/follower.h"
+#include "core/plan/places.h"
+
+namespace ravenstore::core::plan {
+
+class SequencePlanner {
+ public:
+  struct Guidance {
+    bool discard = false;   // nothing is known any more
+    bool remake = false;    // a plan is to be made, of Remake()
+    Position position = 0;  // in the plan that there is, if it is not remade
+  };
+  struct Stats {
+    uint64_t plans = 0;
+    uint64_t creates = 0;    // under a plan
+    uint64_t elsewhere = 0;  // of those, placed elsewhere than expected
+  };
+
+  // The client makes the call. Of a create `tensors` does not have the tensor's place yet.
+  Guidance Observe(const CallHistory::Call& call, Bytes size);
+  // The call is done.
+  void Done(const CallHistory::Call& call);
+  void Step() { follower_.Step(); }
+
+  // What comes, as of the last call. Its first position is that call, if it is matched.
+  const CallForecast& Remake(const Places& places, std::span<const PlacedTensor> tensors);
+  // The next call remakes the plan.
+  void RequestPlan() { remake_ = true; }
+
+  // Where the forecast has the tensor that is created now; nullopt: it expected another call.
+  std::optional<Place> ExpectedPlace() const;
+  // It was created there.
+  void Placed(const Place& place);
+
+  bool has_plan() const { return has_plan_; }
+  Position position() const { return position_; }
+  const Follower& follower() const { return follower_; }
+  const Stats& stats() const { return stats_; }
+
+ private:
+  bool IsOutdated() const;
+
+  Follower follower_;
+  CallForecast forecast_;
+  bool has_plan_ = false;
+  bool remake_ = false;
+  Position position_ = 0;
+  uint32_t period_ = 0;  // when the plan was made
+  Stats stats_;
+};
+
+}  // namespace ravenstore::core::plan

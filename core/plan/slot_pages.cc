@@ -1,0 +1,99 @@
+#include "core/plan/slot_pages.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "core/check.h"
+
+namespace ravenstore::core::plan {
+
+void SlotPages::Index(uint32_t page, bool insert) {
+  const Page& of = pages_[page];
+  const auto used = static_cast<uint32_t>(of.slots.size());
+  if (used >= of.slots_per_page) return;
+  auto& with_room = classes_[of.slots_per_page].with_room;
+  if (insert) {
+    with_room.emplace(used, page);
+  } else {
+    with_room.erase({used, page});
+  }
+}
+
+void SlotPages::Add(Unit slot, uint32_t page) {
+  Index(page, false);
+  pages_[page].slots.push_back(slot);
+  Index(page, true);
+  ++classes_[pages_[page].slots_per_page].slots;
+  RAVEN_CHECK(page_of_.emplace(slot, page).second);
+}
+
+bool SlotPages::HasRoom(uint32_t slots_per_page) const {
+  const auto found = classes_.find(slots_per_page);
+  return found != classes_.end() && !found->second.with_room.empty();
+}
+
+void SlotPages::Join(Unit slot, uint32_t slots_per_page) {
+  RAVEN_CHECK(HasRoom(slots_per_page));
+  Add(slot, classes_[slots_per_page].with_room.rbegin()->second);
+}
+
+void SlotPages::JoinEmpty(Unit slot, uint32_t slots_per_page) {
+  if (unused_.empty()) {
+    unused_.push_back(static_cast<uint32_t>(pages_.size()));
+    pages_.emplace_back();
+  }
+  const uint32_t page = unused_.back();
+  unused_.pop_back();
+  pages_[page].slots_per_page = slots_per_page;
+  ++classes_[slots_per_page].pages;
+  ++pages_in_use_;
+  Add(slot, page);
+}
+
+bool SlotPages::Leave(Unit slot) {
+  const auto found = page_of_.find(slot);
+  RAVEN_CHECK(found != page_of_.end());
+  const uint32_t page = found->second;
+  page_of_.erase(found);
+  Index(page, false);
+  Page& of = pages_[page];
+  of.slots.erase(std::find(of.slots.begin(), of.slots.end(), slot));
+  Class& its_class = classes_[of.slots_per_page];
+  --its_class.slots;
+  if (!of.slots.empty()) {
+    Index(page, true);
+    return false;
+  }
+  --its_class.pages;
+  --pages_in_use_;
+  unused_.push_back(page);
+  return true;
+}
+
+std::vector<Unit> SlotPages::FindSparse(const std::function<bool(Unit)>& may_move) const {
+  for (const auto& [slots_per_page, its_class] : classes_) {
+    if (its_class.pages < 2 || its_class.slots > (its_class.pages - 1) * slots_per_page) continue;
+    for (const auto& [used, page] : its_class.with_room) {
+      const std::vector<Unit>& slots = pages_[page].slots;
+      if (std::all_of(slots.begin(), slots.end(), may_move)) return slots;
+    }
+  }
+  return {};
+}
+
+void SlotPages::Empty(const std::vector<Unit>& slots) {
+  RAVEN_CHECK(!slots.empty());
+  const uint32_t page = page_of_.at(slots.front());
+  const uint32_t slots_per_page = pages_[page].slots_per_page;
+  for (const Unit slot : slots) {
+    Leave(slot);
+    // Not back onto the page that empties: the fullest other one.
+    const auto& with_room = classes_[slots_per_page].with_room;
+    auto to = with_room.rbegin();
+    if (to != with_room.rend() && to->second == page) ++to;
+    RAVEN_CHECK(to != with_room.rend());
+    Add(slot, to->second);
+  }
+}
+
+}  // namespace ravenstore::core::plan

@@ -1,0 +1,55 @@
+// Which tensors lie in slots of a shared page, and the names of those slots.
+//
+// A small tensor may lie in a slot: an equal part of a page that holds tensors of one size class
+// alone. Its bytes move without the rest of the page, into any free slot of the class on a resident
+// page. All other tensors lie in the range of addresses (address_range.h), in whole pages that they
+// may share at their borders.
+//
+// SmallTensorRule is the decision, and is meant to be replaced: it is made once for a client, from
+// how much of what lives is small. A product has to decide by use, while it runs.
+//
+// Source: slabs of objects (Bonwick, "The Slab Allocator", 1994).
+//
+// Owns: SlotNames the free names. Units: bytes; slots per page. Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+
+#include "core/types.h"
+
+namespace ravenstore::core::plan {
+
+struct SmallTensorRule {
+  // The largest tensor with a slot is a page divided by this. Lower: a page holds so few slots that
+  // many stay empty. Higher: more small tensors bring whole pages.
+  static constexpr uint32_t kSlotsLeast = 4;
+
+  Bytes page;
+  bool slots = false;  // small tensors have slots
+
+  // How many slots of the tensor's size class a page has; 0: it lies in whole pages.
+  uint32_t SlotsPerPage(Bytes size) const;
+  // Slots pay where most of what lives is small: `small` of the `live` bytes at the peak.
+  static bool SlotsPay(Bytes small, Bytes live) { return small.count() * 2 > live.count(); }
+  // Returns true if the tensor is small enough for a slot.
+  bool IsSmall(Bytes size) const { return size.count() <= page.count() / kSlotsLeast; }
+};
+
+// Names of slots: the lowest free name of the size class. A program that repeats its calls gets the
+// same names again, as it gets the same addresses. A name says nothing of the slot's page.
+class SlotNames {
+ public:
+  uint32_t Allocate(uint32_t slots_per_page);
+  // Takes this name if it is free in the size class. Returns whether it was.
+  bool AllocateAt(uint32_t name, uint32_t slots_per_page);
+  // REQUIRES: the name was allocated in this size class.
+  void Free(uint32_t name, uint32_t slots_per_page);
+
+ private:
+  std::map<uint32_t, std::set<uint32_t>> free_;  // by slots per page
+  uint32_t end_ = 0;                             // names below it exist
+};
+
+}  // namespace ravenstore::core::plan

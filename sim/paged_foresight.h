@@ -1,0 +1,67 @@
+// What the replay's plan knows of the calls to come, and where it places tensors.
+//
+// A PlanSource sees each call before and after it is made. It sets plans on the client's units and
+// moves their position.
+//
+// Owns: the places, the tensors as they are now, and what was learned. Threads: one at a time.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/plan/call_forecast.h"
+#include "core/plan/places.h"
+#include "core/plan/residency_plan.h"
+#include "core/types.h"
+#include "sim/paged_replay.h"
+#include "sim/paged_units.h"
+#include "sim/trace.h"
+
+namespace ravenstore::sim {
+
+class PlanSource {
+ public:
+  // `trace` outlives it.
+  PlanSource(const Trace& trace, const core::plan::SmallTensorRule& rule,
+             const core::plan::PlanLimits& limits);
+  virtual ~PlanSource() = default;
+  PlanSource(const PlanSource&) = delete;
+  PlanSource& operator=(const PlanSource&) = delete;
+
+  virtual void Begin(PagedUnits* /*units*/) {}
+  // The client makes the call, at this time of its own.
+  virtual void Before(const Op& op, core::Duration at, PagedUnits* units) = 0;
+  // The call is done.
+  virtual void After(const Op& op, PagedUnits* units);
+  virtual void Step() {}
+  // A put after which nobody needs the tensor's bytes, as far as it is known.
+  virtual bool IsLastPut(const Op& /*op*/) const { return false; }
+  // Where the tensor of the create lies.
+  virtual core::plan::Place PlaceFor(const Op& op);
+  virtual void Free(const Op& op);
+
+  core::plan::UnitSpan UnitsOf(const core::plan::Place& place, core::Bytes size) const {
+    return places_.UnitsOf(place, size);
+  }
+  core::Bytes BytesIn(const core::plan::Place& place, core::Bytes size, uint32_t i) const {
+    return places_.BytesIn(place, size, i);
+  }
+  PagedStats stats() const;
+
+ protected:
+  void SetPlan(std::span<const core::plan::PlannedCall> calls, PagedUnits* units);
+  core::Bytes SizeOf(const Op& op) const { return trace_.tensors[op.tensor].bytes; }
+
+  const Trace& trace_;
+  const core::plan::PlanLimits limits_;
+  core::plan::Places places_;
+  std::vector<core::plan::PlacedTensor> tensors_;
+  PagedStats stats_;
+};
+
+std::unique_ptr<PlanSource> MakePlanSource(const Trace& trace, Foresight foresight,
+                                           const core::plan::SmallTensorRule& rule,
+                                           const core::plan::PlanLimits& limits);
+
+}  // namespace ravenstore::sim

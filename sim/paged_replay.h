@@ -1,0 +1,60 @@
+// Replays a trace of one client whose memory is in pages, under one plan, in virtual time.
+//
+// The client's stream runs its calls in order. A create or a get holds the units of its tensor, and
+// waits until all of them are resident. The plan knows what comes by the mode. Links are those of
+// sim/simulator.h; mapping takes what an H100 was measured to take. The first mapping of each page
+// costs nothing, as slabs that first fill the device do not in sim/simulator.h.
+//
+// A CPU that runs ahead of the GPU is not modelled. Its place is PagedReplay::Call: a call would be
+// made, and its memory be asked for, before its use waits for the stream.
+//
+// Owns: nothing. Units: simulated time, bytes. Threads: one at a time; the same input gives the
+// same result. Errors: in the outcome: a trace of several clients; more in use than the budget.
+#pragma once
+
+#include <cstdint>
+
+#include "core/types.h"
+#include "sim/hardware.h"
+#include "sim/paged_mover.h"
+#include "sim/simulator.h"
+#include "sim/trace.h"
+
+namespace ravenstore::sim {
+
+// What the plan knows.
+enum class Foresight : uint8_t {
+  kLives,    // all calls from the beginning, and places are packed by known lives
+  kCalls,    // all calls from the beginning; places follow from the order of the calls
+  kHints,    // the hints of each put, and what is learned
+  kLearned,  // what is learned
+};
+
+struct PagedSetup {
+  Hardware hardware = kHardware[0];
+  core::Bytes budget;  // device memory; rounded down to pages
+  core::Bytes page = core::MiB(16);
+  Foresight foresight = Foresight::kLearned;
+  MappingCosts mapping;
+  bool check = false;  // invariants of the pages; takes time
+};
+
+struct PagedStats {
+  PagedMover::Stats moves;
+  uint64_t plans = 0;
+  uint64_t over_budget = 0;  // calls of plans that need more than the budget
+  uint64_t creates = 0;      // under a plan; of these, placed elsewhere than it expected
+  uint64_t elsewhere = 0;
+  uint64_t compared = 0;  // calls that were followed; of these, found where they were expected
+  uint64_t found = 0;
+  core::Bytes range_end;  // of the client's addresses
+};
+
+struct PagedOutcome {
+  Outcome outcome;  // failure, times and stalls; up and down are bytes that moved
+  PagedStats stats;
+};
+
+PagedOutcome ReplayPaged(const Trace& trace, const PagedSetup& setup);
+
+}  // namespace ravenstore::sim

@@ -1,0 +1,121 @@
+#include "core/plan/move_chooser.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+namespace ravenstore::core::plan {
+namespace {
+
+using Phase = UnitState::Phase;
+using From = MapChoice::From;
+using std::chrono::microseconds;
+
+// Two pages may be held; pages 0, 1 and 2 are needed in turn, 100 us apart.
+class MoveChooserTest : public testing::Test {
+ protected:
+  MoveChooserTest() : units_(8) { supply_.never_used = 0; }
+  void Plan(std::vector<UnitSnapshot> snapshot) {
+    std::vector<PlannedCall> calls;
+    for (Unit page = 0; page < 3; ++page) {
+      const Duration at = microseconds(100 * page);
+      calls.push_back({.kind = CallKind::kGet, .units = {page * 2, 1}, .at = at});
+      calls.push_back({.kind = CallKind::kPut, .unpins = true, .units = {page * 2, 1}, .at = at});
+    }
+    plan_ = ResidencyPlan::Make(calls, snapshot, limits_);
+    deadlines_.Restart(plan_);
+  }
+  void Set(Unit unit, const UnitState& state) {
+    units_[unit] = state;
+    queues_.Update(unit, state, plan_);
+  }
+  MoveView View() const {
+    return {.units = units_,
+            .queues = queues_,
+            .plan = plan_,
+            .deadlines = deadlines_,
+            .supply = supply_,
+            .slot_pages = slot_pages_,
+            .limits = limits_,
+            .coming = coming_,
+            .coming_most = MiB(4)};
+  }
+
+  const PlanLimits limits_{.page = MiB(2), .pages = 2, .out_bytes_per_second = 1e9};
+  std::vector<UnitState> units_;
+  ResidencyPlan plan_;
+  MoveQueues queues_;
+  Deadlines deadlines_;
+  PageSupply supply_;
+  SlotPages slot_pages_;
+  Bytes coming_;
+};
+
+TEST_F(MoveChooserTest, AUnitComesAheadOnlyIfItFitsUntilItsNeed) {
+  const UnitSnapshot away{.live = 1};
+  const UnitSnapshot here{.live = 1, .held = true};
+  Plan({here, {}, here, {}, away, {}});
+  supply_.unmapped = 1;
+  Set(4, {.live = 1});
+  EXPECT_FALSE(NextMap(View()));
+  plan_.Release(MiB(2), kNoPosition);
+  const auto choice = NextMap(View());
+  ASSERT_TRUE(choice);
+  EXPECT_EQ(choice->unit, 4u);
+  EXPECT_EQ(choice->source, PageSupply::Source::kUnmapped);
+  coming_ = MiB(4);
+  EXPECT_FALSE(NextMap(View()));
+  Set(4, {.demanded = true, .live = 1});  // a call waits
+  EXPECT_TRUE(NextMap(View()));
+}
+
+TEST_F(MoveChooserTest, ADeadPageIsTakenUnlessItIsNeededSooner) {
+  Plan({{}, {}, {.live = 1}, {}, {.live = 1}, {}});
+  Set(0, {.phase = Phase::kResident});  // needed at 0
+  Set(2, {.live = 1});                  // at 2
+  EXPECT_FALSE(NextMap(View()));
+  Set(2, {.demanded = true, .live = 1});
+  const auto choice = NextMap(View());
+  ASSERT_TRUE(choice);
+  EXPECT_EQ(choice->from, From::kDead);
+  EXPECT_EQ(choice->dead, 0u);
+}
+
+TEST_F(MoveChooserTest, ASlotTakesRoomOnAPageOfItsClass) {
+  Plan({});
+  slot_pages_.JoinEmpty(3, 4);
+  Set(1, {.demanded = true, .live = 1, .slots_per_page = 4});
+  EXPECT_EQ(NextMap(View())->from, From::kSlotRoom);
+  Set(1, {.demanded = true, .live = 1, .slots_per_page = 8});
+  EXPECT_FALSE(NextMap(View()));
+  supply_.stale = supply_.empty = 1;
+  EXPECT_EQ(NextMap(View())->source, PageSupply::Source::kEmpty);
+}
+
+TEST_F(MoveChooserTest, ALaterUnitGivesWayOnlyWhereSomethingWouldBeLate) {
+  const UnitSnapshot here{.live = 1, .held = true};
+  Plan({here, {}, {.live = 1}, {}, here, {}});
+  plan_.Take(MiB(2), kNoPosition);
+  Set(2, {.live = 1});
+  Set(4, {.phase = Phase::kResident, .live = 1});
+  plan_.ClearLeave(4);
+  queues_.Update(4, units_[4], plan_);
+  deadlines_.Set(2, 2, microseconds(50));
+  EXPECT_FALSE(NextExchange(View()));
+  deadlines_.Set(2, 2, microseconds(500));
+  EXPECT_EQ(NextExchange(View()), std::optional<Unit>(4));
+}
+
+TEST_F(MoveChooserTest, InAnEmergencyTheUnitThatIsNeededLastLeaves) {
+  Plan({});
+  EXPECT_FALSE(NextEmergency(View()));
+  Set(0, {.phase = Phase::kResident, .dirty = true, .live = 1, .last_use = 1});
+  EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(0));
+  Set(2, {.phase = Phase::kResident, .live = 1, .last_use = 2});
+  EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(2));  // clean: no copy is waited for
+}
+
+}  // namespace
+}  // namespace ravenstore::core::plan

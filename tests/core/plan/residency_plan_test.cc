@@ -1,0 +1,161 @@
+#include "core/plan/residency_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <set>
+#include <vector>
+
+#include "tests/core/plan/programs.h"
+#include "tests/core/plan/reference_plan.h"
+#include "tests/core/plan/seeds.h"
+
+namespace ravenstore::core::plan {
+namespace {
+
+using std::chrono::microseconds;
+
+// 2 MiB take 100 us.
+constexpr PlanLimits kTwoPages{
+    .page = MiB(2), .pages = 2, .out_bytes_per_second = 2.0 * (1 << 20) * 1e4};
+
+PlannedCall Get(Unit page, int us) {
+  return {.kind = CallKind::kGet, .units = {page * 2, 1}, .at = microseconds(us)};
+}
+PlannedCall Put(Unit page, int us, bool modifies = false) {
+  return {.kind = CallKind::kPut,
+          .unpins = true,
+          .modifies = modifies,
+          .units = {page * 2, 1},
+          .at = microseconds(us)};
+}
+UnitSnapshot Resident(bool dirty) {
+  return {.live = 1, .held = true, .dirty = dirty};
+}
+UnitSnapshot Away() {
+  return {.live = 1};
+}
+// By page; slots are none.
+std::vector<UnitSnapshot> Pages(std::vector<UnitSnapshot> pages) {
+  std::vector<UnitSnapshot> units;
+  for (const UnitSnapshot& page : pages) {
+    units.push_back(page);
+    units.emplace_back();
+  }
+  return units;
+}
+
+TEST(ResidencyPlanTest, NothingIsKnownWithoutCalls) {
+  ResidencyPlan plan;
+  EXPECT_TRUE(plan.empty());
+  EXPECT_EQ(plan.NextNeed(4), kNoPosition);
+  EXPECT_EQ(plan.LeavesAt(4), kNoPosition);
+  plan = ResidencyPlan::Make({}, Pages({Resident(false)}), kTwoPages);
+  EXPECT_EQ(plan.NextNeed(0), kNoPosition);
+}
+
+TEST(ResidencyPlanTest, TheUnitThatIsNeededLastLeaves) {
+  const std::vector<PlannedCall> calls = {Get(2, 0), Put(2, 10), Get(0, 20), Put(0, 30),
+                                          Get(1, 40)};
+  const ResidencyPlan plan =
+      ResidencyPlan::Make(calls, Pages({Resident(false), Resident(false), Away()}), kTwoPages);
+  EXPECT_EQ(plan.LeavesAt(0), kNoPosition);
+  EXPECT_EQ(plan.LeavesAt(2), 0);
+  EXPECT_EQ(plan.NextNeed(2), 4);
+}
+
+TEST(ResidencyPlanTest, OneThatIsOutInTimeLeavesBeforeOneThatIsNotIfItIsNeededHalfAsLate) {
+  const std::vector<PlannedCall> calls = {Get(2, 10), Put(2, 20), Get(0, 80), Put(0, 90),
+                                          Get(1, 100)};
+  // Page 1 is dirty; copying it takes until 100 us.
+  const ResidencyPlan plan =
+      ResidencyPlan::Make(calls, Pages({Resident(false), Resident(true), Away()}), kTwoPages);
+  EXPECT_EQ(plan.LeavesAt(0), 0);
+  EXPECT_EQ(plan.LeavesAt(2), kNoPosition);  // page 2 leaves, which no call needs again
+  const std::vector<PlannedCall> sooner = {Get(2, 10), Put(2, 20), Get(0, 40), Put(0, 50),
+                                           Get(1, 100)};
+  const ResidencyPlan other =
+      ResidencyPlan::Make(sooner, Pages({Resident(false), Resident(true), Away()}), kTwoPages);
+  EXPECT_EQ(other.LeavesAt(0), kNoPosition);
+  EXPECT_EQ(other.LeavesAt(2), 0);
+}
+
+TEST(ResidencyPlanTest, SlackIsWhatStaysFree) {
+  const std::vector<PlannedCall> calls = {Get(1, 0), Put(1, 10)};
+  ResidencyPlan plan = ResidencyPlan::Make(calls, Pages({Resident(false), Away()}), kTwoPages);
+  EXPECT_EQ(plan.SlackAt(0), int64_t(MiB(2).count()));
+  EXPECT_EQ(plan.SlackAt(1), 0);
+  EXPECT_TRUE(plan.Fits(MiB(2), 0));
+  EXPECT_FALSE(plan.Fits(MiB(2), 1));
+  plan.Release(MiB(2), 2);
+  EXPECT_TRUE(plan.Fits(MiB(2), kNoPosition));
+  plan.Take(MiB(1), 0);
+  EXPECT_FALSE(plan.Fits(MiB(4), 0));
+}
+
+TEST(ResidencyPlanTest, APositionPassesItsNeeds) {
+  const std::vector<PlannedCall> calls = {Get(0, 0), Put(0, 10), Get(0, 20), Put(0, 30)};
+  ResidencyPlan plan = ResidencyPlan::Make(calls, Pages({Resident(false)}), kTwoPages);
+  std::vector<Unit> passed;
+  EXPECT_EQ(plan.NextNeed(0), 0);
+  plan.MoveTo(1, &passed);
+  EXPECT_EQ(plan.NextNeed(0), 2);
+  EXPECT_EQ(passed, std::vector<Unit>{0});
+  plan.MoveTo(99, &passed);
+  EXPECT_EQ(plan.position(), 4);
+  EXPECT_EQ(plan.NextNeed(0), kNoPosition);
+}
+
+TEST(ResidencyPlanTest, WhatIsInUseStaysThoughItExceedsThePages) {
+  const std::vector<PlannedCall> calls = {Get(0, 0), Get(1, 1), Get(2, 2), Put(0, 3), Put(1, 4)};
+  const ResidencyPlan plan = ResidencyPlan::Make(calls, Pages({Away(), Away(), Away()}), kTwoPages);
+  EXPECT_EQ(plan.over_budget(), 1u);
+  EXPECT_EQ(plan.SlackAt(3), -int64_t(MiB(2).count()));
+  EXPECT_EQ(plan.SlackAt(4), 0);
+}
+
+std::set<ReferencePlan::Departure> DeparturesOf(const ResidencyPlan& plan, size_t units) {
+  std::set<ReferencePlan::Departure> departures;
+  for (Unit unit = 0; unit < units; ++unit) {
+    for (const ResidencyPlan::Gap& gap : plan.GapsOf(unit)) {
+      if (gap.leaves != kNoPosition) departures.insert({gap.leaves, unit});
+    }
+  }
+  return departures;
+}
+
+TEST(ResidencyPlanTest, EqualsTheReferenceOnRandomPrograms) {
+  ForSeeds(300, [](Random& random) {
+    const RandomProgram program(&random, 20 + random.Below(150), false);
+    const size_t begin = random.Below(program.calls().size());
+    const std::vector<UnitSnapshot> units = SnapshotAfter(program.calls(), begin, &random);
+    const std::vector<PlannedCall> calls(program.calls().begin() + static_cast<ptrdiff_t>(begin),
+                                         program.calls().end());
+    const PlanLimits limits{.page = MiB(2),
+                            .pages = static_cast<uint32_t>(4 + random.Below(40)),
+                            .out_bytes_per_second = 1e9 * static_cast<double>(1 + random.Below(50)),
+                            .per_copy = microseconds(2)};
+    const ResidencyPlan plan = ResidencyPlan::Make(calls, units, limits);
+    const ReferencePlan reference(calls, units, limits);
+    EXPECT_EQ(DeparturesOf(plan, units.size()), reference.departures());
+    EXPECT_EQ(plan.over_budget(), reference.over_budget());
+    for (Position i = 0; i <= plan.horizon(); ++i)
+      ASSERT_EQ(plan.SlackAt(i), reference.slack()[static_cast<size_t>(i)]) << i;
+  });
+}
+
+// With slots, too: what is held fits wherever what is in use does.
+TEST(ResidencyPlanTest, HoldsNoMoreThanItsPages) {
+  ForSeeds(100, [](Random& random) {
+    const RandomProgram program(&random, 200, true);
+    const PlanLimits limits{.page = MiB(2),
+                            .pages = static_cast<uint32_t>(4 + random.Below(40)),
+                            .out_bytes_per_second = 20e9};
+    const ResidencyPlan plan = ResidencyPlan::Make(program.calls(), {}, limits);
+    if (plan.over_budget() > 0) return;
+    for (Position i = 0; i <= plan.horizon(); ++i) ASSERT_GE(plan.SlackAt(i), 0);
+  });
+}
+
+}  // namespace
+}  // namespace ravenstore::core::plan

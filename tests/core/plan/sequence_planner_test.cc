@@ -1,0 +1,93 @@
+#include "core/plan/sequence_planner.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/core/plan/passes.h"
+
+namespace ravenstore::core::plan {
+namespace {
+
+// A client that places its tensors and keeps its plans.
+class Client {
+ public:
+  explicit Client(uint32_t layers)
+      : passes_(layers, [this](const auto& call, Bytes size) { Make(call, size); }) {}
+
+  void Run(uint32_t inserted = 0) { passes_.Run(inserted); }
+  const SequencePlanner& planner() const { return planner_; }
+  // Pinning calls that the plan had at its position.
+  uint32_t foreseen = 0;
+
+ private:
+  void Make(const CallHistory::Call& call, Bytes size) {
+    if (call.tensor >= tensors_.size()) tensors_.resize(call.tensor + 1);
+    PlacedTensor& tensor = tensors_[call.tensor];
+    const auto guidance = planner_.Observe(call, size);
+    if (guidance.remake) forecast_ = planner_.Remake(places_, tensors_);
+    if (call.kind == CallKind::kCreate) {
+      tensor = {places_.Allocate(size), size, true, true};
+      planner_.Placed(tensor.place);
+    }
+    const auto at = static_cast<size_t>(planner_.position());
+    if (Pins(call.kind) && planner_.has_plan() && at < forecast_.calls.size()) {
+      const PlannedCall& planned = forecast_.calls[at];
+      const UnitSpan units = places_.UnitsOf(tensor.place, size);
+      foreseen += planned.kind == call.kind && planned.units.first == units.first &&
+                          planned.units.count == units.count
+                      ? 1
+                      : 0;
+    }
+    tensor.in_use = Pins(call.kind);
+    if (call.kind == CallKind::kFree) {
+      tensor.lives = false;
+      places_.Free(tensor.place, size);
+    }
+    planner_.Done(call);
+  }
+
+  Places places_{{.page = MiB(2)}};
+  std::vector<PlacedTensor> tensors_;
+  SequencePlanner planner_;
+  CallForecast forecast_;
+  Passes passes_;
+};
+
+TEST(SequencePlannerTest, NothingIsPlannedInTheFirstPass) {
+  Client client(40);
+  client.Run();
+  EXPECT_FALSE(client.planner().has_plan());
+}
+
+TEST(SequencePlannerTest, ARepeatedPassIsForeseenCallByCall) {
+  Client client(40);
+  client.Run();
+  client.Run();
+  client.foreseen = 0;
+  client.Run();
+  EXPECT_EQ(client.foreseen, 80u);
+  EXPECT_EQ(client.planner().stats().elsewhere, 0u);
+}
+
+TEST(SequencePlannerTest, PlansAreMadeAfterHalfAPeriod) {
+  Client client(40);
+  client.Run();
+  client.Run();
+  const uint64_t plans = client.planner().stats().plans;
+  for (int i = 0; i < 10; ++i) client.Run();
+  const uint64_t made = client.planner().stats().plans - plans;
+  EXPECT_GE(made, 15u);
+  EXPECT_LE(made, 25u);
+}
+
+TEST(SequencePlannerTest, AfterAnInsertionTheRestIsForeseenAgain) {
+  Client client(40);
+  for (int i = 0; i < 3; ++i) client.Run();
+  client.foreseen = 0;
+  client.Run(5);
+  EXPECT_GE(client.foreseen, 75u);
+}
+
+}  // namespace
+}  // namespace ravenstore::core::plan

@@ -1,0 +1,171 @@
+#include "sim/paged_replay.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "sim/generators.h"
+#include "sim/score.h"
+#include "tests/core/plan/seeds.h"
+
+namespace ravenstore::sim {
+namespace {
+
+using core::Bytes;
+using core::Duration;
+using core::MiB;
+using core::plan::ForSeeds;
+using core::plan::Random;
+using std::chrono::microseconds;
+
+constexpr Foresight kAll[] = {Foresight::kLives, Foresight::kCalls, Foresight::kHints,
+                              Foresight::kLearned};
+
+PagedSetup SetupOf(Bytes budget, Foresight foresight) {
+  return {.budget = budget, .page = MiB(2), .foresight = foresight, .mapping = {}, .check = true};
+}
+
+Op Call(OpKind kind, uint32_t tensor, bool modified = false) {
+  Op op;
+  op.kind = kind;
+  op.tensor = tensor;
+  op.modified = modified;
+  return op;
+}
+Op Compute(Duration time) {
+  Op op;
+  op.time = time;
+  return op;
+}
+
+// Two tensors of 4 MiB are used in turn; one fits.
+Trace TwoInTurn(int rounds) {
+  Trace trace;
+  trace.name = "two";
+  trace.tensors = {{0, MiB(4), ""}, {0, MiB(4), ""}};
+  for (uint32_t tensor : {0u, 1u}) {
+    trace.ops.push_back(Call(OpKind::kCreate, tensor));
+    trace.ops.push_back(Compute(microseconds(100)));
+    trace.ops.push_back(Call(OpKind::kPut, tensor, true));
+  }
+  for (int i = 0; i < rounds; ++i) {
+    for (uint32_t tensor : {0u, 1u}) {
+      trace.ops.push_back(Call(OpKind::kGet, tensor));
+      trace.ops.push_back(Compute(microseconds(100)));
+      trace.ops.push_back(Call(OpKind::kPut, tensor));
+    }
+  }
+  return trace;
+}
+
+TEST(PagedReplayTest, NothingWaitsWhereAllFits) {
+  for (const Foresight foresight : kAll) {
+    const PagedOutcome result = ReplayPaged(TwoInTurn(5), SetupOf(MiB(8), foresight));
+    EXPECT_EQ(result.outcome.failure, "");
+    EXPECT_EQ(result.outcome.stall, Duration{0});
+    EXPECT_EQ(result.outcome.compute, microseconds(1200));
+    EXPECT_EQ(result.outcome.up, Bytes{});
+  }
+}
+
+TEST(PagedReplayTest, WhatDoesNotFitCrossesTheLink) {
+  for (const Foresight foresight : kAll) {
+    const PagedOutcome result = ReplayPaged(TwoInTurn(5), SetupOf(MiB(4), foresight));
+    EXPECT_EQ(result.outcome.failure, "");
+    EXPECT_EQ(result.outcome.up, MiB(4) * 10);
+    EXPECT_EQ(result.outcome.down, MiB(4) * 2);  // clean copies are dropped
+    EXPECT_EQ(result.outcome.time, result.outcome.compute + result.outcome.stall);
+    EXPECT_GT(result.stats.moves.maps, 0u);
+  }
+}
+
+TEST(PagedReplayTest, MoreInUseThanTheBudgetFails) {
+  const PagedOutcome result = ReplayPaged(TwoInTurn(1), SetupOf(MiB(2), Foresight::kLearned));
+  EXPECT_NE(result.outcome.failure.find("no room"), std::string::npos);
+}
+
+TEST(PagedReplayTest, SeveralClientsAreRefused) {
+  Trace trace = TwoInTurn(1);
+  trace.clients = 2;
+  EXPECT_NE(ReplayPaged(trace, SetupOf(MiB(8), Foresight::kCalls)).outcome.failure, "");
+}
+
+TEST(PagedReplayTest, TheSameReplayGivesTheSameResult) {
+  const Trace trace = WithHints(Generate("gpt2-small", kHardware[0], 4), Hints::kTime);
+  const Bytes budget(trace.Footprint().count() / 2);
+  for (const Foresight foresight : kAll) {
+    PagedSetup setup = SetupOf(budget, foresight);
+    setup.page = MiB(16);
+    const PagedOutcome one = ReplayPaged(trace, setup);
+    const PagedOutcome other = ReplayPaged(trace, setup);
+    EXPECT_EQ(one.outcome.failure, "");
+    EXPECT_EQ(one.outcome.iteration_stall, other.outcome.iteration_stall);
+    EXPECT_EQ(one.outcome.up, other.outcome.up);
+    EXPECT_EQ(one.stats.moves.maps, other.stats.moves.maps);
+    EXPECT_EQ(one.stats.plans, other.stats.plans);
+  }
+}
+
+TEST(PagedReplayTest, WhatIsLearnedIsAsGoodAsWhatIsKnown) {
+  const Trace trace = Generate("resnet50", kHardware[0], 6);
+  const Bytes budget(trace.Footprint().count() / 10 * 7);
+  PagedSetup setup{.budget = budget, .mapping = {}};
+  const Duration learned = StallFrom(ReplayPaged(trace, setup).outcome, 2);
+  setup.foresight = Foresight::kCalls;
+  const Duration known = StallFrom(ReplayPaged(trace, setup).outcome, 2);
+  EXPECT_LT(learned, known + known / 50);
+}
+
+// A program at random that repeats, with small and large tensors, tight and loose.
+Trace RandomTrace(Random* random) {
+  Trace trace;
+  struct Live {
+    uint32_t tensor;
+    bool in_use;
+  };
+  const uint64_t seed = random->Below(1 << 20);
+  const uint64_t largest = random->OneIn(3) ? 256 : 12'000;  // KiB
+  for (int pass = 0; pass < 4; ++pass) {
+    Random again(seed);
+    std::vector<Live> live;
+    for (int i = 0; i < 80; ++i) {
+      const uint64_t choice = again.Below(6);
+      if (live.empty() || (choice < 2 && live.size() < 12)) {
+        live.push_back({static_cast<uint32_t>(trace.tensors.size()), true});
+        trace.tensors.push_back({0, core::KiB(1 + again.Below(largest)), ""});
+        trace.ops.push_back(Call(OpKind::kCreate, live.back().tensor));
+      } else {
+        Live& one = live[again.Below(live.size())];
+        trace.ops.push_back(
+            Call(one.in_use ? OpKind::kPut : OpKind::kGet, one.tensor, one.in_use && choice < 4));
+        one.in_use = !one.in_use;
+      }
+      trace.ops.push_back(Compute(microseconds(again.Below(300))));
+      if (random->OneIn(40)) trace.ops.push_back(Compute(microseconds(1)));
+    }
+    for (const Live& one : live) trace.ops.push_back(Call(OpKind::kFree, one.tensor));
+    trace.ops.push_back(Call(OpKind::kStep, 0));
+  }
+  return trace;
+}
+
+// Physical pages are neither lost nor made, each use finds its units, and all replays end.
+TEST(PagedReplayTest, RandomProgramsEndUnderEveryForesight) {
+  ForSeeds(40, [](Random& random) {
+    const Trace bare = RandomTrace(&random);
+    ASSERT_TRUE(Validate(bare).ok());
+    const Trace trace = WithHints(bare, random.OneIn(2) ? Hints::kTime : Hints::kOrder, 0.8);
+    // Borders of tensors in use take up to a page more each.
+    const Bytes least = trace.LargestStep() + MiB(2) * 14;
+    const Bytes budget = least + Bytes(random.Below(trace.Footprint().count() / 2 + 1));
+    for (const Foresight foresight : kAll) {
+      const PagedOutcome result = ReplayPaged(trace, SetupOf(budget, foresight));
+      EXPECT_EQ(result.outcome.failure, "");
+      EXPECT_EQ(result.outcome.time, result.outcome.compute + result.outcome.stall);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace ravenstore::sim
