@@ -423,6 +423,12 @@ def _fixed_bytes(plan: Plan) -> int:
     return _CONTEXT_BYTES + _SMALL_BYTES + (_DAEMON_BYTES if plan._options.is_private else 0)
 
 
+def _small_bytes(backend: str, sizes: Sizes, stay: bool) -> int:
+    """Device memory in PyTorch's small blocks: weights, gradients, and states if they `stay`."""
+    # A simulated device has the store's blocks alone.
+    return sizes.small + (sizes.small_states if stay else 0) if backend == "cuda" else 0
+
+
 def _allocator_bytes(plan: Plan, states: int) -> int:
     left = plan.device_budget - _fixed_bytes(plan) - states
     if left <= 0:
@@ -485,7 +491,7 @@ def _take(
             if moves:
                 own_states = sizes.states if stay else excess
                 kept = sizes.weights + needs.gradients + own_states
-                small = sizes.small + (sizes.small_states if stay else 0)
+                small = _small_bytes(plan.backend, sizes, stay)
                 plan._scope = _open_scope(plan, _saved_budget(plan, kept, small))
             else:
                 _limit_pytorch(plan)

@@ -16,7 +16,9 @@ import ravenstore
 import torch
 import xml_main
 from ravenstore import InvalidArgument, OutOfMemory
-from ravenstore._sizes import pass_bytes
+from ravenstore._precision import Precision
+from ravenstore._sizes import pass_bytes, sizes_of
+from ravenstore.plan import _saved_budget, _small_bytes
 
 MIB = harness.MIB
 
@@ -207,18 +209,25 @@ class DecisionTest(harness.StoreCase):
         self.assertGreater(states.bytes_on_device(), 4 * MIB)
         self.assertLessEqual(states.bytes_in_store(), 4 * MIB)
 
-    def test_the_stores_budget_is_pytorchs_without_its_small_blocks(self):
-        """Once, states that stay on the device included."""
-        for states, copies in (("away", 2), ("stay", 4)):
-            model = model_of()
-            options = {"device_budget": "48MiB", "host_budget": "4MiB", "states": states}
-            with (
-                unittest.mock.patch("ravenstore.plan._open_scope", return_value=None) as opened,
-                unittest.mock.patch("ravenstore.plan._native.load"),
-            ):
-                plan = self.prepare(model, adamw(model), saved=True, **options)
-            small = sum(p.numel() * 4 for p in model.parameters() if p.dim() == 1)
-            self.assertEqual(opened.call_args.args[1], plan._own_bytes - copies * small)
+    def test_states_that_stay_come_out_of_pytorchs_budget_once(self):
+        model = model_of()
+        options = {"device_budget": "24MiB", "host_budget": "4MiB", "states": "away"}
+        with (
+            unittest.mock.patch("ravenstore.plan._open_scope", return_value=None) as opened,
+            unittest.mock.patch("ravenstore.plan._native.load"),
+        ):
+            plan = self.prepare(model, adamw(model), saved=True, **options)
+        self.assertEqual(opened.call_args.args[1], plan._own_bytes)
+
+    def test_small_blocks_of_a_gpu_are_not_in_the_stores_budget(self):
+        model = model_of()
+        sizes = sizes_of(model, adamw(model), Precision())
+        small = sum(p.numel() * 4 for p in model.parameters() if p.dim() == 1)
+        for backend, stay, copies in (("cuda", False, 2), ("cuda", True, 4), ("host", True, 0)):
+            self.assertEqual(_small_bytes(backend, sizes, stay), copies * small)
+        with unittest.mock.patch("ravenstore.plan._native.load"):
+            plan = unittest.mock.Mock(_own_bytes=9 * MIB)
+            self.assertEqual(_saved_budget(plan, MIB, small), 9 * MIB - small)
 
     def test_what_no_step_uses_is_filled_with_states(self):
         for tokens, kept in ((None, 3), (64, 3.6)):
