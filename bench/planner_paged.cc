@@ -31,24 +31,15 @@ class PagedScorer {
       std::printf(
           "| machine | trace | budget | foreseen | hints: time | hints: order | learned |\n"
           "|---|---|---|---|---|---|---|\n");
-    for (const char* machine : kScoreMachines) {
-      const sim::Hardware& hardware = *sim::FindHardware(machine);
-      for (const TraceSet::Entry& entry : set_.traces) {
-        const Trace trace = set_.generate(entry.name, hardware);
-        fingerprint_ = trace.Fingerprint();
-        for (const ScoreBudget& budget : ScoreBudgets(trace, entry.hinted))
-          Run(entry, trace, hardware, budget);
-      }
-    }
+    ForEachCase(set_, [this](const ScoreCase& of) { Run(of); });
     return std::move(result_);
   }
 
  private:
-  void Run(const TraceSet::Entry& entry, const Trace& trace, const sim::Hardware& hardware,
-           const ScoreBudget& budget) {
-    const References::Key key{entry.name, std::string(hardware.name), budget.percent, 0};
-    const auto score = [&](const Trace& replayed, Foresight foresight, size_t from, Score* of) {
-      return Judge(replayed, foresight, hardware, budget, key, from, of);
+  void Run(const ScoreCase& of) {
+    const auto& [entry, trace, fingerprint, hardware, budget] = of;
+    const auto score = [&](const Trace& replayed, Foresight foresight, size_t from, Score* to) {
+      return Judge(of, replayed, foresight, from, to);
     };
     const double foreseen = score(trace, Foresight::kLives, 0, &result_.foreseen);
     std::vector<double> hinted;
@@ -63,19 +54,21 @@ class PagedScorer {
     if (entry.periodic)
       learned = score(trace, Foresight::kLearned, LearnedFrom(entry, trace), &result_.learned);
     if (table_)
-      std::printf("| %s | %s | %d%% | %.3f | %.3f | %.3f | %.3f |\n", key.machine.c_str(),
-                  key.trace.c_str(), key.percent, foreseen, hinted.front(), hinted.back(), learned);
+      std::printf("| %s | %s | %d%% | %.3f | %.3f | %.3f | %.3f |\n",
+                  std::string(hardware.name).c_str(), entry.name.c_str(), budget.percent, foreseen,
+                  hinted.front(), hinted.back(), learned);
   }
 
   // 0: the replay failed, or the case has no reference.
-  double Judge(const Trace& trace, Foresight foresight, const sim::Hardware& hardware,
-               const ScoreBudget& budget, References::Key key, size_t from, Score* of) {
-    key.from = from;
-    const auto known = references_.Find(key, fingerprint_, &result_.missing);
+  double Judge(const ScoreCase& of, const Trace& trace, Foresight foresight, size_t from,
+               Score* to) {
+    const References::Key key{of.entry.name, std::string(of.hardware.name), of.budget.percent,
+                              from};
+    const auto known = references_.Find(key, of.fingerprint, &result_.missing);
     if (!known) return 0;
     const sim::PagedOutcome result =
-        sim::ReplayPaged(trace, {.hardware = hardware,
-                                 .budget = budget.bytes.RoundDown(sim::kBudgetUnit),
+        sim::ReplayPaged(trace, {.hardware = of.hardware,
+                                 .budget = of.budget.bytes.RoundDown(sim::kBudgetUnit),
                                  .foresight = foresight,
                                  .mapping = {}});
     if (!result.outcome.failure.empty()) {
@@ -84,32 +77,15 @@ class PagedScorer {
     }
     const Duration stall = sim::StallFrom(result.outcome, from);
     const double value = Seconds(known->compute + stall) / Seconds(known->compute + known->stall);
-    of->Take(key.trace, value);
+    to->Take(key.trace, value);
     return value;
   }
 
   const TraceSet& set_;
   const References& references_;
   const bool table_;
-  uint64_t fingerprint_ = 0;
   PagedScore result_;
 };
-
-void ReportScore(const TraceSet& set, const std::string& name, const Score& score,
-                 const std::string& missing, double target, std::optional<double> tail_target,
-                 const Report& report) {
-  Figure mean{.name = name, .unit = "x", .bound = 1.0, .target = target};
-  Figure tail{.name = name + "_p95", .unit = "x", .bound = 1.0, .target = tail_target};
-  if (!missing.empty() || score.empty()) {
-    mean.skipped = tail.skipped = missing.empty() ? "no case got through" : missing;
-  } else {
-    mean.value = score.Mean();
-    mean.detail = score.Detail(set);
-    tail.value = score.Tail();
-  }
-  report(mean);
-  if (tail_target) report(tail);
-}
 
 // Calls that use four pages each in turn, of which half have room.
 double PlanMilliseconds(uint32_t calls, uint32_t pages) {
@@ -144,9 +120,9 @@ PagedScore ScorePaged(const TraceSet& set, const References& references, bool ta
 
 void ReportPagedScore(const TraceSet& set, const PagedScore& score, const Report& report) {
   const std::string name = "planner.paged_" + set.name;
-  ReportScore(set, name + "_foreseen_score", score.foreseen, score.missing, 1.01, {}, report);
-  ReportScore(set, name + "_hinted_score", score.hinted, score.missing, 1.03, 1.15, report);
-  ReportScore(set, name + "_learned_score", score.learned, score.missing, 1.05, 1.25, report);
+  ReportScore(name + "_foreseen_score", score.foreseen, set, score.missing, 1.01, {}, report);
+  ReportScore(name + "_hinted_score", score.hinted, set, score.missing, 1.03, 1.15, report);
+  ReportScore(name + "_learned_score", score.learned, set, score.missing, 1.05, 1.25, report);
   report({.name = "planner.paged_replays_failed",
           .unit = "replays",
           .value = score.failed,

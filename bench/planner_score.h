@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,11 @@ class Score {
   std::map<std::string, std::vector<double>> by_trace_;  // logarithms
   std::vector<double> cases_;
 };
+
+// Reports the score's mean, and its tail if that has a target. `skipped`: why there is no value.
+void ReportScore(const std::string& name, const Score& score, const TraceSet& set,
+                 const std::string& skipped, double target, std::optional<double> tail_target,
+                 const Report& report);
 
 struct SetScore {
   Score hinted;

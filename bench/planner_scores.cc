@@ -50,22 +50,13 @@ class Scorer {
       std::printf(
           "| machine | trace | budget | reference ms | hints: time | hints: order | learned |\n"
           "|---|---|---|---|---|---|---|\n");
-    for (const char* machine : kScoreMachines) {
-      const sim::Hardware& hardware = *sim::FindHardware(machine);
-      for (const TraceSet::Entry& entry : set_.traces) {
-        const Trace trace = set_.generate(entry.name, hardware);
-        fingerprint_ = trace.Fingerprint();
-        for (const ScoreBudget& budget : ScoreBudgets(trace, entry.hinted)) {
-          Run(entry, trace, hardware, budget);
-        }
-      }
-    }
+    ForEachCase(set_, [this](const ScoreCase& of) { Run(of); });
     return std::move(result_);
   }
 
  private:
-  void Run(const TraceSet::Entry& entry, const Trace& trace, const sim::Hardware& hardware,
-           const ScoreBudget& budget) {
+  void Run(const ScoreCase& of) {
+    const auto& [entry, trace, fingerprint, hardware, budget] = of;
     where_ = set_.judges_only ? set_.CaseName()
                               : entry.name + " at " + std::to_string(budget.percent) + "% on " +
                                     std::string(hardware.name);
@@ -80,7 +71,7 @@ class Scorer {
     const Outcome learned = Replay(sim::WithHints(trace, Hints::kNone), "value", hardware, budget);
     const Outcome demand = Replay(trace, "demand-lru", hardware, budget);
     against_lru_.Take(demand, hinted.front(), learned, where_);
-    const auto known = references_.Find(key, fingerprint_, &result_.missing);
+    const auto known = references_.Find(key, fingerprint, &result_.missing);
     if (!known) return;
     double scores[2] = {};
     for (size_t i = 0; i < hinted.size(); ++i) {
@@ -92,7 +83,7 @@ class Scorer {
       const size_t from = LearnedFrom(entry, trace);
       References::Key of_late = key;
       of_late.from = from;
-      const auto known_late = references_.Find(of_late, fingerprint_, &result_.missing);
+      const auto known_late = references_.Find(of_late, fingerprint, &result_.missing);
       if (!known_late) return;
       late = ScoreOf(learned, *known_late, from);
       Take(&result_.learned, entry.name, late);
@@ -125,14 +116,41 @@ class Scorer {
   LruRatios& against_lru_;
   Failures& failures_;
   const bool table_;
-  uint64_t fingerprint_ = 0;
   std::string where_;
   SetScore result_;
 };
 
-// Reports the score, or why there is none, and its tail.
-void Tell(const std::string& name, const Score& score, const TraceSet& set,
-          const std::string& skipped, double target, double tail_target, const Report& report) {
+void TellScores(const TraceSet& set, const SetScore& score, const std::string& skipped,
+                const Report& report) {
+  const Targets& targets = set.judges_only ? kValidationTargets : kTuningTargets;
+  const std::string name = "planner." + set.name;
+  ReportScore(name + "_hinted_score", score.hinted, set, skipped, targets.hinted,
+              targets.hinted_tail, report);
+  ReportScore(name + "_learned_score", score.learned, set, skipped, targets.learned,
+              targets.learned_tail, report);
+}
+
+void AddReferences(const TraceSet& set, References* references) {
+  ForEachCase(set, [references](const ScoreCase& of) {
+    const auto& [entry, trace, fingerprint, hardware, budget] = of;
+    std::vector<size_t> beginnings = {0};
+    if (entry.periodic) beginnings.push_back(LearnedFrom(entry, trace));
+    for (const size_t from : beginnings) {
+      const References::Key key{entry.name, std::string(hardware.name), budget.percent, from};
+      std::string unknown;
+      if (references->Find(key, fingerprint, &unknown)) continue;
+      const auto stall = sim::LeastKnownStall({trace}, hardware, budget.bytes, from);
+      if (!stall) continue;
+      references->Add(key, {fingerprint, sim::ComputeFrom(trace, from), *stall});
+    }
+  });
+}
+
+}  // namespace
+
+void ReportScore(const std::string& name, const Score& score, const TraceSet& set,
+                 const std::string& skipped, double target, std::optional<double> tail_target,
+                 const Report& report) {
   Figure mean{.name = name, .unit = "x", .bound = 1.0, .target = target};
   Figure tail{.name = name + "_p95", .unit = "x", .bound = 1.0, .target = tail_target};
   if (!skipped.empty() || score.empty()) {
@@ -143,41 +161,8 @@ void Tell(const std::string& name, const Score& score, const TraceSet& set,
     tail.value = score.Tail();
   }
   report(mean);
-  report(tail);
+  if (tail_target) report(tail);
 }
-
-void TellScores(const TraceSet& set, const SetScore& score, const std::string& skipped,
-                const Report& report) {
-  const Targets& targets = set.judges_only ? kValidationTargets : kTuningTargets;
-  const std::string name = "planner." + set.name;
-  Tell(name + "_hinted_score", score.hinted, set, skipped, targets.hinted, targets.hinted_tail,
-       report);
-  Tell(name + "_learned_score", score.learned, set, skipped, targets.learned, targets.learned_tail,
-       report);
-}
-
-void AddReferences(const TraceSet& set, References* references) {
-  for (const char* machine : kScoreMachines) {
-    const sim::Hardware& hardware = *sim::FindHardware(machine);
-    for (const TraceSet::Entry& entry : set.traces) {
-      const Trace trace = set.generate(entry.name, hardware);
-      for (const ScoreBudget& budget : ScoreBudgets(trace, entry.hinted)) {
-        std::vector<size_t> beginnings = {0};
-        if (entry.periodic) beginnings.push_back(LearnedFrom(entry, trace));
-        for (const size_t from : beginnings) {
-          const References::Key key{entry.name, machine, budget.percent, from};
-          std::string unknown;
-          if (references->Find(key, trace.Fingerprint(), &unknown)) continue;
-          const auto stall = sim::LeastKnownStall({trace}, hardware, budget.bytes, from);
-          if (!stall) continue;
-          references->Add(key, {trace.Fingerprint(), sim::ComputeFrom(trace, from), *stall});
-        }
-      }
-    }
-  }
-}
-
-}  // namespace
 
 void Score::Take(const std::string& trace, double score) {
   const double at_least_one = std::max(1.0, score);

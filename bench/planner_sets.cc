@@ -114,4 +114,16 @@ std::vector<ScoreBudget> ScoreBudgets(const sim::Trace& trace, bool hinted) {
   return budgets;
 }
 
+void ForEachCase(const TraceSet& set, const std::function<void(const ScoreCase&)>& visit) {
+  for (const char* machine : kScoreMachines) {
+    const sim::Hardware& hardware = *sim::FindHardware(machine);
+    for (const TraceSet::Entry& entry : set.traces) {
+      const sim::Trace trace = set.generate(entry.name, hardware);
+      const uint64_t fingerprint = trace.Fingerprint();
+      for (const ScoreBudget& budget : ScoreBudgets(trace, entry.hinted))
+        visit({entry, trace, fingerprint, hardware, budget});
+    }
+  }
+}
+
 }  // namespace ravenstore::bench

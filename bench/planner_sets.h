@@ -59,4 +59,15 @@ struct ScoreBudget {
 // times the largest step.
 std::vector<ScoreBudget> ScoreBudgets(const sim::Trace& trace, bool hinted = false);
 
+// A trace of a set on a machine with a budget. The references are valid during the visit.
+struct ScoreCase {
+  const TraceSet::Entry& entry;
+  const sim::Trace& trace;
+  uint64_t fingerprint;  // of the trace
+  const sim::Hardware& hardware;
+  const ScoreBudget& budget;
+};
+// Visits each case of the set, by machine, trace and budget. Generates a trace once per machine.
+void ForEachCase(const TraceSet& set, const std::function<void(const ScoreCase&)>& visit);
+
 }  // namespace ravenstore::bench
