@@ -217,12 +217,12 @@ class Hinted : public Learned {
   }
 
  private:
-  // Creates are expected for as long as the link takes to copy this part of all pages. A longer
+  // Creates are expected for the time in which the link copies 1/kWindowPart of all pages. A longer
   // time lets too much leave where a program stops growing; a shorter one lets it leave too late.
   // Half and twice of it are within 0.002 on the tuning set.
   static constexpr int kWindowPart = 4;
-  // A plan of hints is made again after this part of its calls, or after so many. Longer: what was
-  // put since is missing (1.092 for 16 and 8). Shorter: plans cost more (1.062 for 256).
+  // A plan of hints is recomputed after 1/kPlanPart of its calls, or after kPlanCalls calls.
+  // Longer: it misses later puts (1.092 for 16 and 8). Shorter: plans cost more (1.062 for 256).
   static constexpr size_t kPlanPart = 64;
   static constexpr size_t kPlanCalls = 1;
 

@@ -35,9 +35,9 @@ class PlanSource {
   // The call is done.
   virtual void After(const Op& op, PagedUnits* units);
   virtual void Step() {}
-  // A put after which nobody needs the tensor's bytes, as far as it is known.
+  // Returns true for a put after which no known call uses the tensor's bytes.
   virtual bool IsLastPut(const Op& /*op*/) const { return false; }
-  // Where the tensor of the create lies.
+  // The place of the created tensor.
   virtual core::plan::Place PlaceFor(const Op& op);
   virtual void Free(const Op& op);
 

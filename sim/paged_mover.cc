@@ -14,8 +14,8 @@ using core::plan::Unit;
 using Queue = MoveQueues::Queue;
 
 namespace {
-// Bytes that are mapped or queued to come ahead of their need: so many that the link is not idle
-// while the next page is mapped. More would take memory earlier than it is needed.
+// Bytes that are mapped or queued to come ahead of their need: enough to keep the link busy while
+// the next page is mapped. More would take memory earlier than it is needed.
 constexpr Bytes kComingLeast = core::MiB(16);
 constexpr uint64_t kComingPages = 2;
 

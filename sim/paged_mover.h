@@ -2,7 +2,7 @@
 //
 // Each engine does one thing at a time and asks core/plan/move_chooser.h for the next. Copies go
 // over the link of sim/link.h; a copy that a call waits for goes before the pieces of others that
-// are not in flight. Mapping runs beside copying.
+// are not in flight. Mapping overlaps with copying.
 //
 // Not modelled yet: making pages, handing them to another client, tickets, and a CPU that runs
 // ahead of the GPU. The last has its place in PagedReplay, between a call and its use.

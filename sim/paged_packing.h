@@ -4,7 +4,7 @@
 // Source: first fit by decreasing size for dynamic storage allocation (Gergov, 1999).
 //
 // Owns: nothing. Units: bytes. Threads: one at a time.
-// Cost: O(tensors x those that live at once).
+// Cost: O(tensors x tensors that are live together).
 #pragma once
 
 #include <vector>

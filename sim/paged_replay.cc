@@ -79,7 +79,7 @@ class PagedReplay {
     UnitSpan units;
     Place place;
     bool in_use = false;
-    bool dead = false;  // nobody needs its bytes any more
+    bool dead = false;  // its bytes are not used any more
   };
 
   // Until the client computes, waits or ends.

@@ -53,7 +53,7 @@ void PagedUnits::Ensure(const UnitSpan& span) {
 
 void PagedUnits::Update(Unit unit) {
   UnitState& state = units_[unit];
-  // An empty slot is no longer anything; an empty page keeps its mapping as long as it can.
+  // An empty slot ceases to exist. An empty page stays mapped until its memory is needed.
   const bool is_empty =
       state.phase == Phase::kResident && state.pins == 0 && state.live == 0 && !state.leaving;
   if (is_empty && IsSlot(unit)) return Release(unit);

@@ -39,9 +39,10 @@ class PagedUnits {
   // A call holds the unit. Returns true if the unit is not resident; the call then waits for it.
   bool Pin(core::plan::Unit unit);
   void Unpin(core::plan::Unit unit);
-  // A tensor of so many bytes lives in the unit from now on. REQUIRES: it is pinned and resident.
+  // A tensor with `bytes` bytes in the unit is live from now on. REQUIRES: it is pinned and
+  // resident.
   void AddTensor(core::plan::Unit unit, core::Bytes bytes);
-  // Its bytes are no longer needed.
+  // Its bytes are not used any more.
   void RemoveTensor(core::plan::Unit unit, core::Bytes bytes);
   void Modify(core::plan::Unit unit);
 
@@ -65,7 +66,7 @@ class PagedUnits {
   void FinishOut(core::plan::Unit unit);
   // A clean unit leaves. REQUIRES: it is idle, or leaves by the plan.
   void Drop(core::plan::Unit unit);
-  // The unit leaves now: at once, or when it is copied.
+  // The unit leaves: immediately, or when its copy has ended.
   void Force(core::plan::Unit unit);
   // A stale page is unmapped ahead of its next use. REQUIRES for StartUnmap: there is one.
   void StartUnmap();

@@ -52,7 +52,7 @@ class AddressRange {
   Holes::iterator Choose(Bytes size);
   void Insert(Bytes offset, const Hole& hole);
   Holes::iterator Erase(Holes::iterator hole);
-  // The part [offset, offset + size) of the hole is no longer free.
+  // The part [offset, offset + size) of the hole is allocated now.
   void Carve(Holes::iterator hole, Bytes offset, Bytes size);
   void GrowTo(Bytes end);
 

@@ -2,7 +2,7 @@
 //
 // Calls that pin (creates and gets) are compared; puts and frees come when the GPU is done, so that
 // their order says little. A tensor that was made at a call that corresponds to an earlier create
-// has that tensor's role: ids and sizes may come anew in each pass, roles do not.
+// has that tensor's role. Ids and sizes may differ in each pass, roles do not.
 //
 // Places where the same kChain calls ended before are found by a hash of their kinds and sizes.
 // Source: LZ77's hash chains (Deutsch, RFC 1951, section 4).

@@ -28,7 +28,7 @@ inline constexpr Position kNoPosition = std::numeric_limits<Position>::max();
 struct PlannedCall {
   CallKind kind = CallKind::kGet;
   bool unpins = false;    // put, free: the tensor is in use until then
-  bool dies = false;      // nobody needs the tensor's bytes afterwards
+  bool dies = false;      // the tensor's bytes are not used afterwards
   bool modifies = false;  // put: the device's bytes are newer than any copy
   UnitSpan units = {};
   Duration at{0};  // from the plan's first call

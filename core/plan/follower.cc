@@ -18,7 +18,7 @@ constexpr int kLeastSuffix = 16;
 constexpr uint32_t kSearchWork = 1 << 17;
 // Searches without success are repeated after twice as many calls, up to this.
 constexpr uint32_t kLongestPause = 1024;
-// Shares of the last calls that followed the place. Below the least the place is given up. A new
+// Shares of the last calls that followed the place. Below the least the place is discarded. A new
 // plan needs the second; a place begins below it, and one that a suffix has shown at it.
 constexpr double kLeastTrust = 0.25;
 constexpr double kPlanTrust = 0.5;

@@ -3,7 +3,7 @@
 // Each call that pins is compared with what followed the counterpart of the call before. If that
 // was the same, it goes on. Else the nearest call within kNear that did the same and has no
 // counterpart yet is a candidate; the client is there once a second call in line agrees. Trust
-// falls with each call that finds nothing near; below kLeastTrust the place is given up, and the
+// falls with each call that finds nothing near; below kLeastTrust the place is discarded, and the
 // longest common suffix is searched for.
 //
 // Owns: the history. Units: pinning calls. Threads: one at a time.
@@ -27,7 +27,7 @@ class Follower {
   // What a call changed.
   struct Progress {
     bool moved = false;  // the place is another than the calls before led to: a plan is outdated
-    bool lost = false;   // the place was given up: there is no plan
+    bool lost = false;   // the place was discarded: there is no plan
   };
 
   Progress Observe(const CallHistory::Call& call, Bytes size);

@@ -7,7 +7,7 @@ namespace {
 using Queue = MoveQueues::Queue;
 using Next = MoveQueues::Next;
 
-// Copies out that are forced at once. More would copy what the next plan may keep.
+// Forced copies out that may be in flight. More would copy what the next plan may keep.
 constexpr uint32_t kForcedMost = 2;
 
 Bytes WeightOf(const MoveView& view, Unit unit) {

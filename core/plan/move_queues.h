@@ -1,14 +1,14 @@
 // What is to be done next with a client's units, each kind of work in a queue of its own.
 //
-// A unit stands in at most one queue, by its state and the plan:
+// A unit is in at most one queue, by its state and the plan:
 //   comes    away, with live bytes that are needed; by need, those that are waited for first
 //   born     away and empty, but needed: a tensor will be created there; by need
 //   arrives  mapped, and its bytes wait for the link; by need
 //   dead     resident, and nothing lives there; the one needed last first
-//   drops    leaves in its present gap, and a copy of its bytes exists: it is dropped at once
+//   drops    leaves in its present gap, and a copy of its bytes exists: it is dropped immediately
 //   leaves   leaves in its present gap, and is dirty; by the position where it leaves
-// Idle units stand in one of two further queues, the one needed last first; of those needed at the
-// same position the least recently used.
+// Idle units are in one of two further queues, the one needed last first. Units needed at the same
+// position are ordered by their last use, the least recent first.
 //
 // Owns: the queues; neither units nor plan. The caller reports each change of a unit's state or of
 // its next need. Units: positions. Threads: one at a time. Cost: O(log units) a call.

@@ -1,4 +1,4 @@
-// Where a client's tensors lie: each in a range of addresses or in a slot, and in which units.
+// The place of each tensor of a client: in a range of addresses or in a slot, and its units.
 //
 // Owns: both lists of free places. Copies are independent: a forecast places future tensors in a
 // copy. Units: bytes. Threads: one at a time. Cost: O(log tensors) a call.
@@ -32,7 +32,7 @@ class Places {
   void Free(const Place& place, Bytes size);
 
   UnitSpan UnitsOf(const Place& place, Bytes size) const;
-  // How many bytes of the tensor lie in its i-th unit.
+  // The bytes of the tensor in its i-th unit.
   Bytes BytesIn(const Place& place, Bytes size, uint32_t i) const;
   Bytes page() const { return rule_.page; }
   Bytes range_end() const { return range_.end(); }

@@ -17,9 +17,9 @@ class RangeMinimum {
   static constexpr int64_t kEmpty = std::numeric_limits<int64_t>::max() / 2;
 
   void Assign(const std::vector<int64_t>& values);
-  // Adds to the values of [first, last]; what lies beyond the values is ignored.
+  // Adds to the values of [first, last]. Indices past the last value are ignored.
   void Add(size_t first, size_t last, int64_t amount);
-  // The least of [first, last]; kEmpty: no value lies there.
+  // The least value of [first, last]; kEmpty: the range has no value.
   int64_t Least(size_t first, size_t last) const;
 
   size_t size() const { return size_; }

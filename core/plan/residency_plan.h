@@ -14,7 +14,7 @@
 //
 // Owns: the gaps and the slack. Units: positions, bytes. Threads: one at a time; a plan that is
 // made from a snapshot may be made on any thread. Errors: none; calls that need more than `pages`
-// at once are counted (over_budget()).
+// in one call are counted (over_budget()).
 // Cost: O((uses + units) log units) to make; O(log calls) a query; O(1) amortised for each use that
 // the position passes.
 #pragma once
@@ -33,7 +33,7 @@ namespace ravenstore::core::plan {
 // A unit when the plan is made.
 struct UnitSnapshot {
   uint32_t pins = 0;   // calls that hold it
-  uint32_t live = 0;   // tensors that lie there
+  uint32_t live = 0;   // tensors in it
   bool held = false;   // a physical page is beneath it, or is on its way there
   bool dirty = false;  // the device's bytes are newer than any copy
   uint32_t slots_per_page = 1;
@@ -44,7 +44,7 @@ struct PlanLimits {
   Bytes page;
   uint32_t pages = 0;  // that may be held
   double out_bytes_per_second = 0;
-  Duration per_copy{0};  // besides its bytes
+  Duration per_copy{0};  // added to the time of its bytes
 
   Bytes WeightOf(uint32_t slots_per_page) const { return Bytes(page.count() / slots_per_page); }
   Duration CopyOf(uint32_t slots_per_page) const {

@@ -1,4 +1,4 @@
-// When a client's plan is made anew, and where in it the client is, from its calls alone.
+// Decides from a client's calls when to recompute its plan, and the client's position in it.
 //
 // It follows the calls (core/plan/follower.h). A plan is made at a jump, after half a period, when
 // a tensor was placed elsewhere than the plan expected, and when the caller asks for one (the
@@ -37,7 +37,7 @@ class SequencePlanner {
   void Done(const CallHistory::Call& call);
   void Step() { follower_.Step(); }
 
-  // What comes, as of the last call. Its first position is that call, if it is matched.
+  // Forecasts the calls after the last one. If that one is matched, it is the first position.
   const CallForecast& Remake(const Places& places, std::span<const PlacedTensor> tensors);
   // The next call remakes the plan.
   void RequestPlan() { remake_ = true; }

@@ -28,13 +28,13 @@ class SlotPages {
   void Join(Unit slot, uint32_t slots_per_page);
   // Puts the slot on an empty page that becomes one of the class.
   void JoinEmpty(Unit slot, uint32_t slots_per_page);
-  // The slot leaves its page. Returns true if the page is empty now, and no longer one of these.
+  // The slot leaves its page. Returns true if that empties the page, which is then removed.
   bool Leave(Unit slot);
 
   // The emptiest page of a class whose slots fit on its other pages and may all move; its slots.
   // Empty: there is none.
   std::vector<Unit> FindSparse(const std::function<bool(Unit)>& may_move) const;
-  // Moves the slots of one page to other pages of their class; the page is no longer one of these.
+  // Moves the slots of one page to other pages of their class; the page is removed.
   // REQUIRES: the slots are FindSparse's.
   void Empty(const std::vector<Unit>& slots);
 

@@ -1,6 +1,6 @@
-// Which tensors lie in slots of a shared page, and the names of those slots.
+// Which tensors get slots of a shared page, and the names of those slots.
 //
-// A small tensor may lie in a slot: an equal part of a page that holds tensors of one size class
+// A small tensor may have a slot: an equal part of a page that holds tensors of one size class
 // alone. Its bytes move without the rest of the page, into any free slot of the class on a resident
 // page. All other tensors lie in the range of addresses (address_range.h), in whole pages that they
 // may share at their borders.
@@ -29,7 +29,7 @@ struct SmallTensorRule {
   Bytes page;
   bool slots = false;  // small tensors have slots
 
-  // How many slots of the tensor's size class a page has; 0: it lies in whole pages.
+  // How many slots of the tensor's size class a page has; 0: it has whole pages.
   uint32_t SlotsPerPage(Bytes size) const;
   // Slots pay where most of what lives is small: `small` of the `live` bytes at the peak.
   static bool SlotsPay(Bytes small, Bytes live) { return small.count() * 2 > live.count(); }

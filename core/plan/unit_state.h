@@ -24,7 +24,7 @@ struct UnitState {
   bool demanded = false;  // a call waits for it
   bool forced = false;    // leaves though the plan does not say so
   uint32_t pins = 0;      // calls that hold it
-  uint32_t live = 0;      // tensors that lie there
+  uint32_t live = 0;      // tensors in it
   uint32_t slots_per_page = 1;
   Bytes bytes = {};       // of those tensors
   uint64_t last_use = 0;  // counts uses of all units

@@ -343,7 +343,7 @@ class ParamState(MutableMapping[str, Any]):
         return value
 
     def on_cpu(self, key: str, *, briefly: bool = False) -> torch.Tensor:
-        """A copy of a state on the CPU; the state stays. `briefly`: the copy is freed at once."""
+        """A copy of a state on the CPU; the state stays. `briefly`: the copy is freed soon."""
         value = self.values_or_away[key]
         if value is AWAY:
             return self._fetch(key, torch.device("cpu"), briefly=briefly)

@@ -11,7 +11,7 @@ from ravenstore._units import size_text
 
 T = TypeVar("T")
 
-# Less is done before anybody asks.
+# Fewer bytes are done before a user would ask.
 _TOLD_BYTES_MIN = 4 << 30
 _SECONDS_BETWEEN = 0.5
 
@@ -44,7 +44,7 @@ class BytesProgress:
         self._next = 0.0
 
     def add(self, count: int) -> None:
-        """So many more are done. What is beyond the total is not told."""
+        """Counts `count` more bytes. Bytes past the total are not reported."""
         before, self._done = self._done, self._done + count
         if self.total < _TOLD_BYTES_MIN or before >= self.total or not sys.stderr.isatty():
             return

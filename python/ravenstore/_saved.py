@@ -16,7 +16,7 @@ from ravenstore._watch import READS_NO_VALUE
 
 
 class Read(Protocol):
-    """Makes a copy of a state. `briefly`: it is freed at once, and may take pinned memory."""
+    """Makes a copy of a state. `briefly`: it is freed soon, and may take pinned memory."""
 
     def __call__(self, *, briefly: bool = False) -> torch.Tensor: ...
 
