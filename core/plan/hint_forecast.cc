@@ -10,6 +10,23 @@ namespace {
 // Of a new sample in the average of what an order takes. Higher: one long call misleads. Lower: a
 // phase that is slower is noticed late.
 constexpr double kOrderSmoothing = 0.05;
+
+// No next use is predicted for later. A hint may be as large as its type, and plans add to times.
+constexpr Duration kFarthest = Duration::max() / 4;
+
+// Both return at most kFarthest. REQUIRES: `begin` is in [0, kFarthest].
+Duration SaturatingAdd(Duration begin, Duration by) {
+  return by > kFarthest - begin ? kFarthest : begin + by;
+}
+Duration SaturatingTime(double seconds) {
+  return seconds < Seconds(kFarthest) ? FromSeconds(seconds) : kFarthest;
+}
+
+// From `first` to `last`; 0 if `last` is not later. The difference may not fit an int64_t.
+double OrdersBetween(int64_t first, int64_t last) {
+  if (last <= first) return 0;
+  return static_cast<double>(static_cast<uint64_t>(last) - static_cast<uint64_t>(first));
+}
 }  // namespace
 
 void HintForecaster::Created(TensorIndex tensor, Duration now) {
@@ -24,7 +41,7 @@ void HintForecaster::Got(TensorIndex tensor, Duration now) {
   pending_.erase(found);
   if (!order) return;
   if (order_ && *order > *order_) {
-    const double sample = Seconds(now - order_at_) / static_cast<double>(*order - *order_);
+    const double sample = Seconds(now - order_at_) / OrdersBetween(*order_, *order);
     seconds_per_order_ +=
         seconds_per_order_ == 0 ? sample : kOrderSmoothing * (sample - seconds_per_order_);
   }
@@ -36,7 +53,7 @@ void HintForecaster::Put(TensorIndex tensor, const NextUse& next_use, Duration n
   pending_.erase(tensor);
   Pending pending;
   if (next_use.kind == NextUse::Kind::kAt) {
-    pending.at = now + next_use.at.time_since_epoch();
+    pending.at = SaturatingAdd(now, next_use.at.time_since_epoch());
   } else if (next_use.kind == NextUse::Kind::kOrder) {
     pending.order = next_use.order;
   } else {
@@ -54,8 +71,8 @@ std::optional<Duration> HintForecaster::NextUseOf(TensorIndex tensor, Duration n
 Duration HintForecaster::TimeOf(const Pending& pending, Duration now) const {
   if (!pending.order) return std::max(pending.at, now);
   if (!order_) return now;
-  const double orders = static_cast<double>(std::max<int64_t>(0, *pending.order - *order_));
-  return std::max(now, order_at_ + FromSeconds(orders * seconds_per_order_));
+  const double orders = OrdersBetween(*order_, *pending.order);
+  return std::max(now, SaturatingAdd(order_at_, SaturatingTime(orders * seconds_per_order_)));
 }
 
 std::vector<HintForecaster::Expected> HintForecaster::InOrder(std::span<const PlacedTensor> tensors,
@@ -65,8 +82,8 @@ std::vector<HintForecaster::Expected> HintForecaster::InOrder(std::span<const Pl
     if (!tensors[tensor].lives || tensors[tensor].in_use) continue;
     const Duration at = TimeOf(pending, now);
     expected.push_back({at, pending.order.value_or(0), tensor, false});
-    if (pending.distance > Duration{0})
-      expected.push_back({at + pending.distance, 0, tensor, false});
+    const Duration again = SaturatingAdd(at, pending.distance);
+    if (again > at) expected.push_back({again, 0, tensor, false});
   }
   for (const Create& create : creates_) {
     if (tensors[create.tensor].lives && create.at + window_ > now)

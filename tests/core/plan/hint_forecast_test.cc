@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <limits>
 #include <vector>
 
 namespace ravenstore::core::plan {
@@ -51,6 +52,38 @@ TEST_F(HintForecastTest, AnOrderIsATimeByTheRateOfTheOrdersThatCame) {
   hints_.Got(0, microseconds(100));
   hints_.Got(1, microseconds(200));
   EXPECT_EQ(hints_.NextUseOf(2, microseconds(200)), microseconds(400));
+}
+
+TEST_F(HintForecastTest, TheLatestTimesAreLaterThanAllOthers) {
+  hints_.Put(0, {NextUse::Kind::kAt, kNever, 0}, microseconds(100));
+  hints_.Put(1, In(300), microseconds(100));
+  hints_.Put(2, {NextUse::Kind::kAt, Tick::min(), 0}, microseconds(100));
+  EXPECT_GT(*hints_.NextUseOf(0, microseconds(200)), std::chrono::years(10));
+  EXPECT_EQ(hints_.NextUseOf(2, microseconds(200)), microseconds(200));
+  const auto forecast = hints_.Make(places_, tensors_, microseconds(200));
+  EXPECT_LT(forecast.gets.at(2), forecast.gets.at(1));
+  EXPECT_LT(forecast.gets.at(1), forecast.gets.at(0));
+  EXPECT_LT(forecast.calls.back().at, Duration::max() / 2);  // a plan adds to the last time
+}
+
+TEST_F(HintForecastTest, TheLargestOrdersAreLaterThanAllOthers) {
+  constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
+  hints_.Put(0, Order(kFirst), microseconds(0));
+  hints_.Got(0, microseconds(0));
+  hints_.Put(0, Order(kFirst + 10), microseconds(0));
+  hints_.Got(0, microseconds(100));
+  // One order takes 10 us.
+  hints_.Put(0, Order(kLast), microseconds(100));
+  hints_.Put(1, Order(kFirst + 20), microseconds(100));
+  hints_.Put(2, Order(kFirst), microseconds(100));
+  EXPECT_GT(*hints_.NextUseOf(0, microseconds(100)), std::chrono::years(10));
+  EXPECT_EQ(hints_.NextUseOf(1, microseconds(100)), microseconds(200));
+  EXPECT_EQ(hints_.NextUseOf(2, microseconds(100)), microseconds(100));
+  // The rate of orders so far apart is a number, too.
+  hints_.Got(0, microseconds(300));
+  hints_.Put(0, Order(kLast), microseconds(300));
+  EXPECT_EQ(hints_.NextUseOf(0, microseconds(300)), microseconds(300));
 }
 
 TEST_F(HintForecastTest, CreatesAreExpectedAsTheyCameLately) {
