@@ -96,14 +96,11 @@ std::vector<HintForecaster::Expected> HintForecaster::InOrder(std::span<const Pl
 HintForecaster::Forecast HintForecaster::Make(Places places, std::span<const PlacedTensor> tensors,
                                               Duration now) const {
   Forecast forecast;
-  std::vector<std::pair<UnitSpan, Duration>> in_use;
+  std::deque<std::pair<UnitSpan, Duration>> in_use;  // by time
   const auto put_all_before = [&](Duration at) {
-    for (const auto& [units, since] : in_use) {
-      if (since < at)
-        forecast.calls.push_back(
-            {.kind = CallKind::kPut, .unpins = true, .units = units, .at = at - now});
-    }
-    std::erase_if(in_use, [at](const auto& use) { return use.second < at; });
+    for (; !in_use.empty() && in_use.front().second < at; in_use.pop_front())
+      forecast.calls.push_back(
+          {.kind = CallKind::kPut, .unpins = true, .units = in_use.front().first, .at = at - now});
   };
   for (const Expected& next : InOrder(tensors, now)) {
     const PlacedTensor& tensor = tensors[next.tensor];
