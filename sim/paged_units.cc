@@ -70,6 +70,7 @@ void PagedUnits::Update(Unit unit) {
 bool PagedUnits::Pin(Unit unit) {
   UnitState& state = units_[unit];
   ++state.pins;
+  plan_.Withdraw(unit);
   state.forced = false;
   state.last_use = ++uses_;
   if (state.phase != Phase::kResident) state.demanded = true;
@@ -100,6 +101,7 @@ void PagedUnits::RemoveTensor(Unit unit, Bytes bytes) {
   if (state.live == 0) {
     state.dirty = false;
     state.forced = false;
+    plan_.Withdraw(unit);
     ++changes_[unit].now;
   }
   Update(unit);
@@ -178,7 +180,7 @@ PageSupply::Steps PagedUnits::StartMap(const MapChoice& choice) {
   if (state.live > 0) {
     coming_ += WeightOf(choice.unit);
     changes_[choice.unit].coming = true;
-    plan_.Take(WeightOf(choice.unit), plan_.NextNeed(choice.unit));
+    plan_.Take(WeightOf(choice.unit), plan_.PlannedNeed(choice.unit));
   }
   Update(choice.unit);
   return steps;
@@ -245,7 +247,7 @@ void PagedUnits::Drop(Unit unit) {
   RAVEN_CHECK(state.live > 0);
   const Position leaves = plan_.LeavesAt(unit);
   const bool planned = leaves != kNoPosition && !state.forced;
-  plan_.Release(WeightOf(unit), planned ? leaves : plan_.NextNeed(unit));
+  plan_.Release(WeightOf(unit), planned ? leaves : plan_.PlannedNeed(unit));
   if (planned) plan_.ClearLeave(unit);
   Release(unit);
 }

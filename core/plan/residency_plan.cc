@@ -35,8 +35,9 @@ void ResidencyPlan::MoveTo(Position position, std::vector<Unit>* passed) {
     const UnitSpan& units = call(passed_).units;
     for (uint32_t i = 0; i < units.count; ++i) {
       uint32_t& gap = now_[units[i]];
-      if (gaps_[gap].need > passed_) continue;
+      if (gaps_[gap].need != passed_) continue;
       ++gap;
+      RAVEN_CHECK(gap < first_gap_[units[i] + 1]);
       passed->push_back(units[i]);
     }
   }
@@ -47,9 +48,13 @@ void ResidencyPlan::ClearLeave(Unit unit) {
 }
 
 void ResidencyPlan::Announce(Unit unit, Position need) {
-  if (unit >= now_.size()) return;
-  Gap& gap = gaps_[now_[unit]];
-  gap.need = std::min(gap.need, need);
+  if (need == kNoPosition) return;
+  if (unit >= announced_.size()) announced_.resize(unit + 1, kNoPosition);
+  announced_[unit] = std::min(announced_[unit], need);
+}
+
+void ResidencyPlan::Withdraw(Unit unit) {
+  if (unit < announced_.size()) announced_[unit] = kNoPosition;
 }
 
 Position ResidencyPlan::PositionAt(Duration at) const {

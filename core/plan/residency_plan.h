@@ -19,6 +19,7 @@
 // the position passes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -78,15 +79,19 @@ class ResidencyPlan {
   // The client is there. Appends the units whose next need has changed to `passed`.
   void MoveTo(Position position, std::vector<Unit>* passed);
 
-  // From the position on; kNoPosition: none.
-  Position NextNeed(Unit unit) const { return GapOf(unit).need; }
+  // The first need, planned or announced; kNoPosition: none. One before the position is overdue.
+  Position NextNeed(Unit unit) const { return std::min(PlannedNeed(unit), AnnouncedNeed(unit)); }
+  // The first need that slack counts.
+  Position PlannedNeed(Unit unit) const { return GapOf(unit).need; }
   Position LeavesAt(Unit unit) const { return GapOf(unit).leaves; }
   // The unit stays in this gap, or its leaving is done.
   void ClearLeave(Unit unit);
 
-  // The unit is needed at this position of the plan, which did not know of it, or sooner. Slack and
-  // departures stay as they were planned.
+  // The unit has a further need that the plan did not know of. Of several the first counts. It
+  // holds until it is withdrawn. Planned needs, slack and departures stay the same.
   void Announce(Unit unit, Position need);
+  // The unit is used, or is empty: its announced need is over.
+  void Withdraw(Unit unit);
   // The first position at which this time has come; the horizon: none.
   Position PositionAt(Duration at) const;
 
@@ -107,12 +112,16 @@ class ResidencyPlan {
   friend class PlanBuilder;
 
   const Gap& GapOf(Unit unit) const;
+  Position AnnouncedNeed(Unit unit) const {
+    return unit < announced_.size() ? announced_[unit] : kNoPosition;
+  }
   static const Gap kNoGap;
 
   std::vector<PlannedCall> calls_;
   std::vector<Gap> gaps_;            // by unit, then in order
   std::vector<uint32_t> first_gap_;  // of each unit; the last is gaps_.size()
   std::vector<uint32_t> now_;        // each unit's gap
+  std::vector<Position> announced_;  // by unit; it may lack the last ones
   RangeMinimum slack_;               // by position
   Position position_ = 0;
   Position passed_ = 0;  // the gaps are of this position; it never goes back

@@ -106,6 +106,29 @@ TEST(ResidencyPlanTest, APositionPassesItsNeeds) {
   EXPECT_EQ(plan.NextNeed(0), kNoPosition);
 }
 
+TEST(ResidencyPlanTest, AnAnnouncedNeedChangesNoPlannedNeed) {
+  const std::vector<PlannedCall> calls = {Get(0, 0),  Put(0, 10), Get(1, 20),
+                                          Put(1, 30), Get(0, 40), Put(0, 50)};
+  ResidencyPlan plan = ResidencyPlan::Make(calls, Pages({Away(), Away()}), kTwoPages);
+  std::vector<Unit> passed;
+  plan.MoveTo(1, &passed);
+  plan.Announce(0, 1);  // the put of unit 0 is at this position
+  EXPECT_EQ(plan.NextNeed(0), 1);
+  plan.MoveTo(3, &passed);
+  EXPECT_EQ(plan.NextNeed(0), 1);  // overdue
+  plan.Withdraw(0);
+  EXPECT_EQ(plan.NextNeed(0), 4);
+  plan.Announce(0, 5);  // the planned need is sooner
+  EXPECT_EQ(plan.NextNeed(0), 4);
+  plan.MoveTo(5, &passed);
+  EXPECT_EQ(plan.NextNeed(0), 5);
+  plan.MoveTo(6, &passed);  // behind its last use
+  plan.Withdraw(0);
+  EXPECT_EQ(plan.NextNeed(0), kNoPosition);
+  plan.Announce(8, 2);  // of a unit that is newer than the plan
+  EXPECT_EQ(plan.NextNeed(8), 2);
+}
+
 TEST(ResidencyPlanTest, WhatIsInUseStaysThoughItExceedsThePages) {
   const std::vector<PlannedCall> calls = {Get(0, 0), Get(1, 1), Get(2, 2), Put(0, 3), Put(1, 4)};
   const ResidencyPlan plan = ResidencyPlan::Make(calls, Pages({Away(), Away(), Away()}), kTwoPages);
