@@ -184,13 +184,13 @@ void PlanBuilder::Leave(Unit unit, Position position, Duration now) {
 void PlanBuilder::Hold(Unit unit) {
   UnitSnapshot& of = units_[unit];
   of.held = true;
-  held_.Add(of.slots_per_page, limits_.WeightOf(of.slots_per_page));
+  held_.Add(of.slots_per_page);
 }
 
 void PlanBuilder::Drop(Unit unit) {
   UnitSnapshot& of = units_[unit];
   of.held = false;
-  held_.Remove(of.slots_per_page, limits_.WeightOf(of.slots_per_page));
+  held_.Remove(of.slots_per_page);
 }
 
 void PlanBuilder::Idle(Unit unit, Duration since) {
@@ -213,8 +213,8 @@ Duration PlanBuilder::TimeOf(Position position) const {
 }
 
 int64_t PlanBuilder::Free() const {
-  return static_cast<int64_t>(limits_.page.count()) * limits_.pages -
-         static_cast<int64_t>(held_.bytes().count());
+  const int64_t pages = int64_t{limits_.pages} - held_.pages();
+  return pages * static_cast<int64_t>(limits_.page.count());
 }
 
 }  // namespace ravenstore::core::plan

@@ -65,7 +65,7 @@ Position ResidencyPlan::PositionAt(Duration at) const {
 }
 
 bool ResidencyPlan::Fits(Bytes weight, Position need) const {
-  const auto last = static_cast<size_t>(std::min(need, horizon()));
+  const auto last = static_cast<size_t>(std::clamp(need, position_, horizon()));
   return slack_.Least(static_cast<size_t>(position_), last) >= static_cast<int64_t>(weight.count());
 }
 

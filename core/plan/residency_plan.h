@@ -95,7 +95,7 @@ class ResidencyPlan {
   // The first position at which this time has come; the horizon: none.
   Position PositionAt(Duration at) const;
 
-  // A unit that takes `weight` fits from now until `need`.
+  // A unit that takes `weight` fits from now until `need`. An overdue need is now.
   bool Fits(Bytes weight, Position need) const;
   // `weight` is taken (added: is free) from now until `until`, beyond what was planned.
   void Take(Bytes weight, Position until);
@@ -105,7 +105,7 @@ class ResidencyPlan {
   uint32_t over_budget() const { return over_budget_; }
   // All gaps of a unit in order, for tests.
   std::span<const Gap> GapsOf(Unit unit) const;
-  // Free bytes between two calls: 0: before the first one.
+  // The bytes of all free pages between two calls: 0: before the first one.
   int64_t SlackAt(Position position) const;
 
  private:

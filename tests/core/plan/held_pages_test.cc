@@ -7,13 +7,12 @@ namespace {
 
 TEST(HeldPagesTest, SlotsTakeAsManyPagesAsTheyFill) {
   HeldPages held;
-  held.Add(1, MiB(2));
-  for (int i = 0; i < 5; ++i) held.Add(4, KiB(512));
+  held.Add(1);
+  for (int i = 0; i < 5; ++i) held.Add(4);
   EXPECT_EQ(held.pages(), 3u);
-  EXPECT_EQ(held.bytes(), MiB(2) + KiB(2560));
-  held.Remove(4, KiB(512));
+  held.Remove(4);
   EXPECT_EQ(held.pages(), 2u);
-  held.Remove(1, MiB(2));
+  held.Remove(1);
   EXPECT_EQ(held.pages(), 1u);
 }
 

@@ -129,6 +129,30 @@ TEST(ResidencyPlanTest, AnAnnouncedNeedChangesNoPlannedNeed) {
   EXPECT_EQ(plan.NextNeed(8), 2);
 }
 
+TEST(ResidencyPlanTest, AnOverdueNeedMustFitNow) {
+  const std::vector<PlannedCall> calls = {Get(0, 0), Get(1, 10), Put(1, 20)};
+  ResidencyPlan plan = ResidencyPlan::Make(calls, Pages({Away(), Away()}), kTwoPages);
+  std::vector<Unit> passed;
+  EXPECT_TRUE(plan.Fits(MiB(2), 1));
+  plan.MoveTo(2, &passed);
+  EXPECT_FALSE(plan.Fits(MiB(2), 1));
+  EXPECT_FALSE(plan.Fits(MiB(2), 0));
+}
+
+TEST(ResidencyPlanTest, SlotsOccupyWholePages) {
+  // Two size classes: each holds a page, though its slots take less.
+  std::vector<UnitSnapshot> units(4);
+  units[1] = {.live = 1, .held = true, .slots_per_page = 2};
+  units[3] = {.live = 1, .held = true, .slots_per_page = 4};
+  const std::vector<PlannedCall> calls = {Get(0, 0), Put(0, 10)};
+  PlanLimits limits = kTwoPages;
+  limits.pages = 3;
+  const ResidencyPlan plan = ResidencyPlan::Make(calls, units, limits);
+  EXPECT_TRUE(plan.Fits(MiB(2), 0));
+  EXPECT_FALSE(plan.Fits(MiB(4), 0));
+  EXPECT_FALSE(plan.Fits(MiB(2), 1));
+}
+
 TEST(ResidencyPlanTest, WhatIsInUseStaysThoughItExceedsThePages) {
   const std::vector<PlannedCall> calls = {Get(0, 0), Get(1, 1), Get(2, 2), Put(0, 3), Put(1, 4)};
   const ResidencyPlan plan = ResidencyPlan::Make(calls, Pages({Away(), Away(), Away()}), kTwoPages);
