@@ -11,7 +11,6 @@
 
 namespace ravenstore::sim {
 
-using core::Bytes;
 using core::Duration;
 using core::plan::CallHistory;
 using core::plan::CallKind;
@@ -200,7 +199,7 @@ class Hinted : public Learned {
     if (op.kind == OpKind::kGet) hints_.Got(op.tensor, at);
     if (op.kind == OpKind::kFree) hints_.Freed(op.tensor);
     if (planner_.has_plan()) return;
-    if (++calls_ >= planned_calls_) Plan(units);
+    if (calls_ >= least_calls_ && uses_ >= least_uses_) Plan(units);
     if (op.kind != OpKind::kGet) return;
     const auto found = gets_.find(op.tensor);
     if (found == gets_.end()) return;
@@ -212,6 +211,8 @@ class Hinted : public Learned {
     if (op.kind == OpKind::kCreate) hints_.Created(op.tensor, now_);
     if (op.kind == OpKind::kPut) hints_.Put(op.tensor, op.next_use, now_);
     if (planner_.has_plan()) return;
+    ++calls_;
+    uses_ += UnitsOf(tensors_[op.tensor].place, SizeOf(op)).count;
     if (op.kind == OpKind::kGet && gets_.erase(op.tensor) > 0) units->MoveTo(++position_);
     if (op.kind == OpKind::kPut) Announce(op, units);
   }
@@ -221,10 +222,10 @@ class Hinted : public Learned {
   // time lets too much leave where a program stops growing; a shorter one lets it leave too late.
   // Half and twice of it are within 0.002 on the tuning set.
   static constexpr int kWindowPart = 4;
-  // A plan of hints is recomputed after 1/kPlanPart of its calls, or after kPlanCalls calls.
-  // Longer: it misses later puts (1.092 for 16 and 8). Shorter: plans cost more (1.062 for 256).
+  // A plan of hints is recomputed after 1/kPlanPart of its calls, if they used 1/kPlanPart of the
+  // units: each use then costs as much as kPlanPart units. Higher: plans cost more (1.062 for 256).
+  // Lower: they miss later puts (1.092 for 16).
   static constexpr size_t kPlanPart = 64;
-  static constexpr size_t kPlanCalls = 1;
 
   static Duration WindowOf(const core::plan::PlanLimits& limits) {
     return limits.CopyOf(1) * limits.pages / kWindowPart;
@@ -242,7 +243,9 @@ class Hinted : public Learned {
     gets_ = std::move(forecast.gets);
     position_ = 0;
     calls_ = 0;
-    planned_calls_ = std::max(kPlanCalls, forecast.calls.size() / kPlanPart);
+    uses_ = 0;
+    least_calls_ = forecast.calls.size() / kPlanPart;
+    least_uses_ = units->size() / kPlanPart;
   }
 
   core::plan::HintForecaster hints_;
@@ -250,8 +253,11 @@ class Hinted : public Learned {
   core::plan::Position position_ = 0;
   Duration now_{0};
   Duration planned_at_{0};
+  // Since the plan was made, and before the next one is.
   size_t calls_ = 0;
-  size_t planned_calls_ = 0;
+  size_t uses_ = 0;  // of units
+  size_t least_calls_ = 0;
+  size_t least_uses_ = 0;
 };
 
 }  // namespace

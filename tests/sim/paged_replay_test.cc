@@ -117,6 +117,27 @@ TEST(PagedReplayTest, WhatIsLearnedIsAsGoodAsWhatIsKnown) {
   EXPECT_LT(learned, known + known / 50);
 }
 
+// Without hints, and without a repetition to learn from, a plan has no calls.
+TEST(PagedReplayTest, PlansAreRareWhereNothingIsExpected) {
+  Trace trace;
+  for (uint32_t tensor = 0; tensor < 200; ++tensor) {
+    trace.tensors.push_back({0, MiB(2) * (1 + tensor % 7), ""});
+    trace.ops.push_back(Call(OpKind::kCreate, tensor));
+    trace.ops.push_back(Compute(microseconds(tensor)));
+    trace.ops.push_back(Call(OpKind::kPut, tensor));
+  }
+  Random random(1);
+  for (int i = 0; i < 2000; ++i) {
+    const uint32_t tensor = static_cast<uint32_t>(random.Below(200));
+    trace.ops.push_back(Call(OpKind::kGet, tensor));
+    trace.ops.push_back(Compute(microseconds(100)));
+    trace.ops.push_back(Call(OpKind::kPut, tensor));
+  }
+  const PagedOutcome result = ReplayPaged(trace, SetupOf(MiB(600), Foresight::kHints));
+  EXPECT_EQ(result.outcome.failure, "");
+  EXPECT_LT(result.stats.plans, 1200u);  // of 4400 calls
+}
+
 // A program at random that repeats, with small and large tensors, tight and loose.
 Trace RandomTrace(Random* random) {
   Trace trace;
