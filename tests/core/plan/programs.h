@@ -1,6 +1,7 @@
 // Random programs for the plan: calls that a client may make, and its units when they begin.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "core/plan/calls.h"
@@ -22,6 +23,11 @@ class RandomProgram {
   }
 
   const std::vector<PlannedCall>& calls() const { return calls_; }
+  // Pages that a client may hold. Three of four budgets are smaller than the program's memory.
+  uint32_t RandomBudget() const {
+    const uint64_t range = places_.range_end().count() / places_.page().count();
+    return static_cast<uint32_t>(2 + random_.Below(1 + range * 4 / 3));
+  }
 
  private:
   struct Tensor {
@@ -31,19 +37,25 @@ class RandomProgram {
   };
 
   void Add() {
-    const uint64_t choice = random_.Below(8);
-    if (tensors_.empty() || (choice == 0 && tensors_.size() < 40)) {
+    const uint64_t choice = random_.Below(16);
+    if (tensors_.empty() || (choice < 3 && tensors_.size() < 40)) {
       const Bytes size = KiB(1 + random_.Below(random_.OneIn(2) ? 8192 : 256));
       tensors_.push_back({places_.Allocate(size), size});
       Record({.kind = CallKind::kCreate}, tensors_.back());
       return;
     }
-    const size_t which = random_.Below(tensors_.size());
+    size_t which = random_.Below(tensors_.size());
+    // Few tensors are in use at a time: most units are idle, and may leave.
+    const auto in_use = std::count_if(tensors_.begin(), tensors_.end(), InUse);
+    if (in_use > 3) {
+      const auto first = std::find_if(tensors_.begin(), tensors_.end(), InUse);
+      which = static_cast<size_t>(first - tensors_.begin());
+    }
     Tensor& tensor = tensors_[which];
-    if (!tensor.in_use && choice != 1) {
+    if (!tensor.in_use && choice != 3) {
       tensor.in_use = true;
       Record({.kind = CallKind::kGet}, tensor);
-    } else if (tensor.in_use && choice != 1) {
+    } else if (tensor.in_use && choice != 3) {
       tensor.in_use = false;
       Record({.kind = CallKind::kPut, .unpins = true, .modifies = random_.OneIn(2)}, tensor);
     } else {
@@ -52,6 +64,7 @@ class RandomProgram {
       tensors_.erase(tensors_.begin() + static_cast<ptrdiff_t>(which));
     }
   }
+  static bool InUse(const Tensor& tensor) { return tensor.in_use; }
   void Record(PlannedCall call, const Tensor& tensor) {
     call.units = places_.UnitsOf(tensor.place, tensor.size);
     call.at = at_;

@@ -1,9 +1,10 @@
 // The plan's rule in its plainest form: every idle unit is looked at for every victim.
 //
-// Cost: O(calls x units). For pages alone, without slots.
+// Cost: O(calls x units). A unit keeps the size class of its first call.
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -26,6 +27,10 @@ class ReferencePlan {
       : calls_(std::move(calls)), units_(std::move(units)), limits_(limits) {
     idle_since_.assign(units_.size(), Duration{0});
     for (UnitSnapshot& unit : units_) unit.held = unit.held && (unit.live > 0 || unit.pins > 0);
+    for (const PlannedCall& call : calls_) {
+      for (uint32_t k = 0; k < call.units.count; ++k)
+        units_[call.units[k]].slots_per_page = call.units.slots_per_page;
+    }
     Shrink(0);
     slack_.push_back(Slack());
     for (Position i = 0; i < static_cast<Position>(calls_.size()); ++i) {
@@ -41,9 +46,13 @@ class ReferencePlan {
 
  private:
   const PlannedCall& CallAt(Position i) const { return calls_[static_cast<size_t>(i)]; }
+  // Physical pages; slots of one size class share them.
   uint32_t Held() const {
-    return static_cast<uint32_t>(
-        std::count_if(units_.begin(), units_.end(), [](const auto& unit) { return unit.held; }));
+    std::map<uint32_t, uint32_t> units;  // by slots per page
+    for (const UnitSnapshot& unit : units_) units[unit.slots_per_page] += unit.held ? 1 : 0;
+    uint32_t pages = 0;
+    for (const auto& [slots, count] : units) pages += (count + slots - 1) / slots;
+    return pages;
   }
   int64_t Slack() const {
     return (static_cast<int64_t>(limits_.pages) - Held()) *
@@ -90,16 +99,20 @@ class ReferencePlan {
     const Position after = slack_.empty() ? -1 : i;
     while (Held() > limits_.pages) {
       const Duration now = CallAt(i).at + late_;
-      std::optional<std::pair<Position, Unit>> latest, out;
+      // Of the dirty units that were idle for long enough only the last is asked for the link.
+      std::optional<std::pair<Position, Unit>> latest, out, old;
       for (Unit unit = 0; unit < units_.size(); ++unit) {
         const UnitSnapshot& of = units_[unit];
         if (!of.held || of.pins > 0) continue;
         const std::pair candidate(Need(unit, after), unit);
         latest = std::max(latest, std::optional(candidate));
-        const Duration copy = limits_.CopyOf(1);
-        if (!of.dirty || (idle_since_[unit] + copy <= now && link_free_ + copy <= now))
-          out = std::max(out, std::optional(candidate));
+        const Duration copy = limits_.CopyOf(of.slots_per_page);
+        if (!of.dirty) out = std::max(out, std::optional(candidate));
+        if (of.dirty && idle_since_[unit] + copy <= now)
+          old = std::max(old, std::optional(candidate));
       }
+      if (old && link_free_ + limits_.CopyOf(units_[old->second].slots_per_page) <= now)
+        out = std::max(out, old);
       if (!latest) {
         ++over_budget_;
         return;
@@ -111,7 +124,7 @@ class ReferencePlan {
       of.held = false;
       departures_.insert({i, victim});
       if (!of.dirty) continue;
-      link_free_ = std::max(link_free_, idle_since_[victim]) + limits_.CopyOf(1);
+      link_free_ = std::max(link_free_, idle_since_[victim]) + limits_.CopyOf(of.slots_per_page);
       late_ += std::max(Duration{0}, link_free_ - now);
       of.dirty = false;
     }

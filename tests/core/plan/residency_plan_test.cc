@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <set>
 #include <vector>
@@ -171,23 +172,136 @@ std::set<ReferencePlan::Departure> DeparturesOf(const ResidencyPlan& plan, size_
   return departures;
 }
 
+// A program of which the first calls are made; the rest is to be planned.
+struct RandomPlan {
+  explicit RandomPlan(Random* random) {
+    const RandomProgram program(random, 20 + random->Below(150), random->OneIn(2));
+    const size_t begin = random->Below(program.calls().size());
+    units = SnapshotAfter(program.calls(), begin, random);
+    calls.assign(program.calls().begin() + static_cast<ptrdiff_t>(begin), program.calls().end());
+    limits = {.page = MiB(2),
+              .pages = program.RandomBudget(),
+              .out_bytes_per_second = 1e9 * static_cast<double>(1 + random->Below(50)),
+              .per_copy = microseconds(2)};
+  }
+  ResidencyPlan Make() const { return ResidencyPlan::Make(calls, units, limits); }
+
+  std::vector<UnitSnapshot> units;
+  std::vector<PlannedCall> calls;
+  PlanLimits limits;
+};
+
 TEST(ResidencyPlanTest, EqualsTheReferenceOnRandomPrograms) {
-  ForSeeds(300, [](Random& random) {
-    const RandomProgram program(&random, 20 + random.Below(150), false);
-    const size_t begin = random.Below(program.calls().size());
-    const std::vector<UnitSnapshot> units = SnapshotAfter(program.calls(), begin, &random);
-    const std::vector<PlannedCall> calls(program.calls().begin() + static_cast<ptrdiff_t>(begin),
-                                         program.calls().end());
-    const PlanLimits limits{.page = MiB(2),
-                            .pages = static_cast<uint32_t>(4 + random.Below(40)),
-                            .out_bytes_per_second = 1e9 * static_cast<double>(1 + random.Below(50)),
-                            .per_copy = microseconds(2)};
-    const ResidencyPlan plan = ResidencyPlan::Make(calls, units, limits);
-    const ReferencePlan reference(calls, units, limits);
-    EXPECT_EQ(DeparturesOf(plan, units.size()), reference.departures());
+  size_t evicting = 0;
+  ForSeeds(300, [&evicting](Random& random) {
+    const RandomPlan made(&random);
+    const ResidencyPlan plan = made.Make();
+    const ReferencePlan reference(made.calls, made.units, made.limits);
+    EXPECT_EQ(DeparturesOf(plan, made.units.size()), reference.departures());
     EXPECT_EQ(plan.over_budget(), reference.over_budget());
     for (Position i = 0; i <= plan.horizon(); ++i)
       ASSERT_EQ(plan.SlackAt(i), reference.slack()[static_cast<size_t>(i)]) << i;
+    // A departure for each ten calls that are planned.
+    evicting += reference.departures().size() * 10 >= made.calls.size() ? 1 : 0;
+  });
+  EXPECT_GE(evicting, 150u);
+}
+
+// What a plan must answer at a position, by a search of all calls.
+class ReferencePosition {
+ public:
+  ReferencePosition(const RandomPlan& made, const ResidencyPlan& plan)
+      : made_(made), announced_(made.units.size() + 4, kNoPosition) {
+    for (Position i = 0; i <= plan.horizon(); ++i) slack_.push_back(plan.SlackAt(i));
+  }
+  void MoveTo(Position position) { position_ = std::min(position, horizon()); }
+  void Announce(Unit unit, Position need) { announced_[unit] = std::min(announced_[unit], need); }
+  void Withdraw(Unit unit) { announced_[unit] = kNoPosition; }
+  void Add(int64_t bytes, Position until) {
+    for (Position i = position_; i <= Last(until); ++i) slack_[static_cast<size_t>(i)] += bytes;
+  }
+  bool Fits(int64_t bytes, Position need) const {
+    const auto begin = slack_.begin();
+    return *std::min_element(begin + position_, begin + Last(need) + 1) >= bytes;
+  }
+  // Of each unit.
+  std::vector<Position> Needs() const {
+    std::vector<Position> needs = announced_;
+    std::vector<uint32_t> pins;
+    for (const UnitSnapshot& unit : made_.units) pins.push_back(unit.pins);
+    for (Position i = 0; i < horizon(); ++i) {
+      const PlannedCall& call = made_.calls[static_cast<size_t>(i)];
+      for (uint32_t k = 0; k < call.units.count; ++k) {
+        const Unit unit = call.units[k];
+        if (call.unpins) --pins[unit];
+        if (Pins(call.kind) && pins[unit]++ == 0 && i >= position_)
+          needs[unit] = std::min(needs[unit], i);
+      }
+    }
+    return needs;
+  }
+  Position At(Duration time) const {
+    Position i = 0;
+    while (i < horizon() && made_.calls[static_cast<size_t>(i)].at < time) ++i;
+    return i;
+  }
+  Position horizon() const { return static_cast<Position>(made_.calls.size()); }
+
+ private:
+  Position Last(Position until) const { return std::min(std::max(until, position_), horizon()); }
+
+  const RandomPlan& made_;
+  Position position_ = 0;
+  std::vector<Position> announced_;
+  std::vector<int64_t> slack_;
+};
+
+TEST(ResidencyPlanTest, FollowsThePositionAsTheReferenceDoes) {
+  ForSeeds(100, [](Random& random) {
+    const RandomPlan made(&random);
+    ResidencyPlan plan = made.Make();
+    ReferencePosition reference(made, plan);
+    const size_t units = made.units.size() + 4;  // the last are newer than the plan
+    std::vector<Position> needs = reference.Needs();
+    while (plan.position() < plan.horizon()) {
+      std::vector<Unit> changed;
+      const Unit unit = static_cast<Unit>(random.Below(units));
+      const Position horizon = reference.horizon();
+      const Position at = static_cast<Position>(random.Below(static_cast<uint64_t>(horizon) + 2));
+      const Bytes weight = KiB(random.Below(8192));
+      switch (random.Below(5)) {
+        case 0: {
+          const Position next = plan.position() + static_cast<Position>(random.Below(4));
+          plan.MoveTo(next, &changed);
+          reference.MoveTo(next);
+          break;
+        }
+        case 1:
+          plan.Announce(unit, at);
+          reference.Announce(unit, at);
+          changed.push_back(unit);
+          break;
+        case 2:
+          plan.Withdraw(unit);
+          reference.Withdraw(unit);
+          changed.push_back(unit);
+          break;
+        case 3:
+          plan.Take(weight, at);
+          reference.Add(-static_cast<int64_t>(weight.count()), at);
+          break;
+        default:
+          plan.Release(weight, at);
+          reference.Add(static_cast<int64_t>(weight.count()), at);
+          break;
+      }
+      for (const Unit one : changed) needs[one] = plan.NextNeed(one);
+      ASSERT_EQ(needs, reference.Needs());  // no other has changed
+      for (Unit one = 0; one < units; ++one) ASSERT_EQ(plan.NextNeed(one), needs[one]);
+      ASSERT_EQ(plan.Fits(weight, at), reference.Fits(static_cast<int64_t>(weight.count()), at));
+      const Duration time(random.Below(static_cast<uint64_t>(plan.TimeOf(horizon).count()) + 9));
+      ASSERT_EQ(plan.PositionAt(time), reference.At(time));
+    }
   });
 }
 
@@ -195,9 +309,8 @@ TEST(ResidencyPlanTest, EqualsTheReferenceOnRandomPrograms) {
 TEST(ResidencyPlanTest, HoldsNoMoreThanItsPages) {
   ForSeeds(100, [](Random& random) {
     const RandomProgram program(&random, 200, true);
-    const PlanLimits limits{.page = MiB(2),
-                            .pages = static_cast<uint32_t>(4 + random.Below(40)),
-                            .out_bytes_per_second = 20e9};
+    const PlanLimits limits{
+        .page = MiB(2), .pages = program.RandomBudget(), .out_bytes_per_second = 20e9};
     const ResidencyPlan plan = ResidencyPlan::Make(program.calls(), {}, limits);
     if (plan.over_budget() > 0) return;
     for (Position i = 0; i <= plan.horizon(); ++i) ASSERT_GE(plan.SlackAt(i), 0);
