@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/access.h"
+#include "client/call_recorder.h"
 #include "client/lifetime.h"
 #include "client/session.h"
 #include "core/result.h"
@@ -22,6 +23,7 @@ namespace {
 
 namespace client = ravenstore::client;
 namespace core = ravenstore::core;
+using client::CallRecorder;
 using client::Session;
 using client::TensorRecord;
 using core::Error;
@@ -185,6 +187,58 @@ Result<client::PutOptions> Convert(const ravenstore_put_options_t* given) {
   return converted;
 }
 
+// One call of a session that records. The mark is where the call begins.
+class RecordedCall {
+ public:
+  // `tensor`: one that the call names, null for a call without.
+  RecordedCall(Session* session, const TensorRecord* tensor, ravenstore_stream_t stream)
+      : recorder_(session->recorder()) {
+    if (recorder_ == nullptr) [[likely]]
+      return;
+    stream_ = StreamOf(session, tensor, stream);
+    begin_ = recorder_->MarkOn(stream_);
+  }
+  explicit operator bool() const { return recorder_ != nullptr; }
+  CallRecorder* operator->() { return recorder_; }
+  CallRecorder::Mark Begin() { return std::move(begin_); }
+  CallRecorder::Mark End() { return recorder_->MarkOn(stream_); }
+
+ private:
+  static client::ClientStream* StreamOf(Session* session, const TensorRecord* tensor,
+                                        ravenstore_stream_t stream) {
+    if (tensor == nullptr || !session->CheckUsable().ok()) return nullptr;
+    const auto device = client::HomeOf(*tensor);
+    if (!device.ok()) return nullptr;
+    const auto found = session->streams().Find(stream, **device);
+    return found.ok() ? *found : nullptr;
+  }
+
+  CallRecorder* const recorder_;
+  client::ClientStream* stream_ = nullptr;
+  CallRecorder::Mark begin_ = nullptr;
+};
+
+// The call ends before its first tensor is written down.
+void RecordCreated(RecordedCall& call, const std::vector<uint64_t>& handles,
+                   std::string_view name) {
+  CallRecorder::Mark end = call.End();
+  for (const uint64_t handle : handles) {
+    const TensorRecord& tensor = *client::RecordOf(handle);
+    call->Created(tensor.id, core::Bytes(tensor.bytes), name, call.Begin(), std::move(end));
+  }
+}
+void RecordGot(RecordedCall& call, const std::vector<TensorRecord*>& tensors,
+               const client::GetOptions& options) {
+  CallRecorder::Mark end = call.End();
+  for (const TensorRecord* tensor : tensors)
+    call->Got(tensor->id, options.read_only, call.Begin(), std::move(end));
+}
+// Before they are free: others may have their rows then.
+void RecordFreed(const std::vector<TensorRecord*>& tensors, ravenstore_stream_t stream) {
+  RecordedCall call(tensors[0]->session, tensors[0], stream);
+  for (const TensorRecord* tensor : tensors) call->Freed(tensor->id, call.Begin());
+}
+
 ravenstore_tensor_t* PublicHandle(uint64_t handle) {
   return reinterpret_cast<ravenstore_tensor_t*>(handle);
 }
@@ -256,8 +310,11 @@ ravenstore_code_t ravenstore_create_batch(ravenstore_store_t* store, const uint6
     std::fill_n(tensors, count, nullptr);
     RAVEN_ASSIGN_OR_RETURN(const client::CreateOptions options, Convert(given));
     std::vector<uint64_t> handles(count);
+    RecordedCall call(SessionOf(store), nullptr, nullptr);
     RAVEN_RETURN_IF_ERROR(
         client::CreateBatch(*SessionOf(store), {bytes, count}, options, handles.data()));
+    if (call) [[unlikely]]
+      RecordCreated(call, handles, options.name);
     std::transform(handles.begin(), handles.end(), tensors, PublicHandle);
     return core::Ok();
   });
@@ -273,8 +330,11 @@ ravenstore_code_t ravenstore_adopt(ravenstore_store_t* store, const void* from, 
     *tensor = nullptr;
     if (from == nullptr) return BadArgument("the memory to adopt is NULL");
     RAVEN_ASSIGN_OR_RETURN(const client::CreateOptions options, Convert(given));
+    RecordedCall call(SessionOf(store), nullptr, nullptr);
     RAVEN_ASSIGN_OR_RETURN(const uint64_t handle,
                            client::Adopt(*SessionOf(store), from, bytes, stream, options));
+    if (call) [[unlikely]]
+      RecordCreated(call, {handle}, options.name);
     *tensor = PublicHandle(handle);
     return core::Ok();
   });
@@ -289,7 +349,10 @@ ravenstore_code_t ravenstore_get(ravenstore_store_t* store, ravenstore_tensor_t*
     *address = nullptr;
     RAVEN_ASSIGN_OR_RETURN(TensorRecord* const record, Resolve(store, tensor));
     RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
+    RecordedCall call(SessionOf(store), record, stream);
     RAVEN_ASSIGN_OR_RETURN(*address, client::Get(*record, stream, options));
+    if (call) [[unlikely]]
+      call->Got(record->id, options.read_only, call.Begin(), call.End());
     recompute = client::MustRecompute(*record);
     return core::Ok();
   });
@@ -307,8 +370,11 @@ ravenstore_code_t ravenstore_get_batch(ravenstore_store_t* store,
     RAVEN_ASSIGN_OR_RETURN(const std::vector<TensorRecord*> records,
                            ResolveAll(store, tensors, count));
     RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
+    RecordedCall call(SessionOf(store), records.empty() ? nullptr : records[0], stream);
     Status status = client::GetBatch(records, stream, options, addresses);
     if (!status.ok()) std::fill_n(addresses, count, nullptr);
+    if (call && status.ok()) [[unlikely]]
+      RecordGot(call, records, options);
     recompute =
         status.ok() && std::any_of(records.begin(), records.end(), [](const TensorRecord* record) {
           return client::MustRecompute(*record);
@@ -332,7 +398,12 @@ ravenstore_code_t ravenstore_get_into(ravenstore_store_t* store, ravenstore_tens
     if (to == nullptr) return BadArgument("the memory to copy to is NULL");
     RAVEN_ASSIGN_OR_RETURN(TensorRecord* const record, Resolve(store, tensor));
     RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
+    RecordedCall call(SessionOf(store), record, stream);
     RAVEN_RETURN_IF_ERROR(client::GetInto(*record, to, stream, options));
+    if (call) [[unlikely]] {
+      call->Got(record->id, true, call.Begin(), call.End());
+      call->Put(record->id, {.not_modified = true}, nullptr);
+    }
     recompute = client::MustRecompute(*record);
     return core::Ok();
   });
@@ -346,7 +417,11 @@ ravenstore_code_t ravenstore_put(ravenstore_store_t* store, ravenstore_tensor_t*
     RAVEN_ASSIGN_OR_RETURN(TensorRecord* const record, Resolve(store, tensor));
     RAVEN_ASSIGN_OR_RETURN(const client::PutOptions options, Convert(given));
     client::SharedTicket alone;
-    return client::Put(*record, stream, options, &alone);
+    RecordedCall call(SessionOf(store), record, stream);
+    RAVEN_RETURN_IF_ERROR(client::Put(*record, stream, options, &alone));
+    if (call) [[unlikely]]
+      call->Put(record->id, options, call.Begin());
+    return core::Ok();
   });
 }
 
@@ -360,8 +435,11 @@ ravenstore_code_t ravenstore_put_batch(ravenstore_store_t* store,
     RAVEN_ASSIGN_OR_RETURN(const client::PutOptions options, Convert(given));
     client::SharedTicket shared;
     Status first = core::Ok();
+    RecordedCall call(SessionOf(store), records.empty() ? nullptr : records[0], stream);
     for (TensorRecord* record : records) {
       Status put = client::Put(*record, stream, options, &shared);
+      if (call && put.ok()) [[unlikely]]
+        call->Put(record->id, options, call.Begin());
       if (first.ok() && !put.ok()) first = std::move(put);
     }
     return first;
@@ -380,17 +458,22 @@ ravenstore_code_t ravenstore_free_batch(ravenstore_store_t* store,
   return Guard([&]() -> Status {
     if (count > 0 && tensors == nullptr) return BadArgument("the tensors are NULL");
     std::vector<uint64_t> handles;
+    std::vector<TensorRecord*> records;
     handles.reserve(count);
+    records.reserve(count);
     Status first = core::Ok();
     for (size_t i = 0; i < count; ++i) {
       if (tensors[i] == nullptr) continue;
       const Result<TensorRecord*> record = Resolve(store, tensors[i]);
       if (record.ok()) {
         handles.push_back(HandleOf(tensors[i]));
+        records.push_back(*record);
       } else if (first.ok()) {
         first = record.error();
       }
     }
+    if (!records.empty() && records[0]->session->recorder() != nullptr) [[unlikely]]
+      RecordFreed(records, stream);
     Status freed = client::FreeBatch(handles, stream);
     return first.ok() ? freed : first;
   });
@@ -478,6 +561,8 @@ ravenstore_code_t ravenstore_step(ravenstore_store_t* store) {
   return Guard([&]() -> Status {
     if (store == nullptr) return BadArgument("the store is NULL");
     RAVEN_RETURN_IF_ERROR(SessionOf(store)->CheckUsable());
+    if (RecordedCall call(SessionOf(store), nullptr, nullptr); call) [[unlikely]]
+      call->Stepped(call.Begin());
     return SessionOf(store)->Step();
   });
 }

@@ -2,12 +2,14 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "client/call_recorder.h"
 #include "client/lease.h"
 #include "client/ravenstore.h"
 #include "device/open.h"
@@ -28,6 +30,8 @@ using core::Tick;
 constexpr size_t kNameBytesMax = 255;
 constexpr auto kExplainTimeout = std::chrono::seconds(1);
 constexpr auto kDetachTimeout = std::chrono::seconds(10);
+// For the marks of a recording behind the last ticket.
+constexpr auto kFinishTimeout = std::chrono::seconds(1);
 
 // The sessions of this process, for the fork handlers. Never destroyed: a fork may come at any
 // time.
@@ -90,6 +94,9 @@ bool DebugAsksFor(std::string_view word) {
 
 }  // namespace
 
+Session::Session() : tensors_(this) {}
+Session::~Session() = default;
+
 Result<Session*> Session::Connect(const ConnectOptions& options) {
   std::unique_ptr<Session, void (*)(Session*)> session(new Session, [](Session* failed) {
     // The daemon has made room for this client: one that tries again and again must not fill it.
@@ -130,6 +137,9 @@ Status Session::Attach(const ConnectOptions& options) {
   RAVEN_RETURN_IF_ERROR(
       TakeWelcome(std::get<wire::Welcome>(welcome.packet.body), std::move(welcome.descriptors)));
   if (DebugAsksFor("poison")) poison_ = std::make_unique<PoisonKeeper>();
+  if (const char* record = getenv("RAVENSTORE_RECORD"); record != nullptr && *record != '\0') {
+    RAVEN_ASSIGN_OR_RETURN(recorder_, CallRecorder::Open(record, name));
+  }
   return core::Ok();
 }
 
@@ -234,6 +244,7 @@ void Session::Disconnect() {
   if (phase_.load(std::memory_order_acquire) == Phase::kForked) return;
   const bool ordered = EndPinned(*this);
   const bool complete = streams_->AwaitTickets(DeadlineAfter(ipc::Now(), timeout_)) && ordered;
+  EndRecording();
   // Whether streams still use what was not put is not known: on a GPU it stays mapped then.
   const bool may_run = backend_ != "host" || streams_->AnyAsynchronous();
   const bool keep = !complete || (may_run && AnyInUse());
@@ -262,6 +273,13 @@ void Session::Disconnect() {
   rows_ = nullptr;
   segment_.reset();
   Unref();
+}
+
+void Session::EndRecording() {
+  if (recorder_ == nullptr) return;
+  recorder_->Finish(kFinishTimeout);
+  const std::string trouble = recorder_->Trouble();
+  if (!trouble.empty()) ::fprintf(stderr, "ravenstore: %s\n", trouble.c_str());
 }
 
 void Session::RememberFree(Unfreed unfreed) {

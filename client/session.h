@@ -28,6 +28,8 @@
 
 namespace ravenstore::client {
 
+class CallRecorder;
+
 struct ConnectOptions {
   std::string socket;  // empty: $RAVENSTORE_SOCKET, else the default path
   std::string name;    // empty: the program's name
@@ -85,6 +87,8 @@ class Session {
   PinnedMemory& pinned() { return pinned_; }
   // Null unless RAVENSTORE_DEBUG says poison.
   PoisonKeeper* poison() { return poison_.get(); }
+  // Null unless RAVENSTORE_RECORD names a file.
+  CallRecorder* recorder() { return recorder_.get(); }
 
   core::Duration timeout() const { return timeout_; }
   const std::string& backend() const { return backend_; }
@@ -127,8 +131,8 @@ class Session {
   void BecomeForked();
 
  private:
-  Session() : tensors_(this) {}
-  ~Session() = default;
+  Session();
+  ~Session();
 
   core::Status Attach(const ConnectOptions& options);
   core::Status TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::UniqueFd> descriptors);
@@ -137,6 +141,7 @@ class Session {
   void OnMissed(const core::Error& why);
   void OnHangup();
   void MarkLost();
+  void EndRecording();
   // Lets every stream go on that waits for bytes.
   void ReleaseArrivals();
   bool AnyInUse() const;
@@ -157,6 +162,7 @@ class Session {
   std::optional<AccessLog> log_;
   std::optional<RequestQueue> requests_;
   std::unique_ptr<PoisonKeeper> poison_;
+  std::unique_ptr<CallRecorder> recorder_;
   std::unique_ptr<ControlLink> control_;
   TensorTable tensors_;
   PinnedMemory pinned_;

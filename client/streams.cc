@@ -152,6 +152,14 @@ Status ClientStream::Synchronize() {
   return stream_->Synchronize();
 }
 
+Result<std::unique_ptr<device::StreamMark>> ClientStream::Mark() {
+  if (synchronous_) return stream_->Mark();
+  std::lock_guard lock(mutex_);
+  RAVEN_ASSIGN_OR_RETURN(const bool capturing, stream_->Capturing());
+  if (capturing) return std::unique_ptr<device::StreamMark>();
+  return stream_->Mark();
+}
+
 void ClientStream::DropArrived() {
   std::erase_if(expected_, [this](const Expected& expected) {
     const proto::WordValue wait = proto::UnpackWordValue(expected.arrival);

@@ -62,6 +62,8 @@ class ClientStream {
   core::Status Copy(void* to, const void* from, core::Bytes bytes);
   core::Status Fill(void* to, uint8_t value, core::Bytes bytes);
   core::Status Synchronize();
+  // Null while the stream is captured. Errors: the device's, of AllStreams kInvalidArgument.
+  core::Result<std::unique_ptr<device::StreamMark>> Mark();
 
   // True once a tensor that this stream waited for turned out to be lost.
   bool SawLoss();

@@ -46,6 +46,10 @@ core::Result<std::shared_ptr<const CudaDriver>> CudaDriver::Load(const std::stri
       reinterpret_cast<decltype(driver->device_get_gpu_uuid)>(dlsym(handle, "cuDeviceGetUuid"));
   driver->ctx_record_event =
       reinterpret_cast<decltype(driver->ctx_record_event)>(dlsym(handle, "cuCtxRecordEvent"));
+  void* elapsed = dlsym(handle, "cuEventElapsedTime_v2");
+  if (elapsed == nullptr) elapsed = dlsym(handle, "cuEventElapsedTime");
+  if (elapsed == nullptr) return Unavailable(library, "has no cuEventElapsedTime; it is no driver");
+  driver->event_elapsed_time = reinterpret_cast<decltype(driver->event_elapsed_time)>(elapsed);
   return std::shared_ptr<const CudaDriver>(std::move(driver));
 }
 

@@ -52,6 +52,8 @@ class CudaDriver {
   // Records an event behind all that a context does. Null in drivers before CUDA 12.5; its type is
   // written out for headers before that.
   CUresult (*ctx_record_event)(CUcontext, CUevent) = nullptr;
+  // Either version: they differ in a flag of events that nothing here sets.
+  CUresult (*event_elapsed_time)(float*, CUevent, CUevent) = nullptr;
 
   // What the failure of `call` means, in the driver's words. `subject` ("device 0") begins the
   // message. kOutOfMemory, kUnsupported, kUnavailable (no driver, no GPU) or kDevice.

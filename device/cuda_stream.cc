@@ -161,6 +161,47 @@ class CudaChannel : public Channel {
   Status failure_ = core::Ok();
 };
 
+// An event with a time. Owns: the event.
+class CudaMark : public StreamMark {
+ public:
+  CudaMark(std::shared_ptr<CudaGpu> gpu, CUcontext context)
+      : gpu_(std::move(gpu)), context_(context) {}
+  ~CudaMark() override {
+    if (event_ == nullptr) return;
+    const CudaScope scope(gpu_->driver(), context_);
+    gpu_->driver().cuEventDestroy(event_);
+  }
+
+  // REQUIRES: the context is current.
+  Status Record(CUstream stream) {
+    RAVEN_CUDA_CALL(*gpu_, cuEventCreate, &event_, CU_EVENT_DEFAULT);
+    RAVEN_CUDA_CALL(*gpu_, cuEventRecord, event_, stream);
+    return core::Ok();
+  }
+  Result<bool> Reached() const override {
+    const CudaScope scope(gpu_->driver(), context_);
+    const CUresult result = gpu_->driver().cuEventQuery(event_);
+    if (result == CUDA_ERROR_NOT_READY) return false;
+    RAVEN_RETURN_IF_ERROR(gpu_->Check(result, "cuEventQuery"));
+    return true;
+  }
+  Result<core::Duration> Since(const StreamMark& earlier) const override {
+    const CudaScope scope(gpu_->driver(), context_);
+    float milliseconds = 0;
+    RAVEN_RETURN_IF_ERROR(gpu_->Check(
+        gpu_->driver().event_elapsed_time(
+            &milliseconds, dynamic_cast<const CudaMark&>(earlier).event_, event_),
+        "cuEventElapsedTime"));
+    return std::chrono::round<core::Duration>(
+        std::chrono::duration<double, std::milli>(milliseconds));
+  }
+
+ private:
+  const std::shared_ptr<CudaGpu> gpu_;
+  const CUcontext context_;
+  CUevent event_ = nullptr;
+};
+
 class CudaStream : public Stream {
  public:
   CudaStream(std::shared_ptr<CudaGpu> gpu, CUcontext context, CUstream stream)
@@ -207,6 +248,12 @@ class CudaStream : public Stream {
     RAVEN_CUDA_CALL(*gpu_, cuStreamSynchronize, stream_);
     return core::Ok();
   }
+  Result<std::unique_ptr<StreamMark>> Mark() override {
+    const CudaScope scope(gpu_->driver(), context_);
+    auto mark = std::make_unique<CudaMark>(gpu_, context_);
+    RAVEN_RETURN_IF_ERROR(mark->Record(stream_));
+    return std::unique_ptr<StreamMark>(std::move(mark));
+  }
   bool synchronous() const override { return false; }
   // The legacy stream, by either of its handles, is one for all threads, and waits for every
   // thread's own by itself.
@@ -246,6 +293,7 @@ class CudaAllStreams : public Stream {
   Status Fill(void*, uint8_t, Bytes) override { return NothingCanBeEnqueued(); }
   Result<bool> Capturing() override { return false; }
   Status Synchronize() override { return NothingCanBeEnqueued(); }
+  Result<std::unique_ptr<StreamMark>> Mark() override { return NothingCanBeEnqueued(); }
   bool synchronous() const override { return false; }
   // Two signals after it are not in one order with what is enqueued between them.
   bool per_thread() const override { return true; }

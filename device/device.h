@@ -137,6 +137,17 @@ class Channel {
   }
 };
 
+// A place in a stream's work, to measure the time between two of them. Threads: any.
+class StreamMark {
+ public:
+  virtual ~StreamMark() = default;
+  // Whether the stream has come there. Errors: the device's.
+  virtual Result<bool> Reached() const = 0;
+  // From `earlier`, a mark of the same device; negative if the stream came here first.
+  // REQUIRES: both are reached. Errors: the device's.
+  virtual Result<core::Duration> Since(const StreamMark& earlier) const = 0;
+};
+
 // What the client library does to one of its caller's streams. Owns: a side stream and an event of
 // its own. REQUIRES for all but Capturing: the stream is not being captured; a capture would take
 // our commands in, and break.
@@ -163,6 +174,8 @@ class Stream {
   virtual Result<bool> Capturing() = 0;
   // Waits for the stream's work.
   virtual Status Synchronize() = 0;
+  // Behind the work enqueued on the stream so far. The stream pays an event record.
+  virtual Result<std::unique_ptr<StreamMark>> Mark() = 0;
   // True when the stream is the calling thread: everything enqueued is already done.
   virtual bool synchronous() const = 0;
   // True when the handle means another stream in every thread: the methods act on the calling

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -25,6 +26,28 @@ void Await(const Word& word, uint64_t value) {
 }
 
 // The calling thread as a stream: everything is done when the call returns.
+// The holder's; the stream keeps what it writes when it comes there.
+class HostMark : public StreamMark {
+ public:
+  struct Passing {
+    std::chrono::steady_clock::time_point at;
+    std::atomic<bool> done{false};
+    void Pass() {
+      at = std::chrono::steady_clock::now();
+      done.store(true, std::memory_order_release);
+    }
+  };
+  explicit HostMark(std::shared_ptr<const Passing> passing) : passing_(std::move(passing)) {}
+  Result<bool> Reached() const override { return passing_->done.load(std::memory_order_acquire); }
+  Result<core::Duration> Since(const StreamMark& earlier) const override {
+    const auto& other = dynamic_cast<const HostMark&>(earlier);
+    return core::Duration(passing_->at - other.passing_->at);
+  }
+
+ private:
+  const std::shared_ptr<const Passing> passing_;
+};
+
 class CallerStream : public Stream {
  public:
   Status SignalAfter(Word* word, uint64_t value) override {
@@ -47,6 +70,11 @@ class CallerStream : public Stream {
   }
   Result<bool> Capturing() override { return false; }
   Status Synchronize() override { return core::Ok(); }
+  Result<std::unique_ptr<StreamMark>> Mark() override {
+    const auto passing = std::make_shared<HostMark::Passing>();
+    passing->Pass();
+    return std::unique_ptr<StreamMark>(new HostMark(passing));
+  }
   bool synchronous() const override { return true; }
 };
 
@@ -74,6 +102,11 @@ class QueueStream : public Stream {
   Status Synchronize() override {
     queue_.Synchronize();
     return core::Ok();
+  }
+  Result<std::unique_ptr<StreamMark>> Mark() override {
+    const auto passing = std::make_shared<HostMark::Passing>();
+    queue_.Run([passing] { passing->Pass(); });
+    return std::unique_ptr<StreamMark>(new HostMark(passing));
   }
   bool synchronous() const override { return false; }
 
@@ -110,6 +143,7 @@ class EveryStream : public Stream {
   Status Fill(void*, uint8_t, Bytes) override { return NothingCanBeEnqueued(); }
   Result<bool> Capturing() override { return false; }
   Status Synchronize() override { return NothingCanBeEnqueued(); }
+  Result<std::unique_ptr<StreamMark>> Mark() override { return NothingCanBeEnqueued(); }
   bool synchronous() const override { return false; }
   // Two signals after it are not in one order with what is enqueued between them.
   bool per_thread() const override { return true; }

@@ -35,7 +35,7 @@ CUevent EventOf(uint64_t value) {
 
 Result<std::unique_ptr<Recorder>> Recorder::Create(RecorderOptions options, const Driver& driver,
                                                    CallNames names) {
-  RAVEN_ASSIGN_OR_RETURN(TraceFile file, TraceFile::Open(options.pattern, options.name));
+  RAVEN_ASSIGN_OR_RETURN(proto::TraceFile file, proto::TraceFile::Open(options.pattern, options.name));
   std::unique_ptr<Recorder> recorder(
       new Recorder(std::move(options), driver, names, std::move(file)));
   driver.ctx_get_current(&recorder->context_);
@@ -44,7 +44,8 @@ Result<std::unique_ptr<Recorder>> Recorder::Create(RecorderOptions options, cons
   return recorder;
 }
 
-Recorder::Recorder(RecorderOptions options, const Driver& driver, CallNames names, TraceFile file)
+Recorder::Recorder(RecorderOptions options, const Driver& driver, CallNames names,
+                   proto::TraceFile file)
     : options_(std::move(options)), driver_(driver), names_(names), file_(std::move(file)) {}
 
 Recorder::~Recorder() {

@@ -33,12 +33,12 @@
 #include "elastic/call_names.h"
 #include "elastic/driver.h"
 #include "elastic/plan.h"
-#include "elastic/trace_file.h"
+#include "proto/trace_file.h"
 
 namespace ravenstore::elastic {
 
 struct RecorderOptions {
-  std::string pattern = {};  // of the file: TraceFile::Open
+  std::string pattern = {};  // of the file: proto::TraceFile::Open
   std::string name = {};     // of the trace
   size_t entries_most = size_t{1} << 20;
   uint64_t file_most = uint64_t{512} << 20;  // bytes
@@ -47,7 +47,7 @@ struct RecorderOptions {
 class Recorder {
  public:
   // REQUIRES: a current context, which outlives the recorder.
-  // Errors: of TraceFile::Open.
+  // Errors: of proto::TraceFile::Open.
   static core::Result<std::unique_ptr<Recorder>> Create(RecorderOptions options,
                                                         const Driver& driver, CallNames names);
   // Writes what there is.
@@ -91,7 +91,7 @@ class Recorder {
     std::string trouble;
   };
 
-  Recorder(RecorderOptions options, const Driver& driver, CallNames names, TraceFile file);
+  Recorder(RecorderOptions options, const Driver& driver, CallNames names, proto::TraceFile file);
   uint32_t NumberOf(uint64_t identity, const Caller& caller);
   CUevent TakeEvent();
 
@@ -138,7 +138,7 @@ class Recorder {
   Figures figures_;
 
   // The thread's.
-  TraceFile file_;
+  proto::TraceFile file_;
   std::deque<Entry> held_;
   std::unordered_map<uint32_t, std::string> names_due_;
   CUevent last_mark_ = nullptr;

@@ -89,6 +89,7 @@ RunReport RunOne(const Trace& trace, const Hardware& hardware, const Options& op
   report.hardware = hardware.name;
   report.policy = policy;
   report.budget = budget.bytes;
+  if (trace.clients == 1) report.recorded = trace.TimesByStep(0);
   report.percent = budget.percent;
   report.bound = LeastStall(trace, setup);
   if (policy == "oracle") {

@@ -311,6 +311,13 @@ std::string Json(const RunReport& r) {
   text += ",\"iteration_stall_s\":[";
   for (size_t i = 0; i < r.outcome.iteration_stall.size(); ++i)
     text += Format("%s%.9g", i == 0 ? "" : ",", Seconds(r.outcome.iteration_stall[i]));
+  text += "],\"recorded\":[";
+  for (size_t i = 0; i < r.recorded.size(); ++i) {
+    text += Format(
+        "%s{\"compute_s\":%.9g,\"waited_for_creates_s\":%.9g,\"waited_for_gets_s\":%.9g}",
+        i == 0 ? "" : ",", Seconds(r.recorded[i].compute),
+        Seconds(r.recorded[i].waited_for_creates), Seconds(r.recorded[i].waited_for_gets));
+  }
   return text + "]}\n";
 }
 

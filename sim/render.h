@@ -20,6 +20,7 @@ struct RunReport {
   int percent = 0;  // of the footprint
   Outcome outcome;
   LowerBound bound;
+  std::vector<StepTimes> recorded = {};  // of a trace of one client
 };
 
 // A bound, of which budget it is, and the least stall that anybody is known to reach (sim/score.h):

@@ -124,8 +124,8 @@ class Reader {
       return Corrupt(index, "client " + std::to_string(uint64_t{message.client()} + 1) + " of " +
                                 std::to_string(trace_->clients));
     }
-    if (std::max(message.ns(), std::max(message.recompute_ns(), message.needed_in_ns())) >
-        kNanosecondsMax)
+    if (std::max({message.ns(), message.recompute_ns(), message.needed_in_ns(),
+                  message.waited_ns()}) > kNanosecondsMax)
       return Corrupt(index, "a time beyond a hundred days");
     if (message.not_needed() + message.has_order() + message.has_needed_in_ns() > 1)
       return Corrupt(index, "more than one hint");
@@ -141,6 +141,7 @@ class Reader {
     op.modified = message.modified();
     op.next_use = HintOf(message);
     op.recompute = Duration(message.recompute_ns());
+    op.waited = Duration(message.waited_ns());
     if (message.priority() < 0 || message.priority() > 2)
       return Corrupt(index, "an unknown priority");
     op.priority = static_cast<core::Priority>(message.priority());
@@ -202,6 +203,7 @@ proto::TraceOp ToMessage(const Trace& trace, const Op& op, bool is_first) {
   message.set_read_only(op.read_only);
   message.set_modified(op.modified);
   message.set_recompute_ns(static_cast<uint64_t>(op.recompute.count()));
+  message.set_waited_ns(static_cast<uint64_t>(op.waited.count()));
   message.set_priority(static_cast<proto::TraceOp::Priority>(op.priority));
   switch (op.next_use.kind) {
     case NextUse::Kind::kUnknown: break;
@@ -275,6 +277,18 @@ Status Validate(const Trace& trace) {
                        "call " + std::to_string(i) + " of the trace: " + wrong};
   }
   return core::Ok();
+}
+
+std::vector<StepTimes> Trace::TimesByStep(uint32_t client) const {
+  std::vector<StepTimes> steps(1);
+  for (const Op& op : ops) {
+    if (op.client != client) continue;
+    if (op.kind == OpKind::kStep) steps.emplace_back();
+    if (op.kind == OpKind::kCompute) steps.back().compute += op.time;
+    if (op.kind == OpKind::kCreate) steps.back().waited_for_creates += op.waited;
+    if (op.kind == OpKind::kGet) steps.back().waited_for_gets += op.waited;
+  }
+  return steps;
 }
 
 // Clients are independent: each may have its most when the others have theirs.

@@ -30,12 +30,21 @@ struct Op {
   core::NextUse next_use = {};  // put; kAt counts from the put
   core::Duration recompute{0};  // put; zero: cannot be recomputed
   core::Priority priority = core::Priority::kNormal;  // put
+  core::Duration waited{0};  // create, get: what it cost the stream where it was recorded
 };
 
 struct TraceTensor {
   uint32_t client = 0;
   core::Bytes bytes;
   std::string name;  // empty: none
+};
+
+// What one client did between two of its steps; the first is before any.
+struct StepTimes {
+  core::Duration compute{0};
+  // As recorded (Op::waited).
+  core::Duration waited_for_creates{0};
+  core::Duration waited_for_gets{0};
 };
 
 struct Trace {
@@ -57,6 +66,7 @@ struct Trace {
   uint64_t Fingerprint() const;
   // What one of its clients does, as a trace of that client alone.
   Trace Only(uint32_t client) const;
+  std::vector<StepTimes> TimesByStep(uint32_t client) const;
   // How often each kind of call computed that may use what it does not name, the most frequent
   // first.
   std::vector<std::pair<std::string, uint64_t>> UnknownCalls() const;

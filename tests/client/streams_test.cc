@@ -125,6 +125,7 @@ class PerThreadStream : public device::Stream {
   }
   core::Result<bool> Capturing() override { return Mine().Capturing(); }
   core::Status Synchronize() override { return Mine().Synchronize(); }
+  core::Result<std::unique_ptr<device::StreamMark>> Mark() override { return Mine().Mark(); }
   bool synchronous() const override { return false; }
   bool per_thread() const override { return true; }
 

@@ -158,6 +158,9 @@ TEST_P(Conformance, NothingIsEnqueuedOnAllStreams) {
   const auto all = device().WrapStream(AllStreams());
   ASSERT_OK(all);
   EXPECT_CODE((*all)->Wait(&word(0), 1), ErrorCode::kInvalidArgument);
+  const auto mark = (*all)->Mark();
+  ASSERT_FALSE(mark.ok());
+  EXPECT_EQ(mark.error().code, ErrorCode::kInvalidArgument);
   EXPECT_CODE((*all)->Copy(host_->base(), host_->base(), Bytes(8)), ErrorCode::kInvalidArgument);
 }
 
@@ -310,6 +313,32 @@ TEST_P(Conformance, AWaitHoldsLaterWorkOnItsStream) {
   word(0).store(1, std::memory_order_release);
   ASSERT_OK(held->Synchronize());
   EXPECT_EQ(Read(arena_->base(), kChunk), std::vector<uint8_t>(kChunk.count(), 0x22));
+}
+
+TEST_P(Conformance, MarksTellHowLongAStreamWaited) {
+  TestStream held(*backend_, 0);
+  const auto begin = held->Mark();
+  ASSERT_OK(held->Wait(&word(0), 1));
+  const auto end = held->Mark();
+  ASSERT_TRUE(begin.ok() && end.ok());
+  const auto reached = [](const StreamMark& mark) {
+    const auto is = mark.Reached();
+    EXPECT_TRUE(is.ok()) << core::Describe(is.error());
+    return is.ok() && *is;
+  };
+  EXPECT_TRUE(Eventually([&] { return reached(**begin); }));
+  // The stream waits from before this time until after the next.
+  const auto from = std::chrono::steady_clock::now();
+  EXPECT_FALSE(reached(**end));
+  const core::Duration held_for = std::chrono::steady_clock::now() - from;
+  word(0).store(1, std::memory_order_release);
+  EXPECT_TRUE(Eventually([&] { return reached(**end); }));
+  const auto waited = (*end)->Since(**begin);
+  const auto back = (*begin)->Since(**end);
+  ASSERT_TRUE(waited.ok() && back.ok());
+  // Events resolve half a microsecond.
+  EXPECT_GE(*waited, held_for - std::chrono::microseconds(2));
+  EXPECT_LE(*back, core::Duration{0});
 }
 
 TEST_P(Conformance, AStreamThatAwaitsAnArrivalReadsTheWholeCopy) {

@@ -263,5 +263,26 @@ TEST(TraceTest, OnlyAHeaderThatSaysSoMakesACutFileWhole) {
   }
 }
 
+TEST(TraceTest, TimesAreSummedByStep) {
+  const auto at = [](OpKind kind, int64_t time, int64_t waited, uint32_t client) {
+    return Op{.kind = kind,
+              .client = client,
+              .time = core::Duration(time),
+              .waited = core::Duration(waited)};
+  };
+  Trace trace;
+  trace.clients = 2;
+  trace.ops = {at(OpKind::kCompute, 3, 0, 0), at(OpKind::kStep, 0, 0, 0),
+               at(OpKind::kCreate, 0, 5, 0),  at(OpKind::kCompute, 70, 0, 1),
+               at(OpKind::kGet, 0, 7, 0),     at(OpKind::kCompute, 11, 0, 0),
+               at(OpKind::kGet, 0, 2, 0)};
+  const std::vector<StepTimes> steps = trace.TimesByStep(0);
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].compute, core::Duration(3));
+  EXPECT_EQ(steps[1].compute, core::Duration(11));
+  EXPECT_EQ(steps[1].waited_for_creates, core::Duration(5));
+  EXPECT_EQ(steps[1].waited_for_gets, core::Duration(9));
+}
+
 }  // namespace
 }  // namespace ravenstore::sim

@@ -34,7 +34,13 @@ ARROWS = {
         "proto/",
         "core/",
     ),
-    "elastic": ("elastic/", "ipc/clock.h", "proto/elastic_page.h", "core/"),
+    "elastic": (
+        "elastic/",
+        "ipc/clock.h",
+        "proto/elastic_page.h",
+        "proto/trace_file.h",
+        "core/",
+    ),
     # It loads the client library and the elastic engine at run time, by their C ABIs.
     "interceptor": (
         "interceptor/",

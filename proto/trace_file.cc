@@ -1,4 +1,4 @@
-#include "elastic/trace_file.h"
+#include "proto/trace_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-namespace ravenstore::elastic {
+namespace ravenstore::proto {
 
 using core::Bytes;
 using core::Error;
@@ -31,11 +31,18 @@ enum OpField : uint32_t {
   kBytes = 4,
   kNs = 5,
   kName = 6,
+  kReadOnly = 7,
   kModified = 8,
+  kNeededIn = 9,
+  kOrder = 10,
+  kNotNeeded = 11,
+  kRecompute = 12,
+  kPriority = 13,
   kCall = 14,
-  kUnknown = 15
+  kUnknown = 15,
+  kWaited = 16
 };
-enum OpKind : uint32_t { kCreate = 0, kGet = 1, kPut = 2, kFree = 3, kCompute = 4 };
+enum OpKind : uint32_t { kCreate = 0, kGet = 1, kPut = 2, kFree = 3, kCompute = 4, kStep = 5 };
 constexpr uint64_t kTraceVersion = 1;
 
 void AddVarint(std::string* to, uint64_t value) {
@@ -43,11 +50,33 @@ void AddVarint(std::string* to, uint64_t value) {
   to->push_back(static_cast<char>(value));
 }
 
-// What is zero is not written.
-void AddNumber(std::string* to, uint32_t field, uint64_t value) {
-  if (value == 0) return;
+void AddPresent(std::string* to, uint32_t field, uint64_t value) {
   AddVarint(to, field << 3);
   AddVarint(to, value);
+}
+
+// What is zero is not written.
+void AddNumber(std::string* to, uint32_t field, uint64_t value) {
+  if (value != 0) AddPresent(to, field, value);
+}
+
+uint64_t Nanoseconds(core::Duration time) {
+  return static_cast<uint64_t>(std::max<int64_t>(time.count(), 0));
+}
+
+// The message's first fields: what a call is of.
+std::string Call(OpKind kind, uint64_t tensor) {
+  std::string message;
+  AddNumber(&message, kKind, kind);
+  AddNumber(&message, kTensor, tensor);
+  return message;
+}
+
+// A reader takes no text that is no UTF-8.
+std::string Printable(std::string_view text) {
+  std::string printable(text);
+  for (char& c : printable) c = c < ' ' || c > '~' ? '?' : c;
+  return printable;
 }
 
 void AddText(std::string* to, uint32_t field, std::string_view text) {
@@ -127,41 +156,54 @@ TraceFile::~TraceFile() {
 void TraceFile::Header(std::string_view name) {
   std::string message;
   AddNumber(&message, kVersion, kTraceVersion);
-  // A reader takes no text that is no UTF-8.
-  std::string printable(name);
-  for (char& c : printable) c = c < ' ' || c > '~' ? '?' : c;
-  AddText(&message, kTraceName, printable);
+  AddText(&message, kTraceName, Printable(name));
   AddNumber(&message, kClients, 1);
   AddNumber(&message, kMayBeCut, 1);
   AddMessage(&bytes_, message);
 }
 
-void TraceFile::Tensor(uint32_t kind, uint64_t tensor, Bytes bytes, bool modified) {
-  std::string message;
-  AddNumber(&message, kKind, kind);
-  AddNumber(&message, kTensor, tensor);
+void TraceFile::Create(uint64_t tensor, Bytes bytes, std::string_view name,
+                       core::Duration waited) {
+  std::string message = Call(kCreate, tensor);
   AddNumber(&message, kBytes, bytes.count());
-  AddNumber(&message, kModified, modified ? 1 : 0);
+  AddText(&message, kName, Printable(name));
+  AddNumber(&message, kWaited, Nanoseconds(waited));
   AddMessage(&bytes_, message);
 }
 
-void TraceFile::Create(uint64_t tensor, Bytes bytes) {
-  Tensor(kCreate, tensor, bytes, false);
+void TraceFile::Get(uint64_t tensor, bool read_only, core::Duration waited) {
+  std::string message = Call(kGet, tensor);
+  AddNumber(&message, kReadOnly, read_only ? 1 : 0);
+  AddNumber(&message, kWaited, Nanoseconds(waited));
+  AddMessage(&bytes_, message);
 }
-void TraceFile::Get(uint64_t tensor) {
-  Tensor(kGet, tensor, {}, false);
+
+void TraceFile::Put(uint64_t tensor, const TracePut& put) {
+  std::string message = Call(kPut, tensor);
+  AddNumber(&message, kModified, put.modified ? 1 : 0);
+  if (put.needed_in) AddPresent(&message, kNeededIn, Nanoseconds(*put.needed_in));
+  if (put.order) {
+    const auto bits = static_cast<uint64_t>(*put.order);
+    AddPresent(&message, kOrder, (bits << 1) ^ (*put.order < 0 ? ~uint64_t{0} : 0));  // zigzag
+  }
+  AddNumber(&message, kNotNeeded, put.not_needed ? 1 : 0);
+  AddNumber(&message, kRecompute, Nanoseconds(put.recompute));
+  AddNumber(&message, kPriority, put.priority);
+  AddMessage(&bytes_, message);
 }
-void TraceFile::Put(uint64_t tensor) {
-  Tensor(kPut, tensor, {}, true);
-}
+
 void TraceFile::Free(uint64_t tensor) {
-  Tensor(kFree, tensor, {}, false);
+  AddMessage(&bytes_, Call(kFree, tensor));
+}
+
+void TraceFile::Step() {
+  AddMessage(&bytes_, Call(kStep, 0));
 }
 
 void TraceFile::Compute(core::Duration time, uint32_t call, std::string_view name, bool unknown) {
   std::string message;
   AddNumber(&message, kKind, kCompute);
-  AddNumber(&message, kNs, static_cast<uint64_t>(std::max<int64_t>(time.count(), 0)));
+  AddNumber(&message, kNs, Nanoseconds(time));
   AddText(&message, kName, name);
   AddNumber(&message, kCall, call);
   AddNumber(&message, kUnknown, unknown ? 1 : 0);
@@ -183,4 +225,4 @@ Status TraceFile::Write() {
   return core::Ok();
 }
 
-}  // namespace ravenstore::elastic
+}  // namespace ravenstore::proto

@@ -1,4 +1,4 @@
-#include "elastic/trace_file.h"
+#include "proto/trace_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -11,7 +11,7 @@
 
 #include "sim/trace.h"
 
-namespace ravenstore::elastic {
+namespace ravenstore::proto {
 namespace {
 
 using core::Bytes;
@@ -70,6 +70,39 @@ TEST_F(TraceFileTest, TheSimulatorReadsWhatWasWritten) {
   EXPECT_EQ(trace->UnknownCalls(), (std::vector<std::pair<std::string, uint64_t>>{{"opaque", 2}}));
 }
 
+TEST_F(TraceFileTest, TheSimulatorReadsHintsAndWaits) {
+  TraceFile file = Open("run");
+  file.Create(7, core::MiB(2), "layer\xff", Duration(40));
+  file.Put(7, {.modified = false, .order = -3});
+  file.Get(7, true, Duration(50));
+  file.Put(7, {.order = 0, .recompute = Duration(9), .priority = 1});
+  file.Get(7);
+  file.Put(7, {.needed_in = Duration(0)});
+  file.Step();
+  file.Get(7);
+  file.Put(7, {.not_needed = true});
+  ASSERT_TRUE(file.Write().ok());
+  const auto trace = ReadBack(file.path());
+  ASSERT_TRUE(trace.ok()) << core::Describe(trace.error());
+  EXPECT_EQ(trace->tensors[0].name, "layer?");
+  using Kind = core::NextUse::Kind;
+  const auto& ops = trace->ops;
+  ASSERT_EQ(ops.size(), 9u);
+  EXPECT_EQ(ops[0].waited, Duration(40));
+  EXPECT_FALSE(ops[1].modified);
+  EXPECT_EQ(ops[1].next_use.kind, Kind::kOrder);
+  EXPECT_EQ(ops[1].next_use.order, -3);
+  EXPECT_TRUE(ops[2].read_only);
+  EXPECT_EQ(ops[2].waited, Duration(50));
+  EXPECT_TRUE(ops[3].modified);
+  EXPECT_EQ(ops[3].next_use.kind, Kind::kOrder) << "an order of zero is one";
+  EXPECT_EQ(ops[3].recompute, Duration(9));
+  EXPECT_EQ(ops[3].priority, core::Priority::kLow);
+  EXPECT_EQ(ops[5].next_use.kind, Kind::kAt);
+  EXPECT_EQ(ops[6].kind, OpKind::kStep);
+  EXPECT_EQ(ops[8].next_use.kind, Kind::kNever);
+}
+
 TEST_F(TraceFileTest, ItIsReadableWhereverItEnds) {
   TraceFile file = Open("run");
   const uint64_t header = std::filesystem::file_size(file.path());
@@ -120,4 +153,4 @@ TEST_F(TraceFileTest, ANameOfAnyBytesMakesAHeaderThatIsRead) {
 }
 
 }  // namespace
-}  // namespace ravenstore::elastic
+}  // namespace ravenstore::proto

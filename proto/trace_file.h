@@ -6,13 +6,24 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "core/result.h"
 #include "core/types.h"
 
-namespace ravenstore::elastic {
+namespace ravenstore::proto {
+
+// What a put says. At most one of the three hints.
+struct TracePut {
+  bool modified = true;
+  std::optional<core::Duration> needed_in = {};
+  std::optional<int64_t> order = {};
+  bool not_needed = false;
+  core::Duration recompute{0};  // zero: the bytes cannot be recomputed
+  uint32_t priority = 0;        // TraceOp.Priority
+};
 
 class TraceFile {
  public:
@@ -26,11 +37,13 @@ class TraceFile {
   ~TraceFile();
 
   // ---- Messages, kept until Write.
-  void Create(uint64_t tensor, core::Bytes bytes);
-  void Get(uint64_t tensor);
-  // It may have been written to: nobody tells.
-  void Put(uint64_t tensor);
+  // `waited`: how long the stream was idle for the call.
+  void Create(uint64_t tensor, core::Bytes bytes, std::string_view name = {},
+              core::Duration waited = {});
+  void Get(uint64_t tensor, bool read_only = false, core::Duration waited = {});
+  void Put(uint64_t tensor, const TracePut& put = {});
   void Free(uint64_t tensor);
+  void Step();
   // `call`: a number for what is called, 0: none; `name` with its first one.
   void Compute(core::Duration time, uint32_t call, std::string_view name, bool unknown);
 
@@ -42,7 +55,6 @@ class TraceFile {
  private:
   TraceFile(int file, std::string path) : file_(file), path_(std::move(path)) {}
   void Header(std::string_view name);
-  void Tensor(uint32_t kind, uint64_t tensor, core::Bytes bytes, bool modified);
 
   int file_;
   std::string path_;
@@ -50,4 +62,4 @@ class TraceFile {
   bool failed_ = false;
 };
 
-}  // namespace ravenstore::elastic
+}  // namespace ravenstore::proto

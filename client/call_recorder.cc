@@ -1,0 +1,203 @@
+#include "client/call_recorder.h"
+
+#include <thread>
+#include <utility>
+
+#include "ipc/clock.h"
+
+namespace ravenstore::client {
+namespace {
+
+using core::Bytes;
+using core::Duration;
+using core::Error;
+using core::ErrorCode;
+using core::Result;
+using core::Status;
+using core::Tick;
+
+// What is encoded goes to the file by pieces of this size, and with each step.
+constexpr size_t kWriteAt = size_t{64} << 10;  // bytes
+// Shorter times between two calls are no compute: events resolve half a microsecond.
+constexpr Duration kComputeLeast = std::chrono::microseconds(1);
+constexpr Duration kPoll = std::chrono::microseconds(200);
+
+proto::TracePut SaidBy(const PutOptions& options, bool modified) {
+  proto::TracePut put;
+  put.modified = modified;
+  if (options.not_needed) {
+    put.not_needed = true;
+  } else if (options.needed_in) {
+    put.needed_in = options.needed_in;
+  } else {
+    put.order = options.order;
+  }
+  put.recompute = options.recompute;
+  put.priority = static_cast<uint32_t>(options.priority);
+  return put;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CallRecorder>> CallRecorder::Open(const std::string& pattern,
+                                                         std::string_view name) {
+  RAVEN_ASSIGN_OR_RETURN(proto::TraceFile file, proto::TraceFile::Open(pattern, name));
+  return std::unique_ptr<CallRecorder>(new CallRecorder(std::move(file)));
+}
+
+CallRecorder::~CallRecorder() {
+  Finish(Duration{0});
+}
+
+CallRecorder::Mark CallRecorder::MarkOn(ClientStream* stream) {
+  std::lock_guard lock(mutex_);
+  if (stream != nullptr) stream_ = stream;
+  if (ended_ || stream_ == nullptr) return nullptr;
+  Result<Mark> mark = stream_->Mark();
+  if (mark.ok()) return std::move(*mark);
+  // A call on all streams together has no place in one of them.
+  if (mark.error().code == ErrorCode::kInvalidArgument) {
+    stream_ = nullptr;
+  } else {
+    End(mark.error());
+  }
+  return nullptr;
+}
+
+void CallRecorder::Created(uint64_t id, Bytes bytes, std::string_view name, Mark begin, Mark end) {
+  std::lock_guard lock(mutex_);
+  uses_[id] = {.holders = 1, .writable = true};
+  Append({.kind = Kind::kCreate,
+          .id = id,
+          .bytes = bytes,
+          .name = std::string(name),
+          .begin = std::move(begin),
+          .end = std::move(end)});
+}
+
+void CallRecorder::Got(uint64_t id, bool read_only, Mark begin, Mark end) {
+  std::lock_guard lock(mutex_);
+  const auto use = uses_.find(id);
+  if (use == uses_.end()) return;
+  use->second.writable = use->second.writable || !read_only;
+  if (++use->second.holders > 1) return;
+  Append({.kind = Kind::kGet,
+          .id = id,
+          .read_only = read_only,
+          .begin = std::move(begin),
+          .end = std::move(end)});
+}
+
+void CallRecorder::Put(uint64_t id, const PutOptions& options, Mark begin) {
+  std::lock_guard lock(mutex_);
+  const auto use = uses_.find(id);
+  if (use == uses_.end() || use->second.holders == 0) return;
+  if (--use->second.holders > 0) return;
+  const bool writable = std::exchange(use->second.writable, false);
+  const bool modified = writable && !options.not_modified;
+  Append({.kind = Kind::kPut,
+          .id = id,
+          .put = SaidBy(options, modified),
+          .begin = std::move(begin)});
+}
+
+void CallRecorder::Freed(uint64_t id, Mark begin) {
+  std::lock_guard lock(mutex_);
+  if (uses_.erase(id) == 0) return;
+  Append({.kind = Kind::kFree, .id = id, .begin = std::move(begin)});
+}
+
+void CallRecorder::Stepped(Mark begin) {
+  std::lock_guard lock(mutex_);
+  Append({.kind = Kind::kStep, .begin = std::move(begin)});
+}
+
+void CallRecorder::Append(Call call) {
+  if (ended_) return;
+  const bool step = call.kind == Kind::kStep;
+  pending_.push_back(std::move(call));
+  Encode();
+  if (pending_.size() > kPendingMost) {
+    End({ErrorCode::kLimit, std::to_string(kPendingMost) + " calls wait for the device"});
+  }
+  if (!ended_ && (step || file_.unwritten() >= kWriteAt)) {
+    if (const Status written = file_.Write(); !written.ok()) End(written.error());
+  }
+}
+
+void CallRecorder::Encode() {
+  while (!pending_.empty() && !ended_) {
+    const Result<bool> reached = Reached(pending_.front());
+    if (!reached.ok()) return End(reached.error());
+    if (!*reached) return;
+    if (const Status encoded = EncodeOne(pending_.front()); !encoded.ok()) {
+      return End(encoded.error());
+    }
+    Call& call = pending_.front();
+    if (call.end != nullptr) {
+      last_ = std::move(call.end);
+    } else if (call.begin != nullptr) {
+      last_ = std::move(call.begin);
+    }
+    pending_.pop_front();
+  }
+}
+
+Result<bool> CallRecorder::Reached(const Call& call) const {
+  for (const Mark* mark : {&call.begin, &call.end}) {
+    if (*mark == nullptr) continue;
+    RAVEN_ASSIGN_OR_RETURN(const bool reached, (*mark)->Reached());
+    if (!reached) return false;
+  }
+  return true;
+}
+
+Status CallRecorder::EncodeOne(const Call& call) {
+  if (call.begin != nullptr && last_ != nullptr) {
+    RAVEN_ASSIGN_OR_RETURN(const Duration computed, call.begin->Since(*last_));
+    if (computed >= kComputeLeast) file_.Compute(computed, 0, {}, false);
+  }
+  Duration waited{0};
+  if (call.begin != nullptr && call.end != nullptr) {
+    RAVEN_ASSIGN_OR_RETURN(waited, call.end->Since(*call.begin));
+  }
+  switch (call.kind) {
+    case Kind::kCreate: file_.Create(call.id, call.bytes, call.name, waited); break;
+    case Kind::kGet: file_.Get(call.id, call.read_only, waited); break;
+    case Kind::kPut: file_.Put(call.id, call.put); break;
+    case Kind::kFree: file_.Free(call.id); break;
+    case Kind::kStep: file_.Step(); break;
+  }
+  return core::Ok();
+}
+
+void CallRecorder::End(const Error& why) {
+  if (ended_) return;
+  ended_ = true;
+  trouble_ = "the recording to \"" + file_.path() + "\" has ended early: " + why.message;
+  pending_.clear();
+  uses_.clear();
+  last_.reset();
+  static_cast<void>(file_.Write());
+}
+
+void CallRecorder::Finish(Duration patience) {
+  const Tick deadline = ipc::Now() + patience;
+  std::unique_lock lock(mutex_);
+  Encode();
+  while (!pending_.empty() && ipc::Now() < deadline) {
+    lock.unlock();
+    std::this_thread::sleep_for(kPoll);
+    lock.lock();
+    Encode();
+  }
+  if (!ended_) static_cast<void>(file_.Write());
+  ended_ = true;
+}
+
+std::string CallRecorder::Trouble() const {
+  std::lock_guard lock(mutex_);
+  return trouble_;
+}
+
+}  // namespace ravenstore::client

@@ -1,0 +1,101 @@
+// Writes what a session does as a trace (docs/TRACES.md): $RAVENSTORE_RECORD.
+//
+// Each call of the API leaves a mark on its stream before and, if it may wait, one after it. The
+// time between one call's last mark and the next call's first is what the stream computed; the time
+// between a call's two marks is what the stream waited for it. Both are the GPU's, measured by
+// events: a call that the CPU makes while the GPU is a step behind costs nothing. A stream that has
+// nothing to do because the CPU is late counts as computing.
+//
+// A create names no stream: its marks are on the stream that a call named last. Calls of all threads
+// are in the order in which they returned. Of overlapping gets of a tensor the trace has the first,
+// and the put that ends the last of them.
+//
+// Kept until its marks are reached: at most kPendingMost calls. A recording ends with the first call
+// beyond that, with the first error of the device, and with the session; what was written by then is
+// a whole trace.
+//
+// Threads: any. Errors: none reach the caller; Trouble says why a recording ended.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "client/access.h"
+#include "client/streams.h"
+#include "core/result.h"
+#include "core/types.h"
+#include "device/device.h"
+#include "proto/trace_file.h"
+
+namespace ravenstore::client {
+
+class CallRecorder {
+ public:
+  static constexpr size_t kPendingMost = size_t{1} << 18;
+  using Mark = std::unique_ptr<device::StreamMark>;
+
+  // Errors: of proto::TraceFile::Open.
+  static core::Result<std::unique_ptr<CallRecorder>> Open(const std::string& pattern,
+                                                          std::string_view name);
+  // Writes what is measured.
+  ~CallRecorder();
+
+  // A mark on `stream`; null: on the stream of the last call that had one. The result may be null.
+  Mark MarkOn(ClientStream* stream);
+
+  // What a call did, with its marks. `begin` and `end` are of the call: with the first of its
+  // tensors, null with the others.
+  void Created(uint64_t id, core::Bytes bytes, std::string_view name, Mark begin, Mark end);
+  void Got(uint64_t id, bool read_only, Mark begin, Mark end);
+  void Put(uint64_t id, const PutOptions& options, Mark begin);
+  void Freed(uint64_t id, Mark begin);
+  void Stepped(Mark begin);
+
+  // Waits at most `patience` until all marks are reached, and writes.
+  void Finish(core::Duration patience);
+  std::string Trouble() const;
+
+ private:
+  enum class Kind : uint8_t { kCreate, kGet, kPut, kFree, kStep };
+  struct Call {
+    Kind kind = Kind::kStep;
+    uint64_t id = 0;
+    core::Bytes bytes = {};
+    std::string name = {};
+    bool read_only = false;
+    proto::TracePut put = {};
+    Mark begin = nullptr;
+    Mark end = nullptr;
+  };
+  struct Use {
+    uint32_t holders = 0;
+    bool writable = false;
+  };
+
+  explicit CallRecorder(proto::TraceFile file) : file_(std::move(file)) {}
+
+  // REQUIRES for all: mutex_.
+  void Append(Call call);
+  // Encodes the calls whose marks are reached.
+  void Encode();
+  core::Result<bool> Reached(const Call& call) const;
+  core::Status EncodeOne(const Call& call);
+  void End(const core::Error& why);
+
+  mutable std::mutex mutex_;
+  proto::TraceFile file_;                   // guarded by mutex_, as all below
+  std::deque<Call> pending_;                // oldest first
+  std::unordered_map<uint64_t, Use> uses_;  // by tensor
+  Mark last_ = nullptr;                     // of the call encoded last
+  ClientStream* stream_ = nullptr;          // of the last call that had one
+  bool ended_ = false;
+  std::string trouble_;
+};
+
+}  // namespace ravenstore::client
