@@ -78,8 +78,7 @@ void Forecaster::AddCreate(const CallHistory::Call& past, PlacedTensor* tensor) 
   const Bytes size = history_.tensor(past.tensor).size;
   *tensor = {.place = before, .size = size, .lives = true, .in_use = true};
   // The names of slots follow the pass before, so that a slot is known by its name.
-  if (before.slots_per_page == 0 || !places_.AllocateAt(before, size))
-    tensor->place = places_.Allocate(size);
+  if (!places_.AllocateAt(before, size)) tensor->place = places_.Allocate(size);
   Append({.kind = CallKind::kCreate, .at = at_}, *tensor);
 }
 
