@@ -115,12 +115,15 @@ bool Follower::FollowNear(uint32_t n) {
 bool Follower::Search(uint32_t n) {
   if (n < search_from_) return false;
   uint32_t best = kNone;
-  CallHistory::Suffix longest{kLeastSuffix, 0};
+  CallHistory::Suffix longest{kLeastSuffix - 1, 0};
   uint32_t work = 0;
   for (uint32_t earlier = history_.SameChainBefore(n); earlier != kNone && work < kSearchWork;
        earlier = history_.SameChainBefore(earlier), ++work) {
     const CallHistory::Suffix suffix = history_.CommonSuffix(n, earlier, &work);
-    if (suffix.score < longest.score) continue;
+    // Of equal suffixes the last one has the shortest period. In the second pass it is the first
+    // one: the others are at other layers of the first pass, and would soon be lost.
+    const bool takes_equal = jumps_ == 0 && best != kNone;
+    if (suffix.score < longest.score + (takes_equal ? 0 : 1)) continue;
     longest = suffix;
     best = earlier;
   }
