@@ -14,6 +14,10 @@ constexpr Position kPlanParts = 256;
 SequencePlanner::Guidance SequencePlanner::Observe(const CallHistory::Call& call, Bytes size) {
   const Follower::Progress progress = follower_.Observe(call, size);
   Guidance guidance;
+  if (progress.lost) {
+    guidance.discard = has_plan_;
+    has_plan_ = false;
+  }
   const auto horizon = static_cast<Position>(forecast_.calls.size());
   if (!Pins(call.kind)) {
     // Puts and frees pass one by one; the next call that pins says where the client is.
@@ -24,10 +28,6 @@ SequencePlanner::Guidance SequencePlanner::Observe(const CallHistory::Call& call
     return guidance;
   }
   remake_ |= progress.moved;
-  if (progress.lost) {
-    guidance.discard = has_plan_;
-    has_plan_ = false;
-  }
   guidance.position = position_;
   if (follower_.counterpart() == Follower::kNone) return guidance;
   if (!has_plan_ && !follower_.trusted()) return guidance;
@@ -44,7 +44,7 @@ SequencePlanner::Guidance SequencePlanner::Observe(const CallHistory::Call& call
 bool SequencePlanner::IsOutdated() const {
   const auto horizon = static_cast<Position>(forecast_.calls.size());
   if (elsewhere_ && position_ >= horizon / kPlanParts) return true;
-  const uint32_t call = follower_.history().CallOf(follower_.counterpart());
+  const CallNumber call = follower_.history().CallOf(follower_.counterpart());
   return !forecast_.PositionOf(call) || call - forecast_.base > period_ / 2;
 }
 

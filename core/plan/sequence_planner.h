@@ -62,7 +62,7 @@ class SequencePlanner {
   bool remake_ = false;
   bool elsewhere_ = false;  // a tensor is in another place than the plan has it
   Position position_ = 0;
-  uint32_t period_ = 0;  // when the plan was made
+  CallNumber period_ = 0;  // when the plan was made
   Stats stats_;
 };
 

@@ -63,6 +63,22 @@ TEST_F(FollowerTest, AnotherProgramLosesThePlace) {
   EXPECT_EQ(follower_.counterpart(), Follower::kNone);
 }
 
+TEST_F(FollowerTest, APlaceThatTheHistoryDropsIsDiscarded) {
+  passes_.Run();
+  passes_.Run();
+  // Tensors of the passes have small numbers.
+  constexpr TensorIndex kTensor = 1 << 20;
+  follower_.Observe({CallKind::kCreate, false, kTensor, {}}, GiB(2));
+  for (CallNumber i = 0; i < CallHistory::kCallsMax; ++i)
+    lost_ += follower_.Observe({CallKind::kPut, false, kTensor, {}}, GiB(2)).lost ? 1 : 0;
+  EXPECT_EQ(lost_, 1u);
+  EXPECT_EQ(follower_.counterpart(), Follower::kNone);
+  EXPECT_FALSE(follower_.matched());
+  for (int i = 0; i < 3; ++i) passes_.Run();
+  EXPECT_TRUE(follower_.matched());
+  EXPECT_EQ(follower_.counterpart(), 4 * passes_.pinning());
+}
+
 TEST(FollowerSearchTest, OfEqualSuffixesTheLastIsTaken) {
   Follower follower;
   // Passes are longer than the longest pause between searches.

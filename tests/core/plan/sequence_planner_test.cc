@@ -92,6 +92,26 @@ TEST(SequencePlannerTest, AfterAnInsertionTheRestIsForeseenAgain) {
   EXPECT_GE(client.foreseen, 75u);
 }
 
+TEST(SequencePlannerTest, APlanIsDiscardedWithTheCallsThatItRepeats) {
+  SequencePlanner planner;
+  const Places places{{.page = MiB(2)}};
+  std::vector<PlacedTensor> tensors;
+  Passes passes(40, [&](const auto& call, Bytes size) {
+    tensors.resize(call.tensor + 1);
+    if (planner.Observe(call, size).remake) planner.Remake(places, tensors);
+  });
+  passes.Run();
+  passes.Run();
+  ASSERT_TRUE(planner.has_plan());
+  const TensorIndex tensor = passes.tensors();
+  planner.Observe({CallKind::kCreate, false, tensor, {}}, GiB(2));
+  bool discarded = false;
+  for (CallNumber i = 0; i < CallHistory::kCallsMax; ++i)
+    discarded |= planner.Observe({CallKind::kPut, false, tensor, {}}, GiB(2)).discard;
+  EXPECT_TRUE(discarded);
+  EXPECT_FALSE(planner.has_plan());
+}
+
 TEST(SequencePlannerTest, InsertedCreatesMakeNoPlans) {
   Client client(400);
   for (int i = 0; i < 3; ++i) client.Run();
