@@ -1,97 +1,99 @@
 #include "core/plan/address_range.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "core/check.h"
 
 namespace ravenstore::core::plan {
 
+namespace {
+// Later frees have smaller keys.
+uint64_t FreedKey(uint64_t freed) {
+  return ~freed;
+}
+}  // namespace
+
+template <typename ConstNode, typename Node, typename Compare, typename Allocator>
+void AddressRange::LargestBelow<ConstNode, Node, Compare, Allocator>::operator()(Node node,
+                                                                                 ConstNode end) {
+  Bytes largest = (*node)->second.size;
+  for (const ConstNode child : {ConstNode(node.get_l_child()), ConstNode(node.get_r_child())}) {
+    if (child != end) largest = std::max(largest, Bytes(child.get_metadata()));
+  }
+  const_cast<Bytes&>(node.get_metadata()) = largest;  // the container's own policies do so, too
+}
+
+const AddressRange::Hole* AddressRange::FirstFit(const Holes& holes, Bytes size) {
+  const auto fits_below = [&](Holes::node_const_iterator node) {
+    return node != holes.node_end() && node.get_metadata() >= size;
+  };
+  auto node = holes.node_begin();
+  if (!fits_below(node)) return nullptr;
+  while (true) {
+    if (fits_below(node.get_l_child())) {
+      node = node.get_l_child();
+    } else if ((*node)->second.size >= size) {
+      return &(*node)->second;
+    } else {
+      node = node.get_r_child();
+    }
+  }
+}
+
 Bytes AddressRange::Allocate(Bytes size) {
   RAVEN_CHECK(size > Bytes{});
   size = size.RoundUp(kExtentAlignment);
-  if (const auto hole = Choose(size); hole != holes_.end()) {
-    const Bytes offset = hole->first;
-    Carve(hole, offset, size);
-    return offset;
+  if (const Hole* fit = FirstFit(size >= large_ ? by_freed_ : by_offset_, size)) {
+    const Hole hole = *fit;
+    Erase(hole);
+    if (hole.size > size) Insert({hole.offset + size, hole.size - size, hole.freed});
+    return hole.offset;
   }
   Bytes offset = end_;
-  if (!holes_.empty()) {
-    const auto last = std::prev(holes_.end());
-    if (last->first + last->second.size == end_) offset = last->first;
+  if (!by_offset_.empty()) {
+    const Hole last = std::prev(by_offset_.end())->second;
+    if (last.end() == end_) {
+      offset = last.offset;
+      Erase(last);
+    }
   }
-  GrowTo(offset + size);
-  Carve(std::prev(holes_.end()), offset, size);
+  end_ = offset + size;
   return offset;
 }
 
-AddressRange::Holes::iterator AddressRange::Choose(Bytes size) {
-  auto best = holes_.end();
-  for (auto fit = by_size_.lower_bound({size, Bytes{}}); fit != by_size_.end(); ++fit) {
-    const auto hole = holes_.find(fit->second);
-    const bool better =
-        best == holes_.end() ||
-        (size >= large_ ? hole->second.freed > best->second.freed : hole->first < best->first);
-    if (better) best = hole;
-  }
-  return best;
-}
-
-bool AddressRange::AllocateAt(Bytes offset, Bytes size) {
-  RAVEN_CHECK(size > Bytes{});
-  size = size.RoundUp(kExtentAlignment);
-  if (offset + size > end_) GrowTo(offset + size);
-  auto hole = holes_.upper_bound(offset);
-  if (hole == holes_.begin()) return false;
-  --hole;
-  if (hole->first + hole->second.size < offset + size) return false;
-  Carve(hole, offset, size);
-  return true;
-}
-
 void AddressRange::Free(Bytes offset, Bytes size) {
-  size = size.RoundUp(kExtentAlignment);
-  RAVEN_CHECK(offset + size <= end_);
-  auto next = holes_.lower_bound(offset);
-  RAVEN_CHECK(next == holes_.end() || offset + size <= next->first);
-  if (next != holes_.end() && next->first == offset + size) {
-    size += next->second.size;
-    next = Erase(next);
-  }
-  if (next != holes_.begin()) {
-    const auto before = std::prev(next);
-    RAVEN_CHECK(before->first + before->second.size <= offset);
-    if (before->first + before->second.size == offset) {
-      offset = before->first;
-      size += before->second.size;
+  Hole hole{offset, size.RoundUp(kExtentAlignment), ++frees_};
+  RAVEN_CHECK(hole.end() <= end_);
+  auto next = by_offset_.lower_bound(offset.count());
+  if (next != by_offset_.begin()) {
+    const Hole before = std::prev(next)->second;
+    RAVEN_CHECK(before.end() <= offset);
+    if (before.end() == offset) {
       Erase(before);
+      hole = {before.offset, before.size + hole.size, hole.freed};
     }
   }
-  Insert(offset, {size, ++frees_});
+  next = by_offset_.lower_bound(offset.count());
+  if (next != by_offset_.end()) {
+    const Hole after = next->second;
+    RAVEN_CHECK(hole.end() <= after.offset);
+    if (hole.end() == after.offset) {
+      Erase(after);
+      hole.size += after.size;
+    }
+  }
+  Insert(hole);
 }
 
-void AddressRange::Insert(Bytes offset, const Hole& hole) {
-  holes_.emplace(offset, hole);
-  by_size_.emplace(hole.size, offset);
+void AddressRange::Insert(const Hole& hole) {
+  by_offset_.insert({hole.offset.count(), hole});
+  by_freed_.insert({FreedKey(hole.freed), hole});
 }
 
-AddressRange::Holes::iterator AddressRange::Erase(Holes::iterator hole) {
-  by_size_.erase({hole->second.size, hole->first});
-  return holes_.erase(hole);
-}
-
-void AddressRange::Carve(Holes::iterator hole, Bytes offset, Bytes size) {
-  const Bytes begin = hole->first;
-  const Bytes end = begin + hole->second.size;
-  const uint64_t freed = hole->second.freed;
-  Erase(hole);
-  if (begin < offset) Insert(begin, {offset - begin, freed});
-  if (offset + size < end) Insert(offset + size, {end - offset - size, freed});
-}
-
-void AddressRange::GrowTo(Bytes end) {
-  const Bytes begin = end_;
-  end_ = end;
-  Free(begin, end - begin);
+void AddressRange::Erase(const Hole& hole) {
+  RAVEN_CHECK(by_freed_.erase(FreedKey(hole.freed)));
+  RAVEN_CHECK(by_offset_.erase(hole.offset.count()));
 }
 
 }  // namespace ravenstore::core::plan

@@ -9,18 +9,18 @@
 //
 // Source: address-ordered and last-freed first fit with immediate coalescing (Wilson et al.,
 // "Dynamic Storage Allocation: A Survey and Critical Review", 1995); docs/decisions/0065 has the
-// comparison with best fit.
+// comparison with best fit. The holes are in search trees whose nodes have the largest hole of
+// their subtree (Cormen et al., "Introduction to Algorithms", chapter "Augmenting Data
+// Structures").
 //
-// Owns: the list of holes. Copies are independent: a forecast places future tensors in a copy.
+// Owns: the holes. Copies are independent: a forecast places future tensors in a copy.
 // Units: bytes; sizes are rounded up to kExtentAlignment.
-// Cost: O(log holes) a call; Allocate looks at each hole that fits. Threads: one at a time. Errors:
-// none; misuse is a broken invariant.
+// Cost: O(log holes) a call. Threads: one at a time. Errors: none; misuse is a broken invariant.
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <set>
-#include <utility>
+#include <ext/pb_ds/assoc_container.hpp>
+#include <functional>
 
 #include "core/types.h"
 
@@ -32,32 +32,39 @@ class AddressRange {
 
   // Returns the offset of a free place of `size` bytes. REQUIRES: size > 0.
   Bytes Allocate(Bytes size);
-  // Takes the place at `offset` if all of it is free. Returns whether it was.
-  bool AllocateAt(Bytes offset, Bytes size);
   // REQUIRES: the place was allocated with this size.
   void Free(Bytes offset, Bytes size);
 
   // One more than the last byte that was ever allocated.
   Bytes end() const { return end_; }
-  size_t holes() const { return holes_.size(); }
+  size_t holes() const { return by_offset_.size(); }
 
  private:
   struct Hole {
+    Bytes offset;
     Bytes size;
     uint64_t freed;  // the number of the last free that made it larger
+
+    Bytes end() const { return offset + size; }
   };
-  using Holes = std::map<Bytes, Hole>;  // by offset
+  // A node's metadata is the size of the largest hole in its subtree.
+  template <typename ConstNode, typename Node, typename Compare, typename Allocator>
+  struct LargestBelow {
+    using metadata_type = Bytes;
+    void operator()(Node node, ConstNode end);
+    virtual ~LargestBelow() = default;
+  };
+  // In the order in which a request considers them.
+  using Holes =
+      __gnu_pbds::tree<uint64_t, Hole, std::less<uint64_t>, __gnu_pbds::rb_tree_tag, LargestBelow>;
 
-  // The hole for a request; holes_.end(): none fits.
-  Holes::iterator Choose(Bytes size);
-  void Insert(Bytes offset, const Hole& hole);
-  Holes::iterator Erase(Holes::iterator hole);
-  // The part [offset, offset + size) of the hole is allocated now.
-  void Carve(Holes::iterator hole, Bytes offset, Bytes size);
-  void GrowTo(Bytes end);
+  // The first hole of at least `size` bytes; nullptr: none is as large.
+  static const Hole* FirstFit(const Holes& holes, Bytes size);
+  void Insert(const Hole& hole);
+  void Erase(const Hole& hole);
 
-  Holes holes_;
-  std::set<std::pair<Bytes, Bytes>> by_size_;  // size, offset
+  Holes by_offset_;
+  Holes by_freed_;  // the last one first
   Bytes large_;
   Bytes end_;
   uint64_t frees_ = 0;

@@ -10,12 +10,12 @@ namespace ravenstore::core::plan {
 namespace {
 // A forecast is longer than a pass, so that what is needed early in the next one is known when this
 // one ends. Longer: plans cost more.
-constexpr uint32_t kPassQuarters = 5;
+constexpr CallNumber kPassQuarters = 5;
 // The shortest forecast, in calls.
-constexpr uint32_t kFewestCalls = 64;
+constexpr CallNumber kFewestCalls = 64;
 }  // namespace
 
-std::optional<Position> CallForecast::PositionOf(uint32_t call) const {
+std::optional<Position> CallForecast::PositionOf(CallNumber call) const {
   if (call < base || call - base >= positions.size()) return std::nullopt;
   return positions[call - base];
 }
@@ -27,15 +27,16 @@ Forecaster::Forecaster(const Follower& follower, const Places& places,
 }
 
 CallForecast Forecaster::Make() {
-  const uint32_t last = history_.size() - 1;
-  const uint32_t period = follower_.Period();
-  const uint32_t from = history_.CallOf(follower_.counterpart()) + (follower_.matched() ? 0 : 1);
-  const uint32_t calls = std::max(kFewestCalls, period / 4 * kPassQuarters);
+  const CallNumber last = history_.size() - 1;
+  const CallNumber period = follower_.Period();
+  const CallNumber from = history_.CallOf(follower_.counterpart()) + (follower_.matched() ? 0 : 1);
+  const CallNumber calls = std::max(kFewestCalls, period / 4 * kPassQuarters);
   forecast_.base = from;
-  for (uint32_t k = 0; k < calls; ++k) {
-    uint32_t past = from + k;
+  for (CallNumber k = 0; k < calls; ++k) {
+    CallNumber past = from + k;
     if (past >= last) past -= ((past - last) / period + 1) * period;
-    if (k > 0 && past > 0) at_ += std::max(Duration{0}, history_[past].at - history_[past - 1].at);
+    if (k > 0 && past > history_.first())
+      at_ += std::max(Duration{0}, history_[past].at - history_[past - 1].at);
     Add(history_[past]);
   }
   return std::move(forecast_);
@@ -43,7 +44,7 @@ CallForecast Forecaster::Make() {
 
 PlacedTensor& Forecaster::TensorOf(uint32_t role) {
   const auto [found, is_new] = expected_.try_emplace(role);
-  const uint32_t holder = history_.HolderOf(role);
+  const TensorIndex holder = history_.HolderOf(role);
   if (is_new && holder < tensors_.size() && tensors_[holder].lives)
     found->second = tensors_[holder];
   return found->second;
@@ -78,8 +79,7 @@ void Forecaster::AddCreate(const CallHistory::Call& past, PlacedTensor* tensor) 
   const Bytes size = history_.tensor(past.tensor).size;
   *tensor = {.place = before, .size = size, .lives = true, .in_use = true};
   // The names of slots follow the pass before, so that a slot is known by its name.
-  if (before.slots_per_page == 0 || !places_.AllocateAt(before, size))
-    tensor->place = places_.Allocate(size);
+  if (!places_.AllocateAt(before, size)) tensor->place = places_.Allocate(size);
   Append({.kind = CallKind::kCreate, .at = at_}, *tensor);
 }
 

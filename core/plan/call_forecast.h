@@ -32,11 +32,11 @@ struct PlacedTensor {
 struct CallForecast {
   std::vector<PlannedCall> calls;
   std::vector<std::optional<Place>> places;  // by position; none: the call touches nothing
-  uint32_t base = 0;                         // the call of the history that comes again first
+  CallNumber base = 0;                       // the call of the history that comes again first
   std::vector<Position> positions;           // by call of the history, from `base` on
 
   // Where the call of the history comes again; nullopt: not in this forecast.
-  std::optional<Position> PositionOf(uint32_t call) const;
+  std::optional<Position> PositionOf(CallNumber call) const;
 };
 
 class Forecaster {

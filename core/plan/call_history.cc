@@ -21,70 +21,105 @@ constexpr uint64_t kKindWeight = 1'000'003;
 }  // namespace
 
 void CallHistory::Add(const Call& call, Bytes size) {
-  const uint32_t index = this->size();
-  calls_.push_back(call);
-  if (call.tensor >= tensors_.size()) {
-    tensors_.resize(call.tensor + 1);
-    holders_.resize(call.tensor + 1, kNone);
-  }
-  Tensor& tensor = tensors_[call.tensor];
-  if (call.kind == CallKind::kFree) tensor.freed = index;
+  if (this->size() - first_ == kCallsMax) DropFirst();
+  const CallNumber index = this->size();
+  calls_.Add(call);
+  Tensors::value_type& tensor = *tensors_.try_emplace(call.tensor).first;
+  Tensor& of = tensor.second;
+  ++of.calls;
   if (call.kind == CallKind::kCreate) {
-    tensor.size = size;
-    SetRole(call.tensor, call.tensor);
+    of.size = size;
+    SetRole(&tensor, call.tensor);
   }
-  RAVEN_CHECK(tensor.role != kNone);
+  RAVEN_CHECK(of.role != kNoTensor);
+  if (call.kind == CallKind::kFree) {
+    of.freed = index;
+    Role& role = roles_.at(of.role);
+    if (role.holder == call.tensor) role.holder = kNoTensor;
+  }
   if (!Pins(call.kind)) return;
-  pinning_.push_back(index);
+  pinning_.Add({.call = index, .size = of.size});
   AddToChains();
 }
 
-void CallHistory::AddToChains() {
-  const uint32_t n = pinning_calls() - 1;
-  uint32_t before = kNone;
-  if (n + 1 >= kChain) {
-    uint64_t hash = 0;
-    for (uint32_t i = 0; i < kChain; ++i) {
-      const Call& call = pinning(n - i);
-      const uint64_t size = tensors_[call.tensor].size.count();
-      hash = hash * kMix + (static_cast<uint64_t>(call.kind) * kKindWeight + size) * kMixCall;
-    }
-    hash ^= hash >> 29;
-    const auto [end, is_new] = chain_ends_.try_emplace(hash, n);
-    if (!is_new) before = std::exchange(end->second, n);
+void CallHistory::DropFirst() {
+  const Call& call = calls_[first_];
+  if (Pins(call.kind)) {
+    const auto end = chain_ends_.find(pinning_[first_pinning_].chain);
+    if (end != chain_ends_.end() && end->second == first_pinning_) chain_ends_.erase(end);
+    ++first_pinning_;
   }
-  chains_.push_back(before);
+  const auto tensor = tensors_.find(call.tensor);
+  if (--tensor->second.calls == 0 && tensor->second.freed != kNone) {
+    LeaveRole(*tensor);
+    tensors_.erase(tensor);
+  }
+  ++first_;
 }
 
-void CallHistory::SetRole(TensorIndex index, uint32_t role) {
-  Tensor& tensor = tensors_[index];
-  if (tensor.role == role) return;
-  if (tensor.role != kNone && holders_[tensor.role] == index) holders_[tensor.role] = kNone;
-  tensor.role = role;
-  if (tensor.freed == kNone) holders_[role] = index;
+void CallHistory::AddToChains() {
+  const CallNumber n = pinning_calls() - 1;
+  if (n + 1 < first_pinning_ + kChain) return;
+  uint64_t hash = 0;
+  for (uint32_t i = 0; i < kChain; ++i) {
+    const uint64_t size = pinning_[n - i].size.count();
+    hash =
+        hash * kMix + (static_cast<uint64_t>(pinning(n - i).kind) * kKindWeight + size) * kMixCall;
+  }
+  hash ^= hash >> 29;
+  PinningCall& call = pinning_[n];
+  call.chain = hash;
+  const auto [end, is_new] = chain_ends_.try_emplace(hash, n);
+  if (!is_new) call.chain_before = std::exchange(end->second, n);
 }
 
-bool CallHistory::IsGone(uint32_t earlier, uint32_t later) const {
-  const uint32_t freed = tensors_[pinning(earlier).tensor].freed;
+CallNumber CallHistory::SameChainBefore(CallNumber n) const {
+  const CallNumber before = pinning_[n].chain_before;
+  return before == kNone || before < first_pinning_ ? kNone : before;
+}
+
+TensorIndex CallHistory::HolderOf(uint32_t role) const {
+  const auto found = roles_.find(role);
+  return found == roles_.end() ? kNoTensor : found->second.holder;
+}
+
+void CallHistory::SetRole(Tensors::value_type* tensor, uint32_t role) {
+  auto& [index, of] = *tensor;
+  if (of.role == role) return;
+  if (of.role != kNoTensor) LeaveRole(*tensor);
+  of.role = role;
+  Role& joined = roles_[role];
+  ++joined.tensors;
+  if (of.freed == kNone) joined.holder = index;
+}
+
+void CallHistory::LeaveRole(const Tensors::value_type& tensor) {
+  const auto left = roles_.find(tensor.second.role);
+  if (left->second.holder == tensor.first) left->second.holder = kNoTensor;
+  if (--left->second.tensors == 0) roles_.erase(left);
+}
+
+bool CallHistory::IsGone(CallNumber earlier, CallNumber later) const {
+  const CallNumber freed = tensor(pinning(earlier).tensor).freed;
   return freed != kNone && freed < CallOf(later);
 }
 
-bool CallHistory::Same(uint32_t later, uint32_t earlier) const {
+bool CallHistory::Same(CallNumber later, CallNumber earlier) const {
   const Call& a = pinning(later);
   const Call& b = pinning(earlier);
   if (a.kind != b.kind) return false;
-  const Tensor& of_a = tensors_[a.tensor];
-  const Tensor& of_b = tensors_[b.tensor];
-  if (a.kind == CallKind::kGet) return of_a.role == of_b.role;
-  return of_a.size == of_b.size && IsGone(earlier, later);
+  if (a.kind == CallKind::kGet) return RoleOf(a.tensor) == RoleOf(b.tensor);
+  return pinning_[later].size == pinning_[earlier].size && IsGone(earlier, later);
 }
 
-void CallHistory::Accept(uint32_t later, uint32_t earlier) {
+void CallHistory::Accept(CallNumber later, CallNumber earlier) {
+  pinning_[earlier].later = later;
   const Call& call = pinning(later);
-  if (call.kind == CallKind::kCreate) SetRole(call.tensor, tensors_[pinning(earlier).tensor].role);
+  if (call.kind == CallKind::kCreate)
+    SetRole(&*tensors_.find(call.tensor), RoleOf(pinning(earlier).tensor));
 }
 
-CallHistory::Suffix CallHistory::CommonSuffix(uint32_t later, uint32_t earlier,
+CallHistory::Suffix CallHistory::CommonSuffix(CallNumber later, CallNumber earlier,
                                               uint32_t* work) const {
   struct Open {
     TensorIndex counterpart;
@@ -93,10 +128,10 @@ CallHistory::Suffix CallHistory::CommonSuffix(uint32_t later, uint32_t earlier,
   std::unordered_map<TensorIndex, Open> open;
   Suffix best;
   int unknown = 0;
-  for (uint32_t i = 0; i <= earlier && i < kLongest; ++i, ++*work) {
+  for (uint32_t i = 0; i <= earlier - first_pinning_ && i < kLongest; ++i, ++*work) {
     const Call& a = pinning(later - i);
     const Call& b = pinning(earlier - i);
-    if (a.kind != b.kind || tensors_[a.tensor].size != tensors_[b.tensor].size) break;
+    if (a.kind != b.kind || pinning_[later - i].size != pinning_[earlier - i].size) break;
     const auto found = open.find(a.tensor);
     if (found != open.end() && found->second.counterpart != b.tensor) break;
     if (a.kind == CallKind::kCreate) {
@@ -105,7 +140,7 @@ CallHistory::Suffix CallHistory::CommonSuffix(uint32_t later, uint32_t earlier,
         unknown -= found->second.gets;
         open.erase(found);
       }
-    } else if (tensors_[a.tensor].role != tensors_[b.tensor].role) {
+    } else if (RoleOf(a.tensor) != RoleOf(b.tensor)) {
       ++open.try_emplace(a.tensor, Open{b.tensor, 0}).first->second.gets;
       ++unknown;
     }

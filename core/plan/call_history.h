@@ -7,14 +7,20 @@
 // Places where the same kChain calls ended before are found by a hash of their kinds and sizes.
 // Source: LZ77's hash chains (Deutsch, RFC 1951, section 4).
 //
+// Only the last kCallsMax calls are kept. A freed tensor is forgotten with the last call that it is
+// in, and a role with the last tensor that has it. Numbers of calls count all calls of the client.
+//
 // Owns: the calls and the roles. Units: times are the client's virtual time. Threads: one at a
-// time. Cost: O(kChain) a call. Memory: 60 bytes a call; it grows with the client's calls.
+// time. Cost: O(kChain) a call. Memory: about 80 bytes for each call that is kept, and 60 for each
+// tensor that lives.
 #pragma once
 
 #include <cstdint>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "core/check.h"
 #include "core/plan/calls.h"
 #include "core/types.h"
 
@@ -22,11 +28,18 @@ namespace ravenstore::core::plan {
 
 // A tensor as its client numbers them, densely from 0.
 using TensorIndex = uint32_t;
+// The number of a call or of a pinning call, from 0. 32 bits would be used up within days.
+using CallNumber = uint64_t;
 
 class CallHistory {
  public:
-  // Of a call, a tensor or a role that does not exist.
-  static constexpr uint32_t kNone = ~uint32_t{0};
+  // A call that does not exist.
+  static constexpr CallNumber kNone = ~CallNumber{0};
+  // A tensor, or a role, that does not exist.
+  static constexpr uint32_t kNoTensor = ~uint32_t{0};
+  // How many calls are kept. Lower: a pass of more calls is not followed, and has no plan. Higher:
+  // a client takes more memory; this many take some 10 MiB.
+  static constexpr CallNumber kCallsMax = 1 << 17;
 
   struct Call {
     CallKind kind;
@@ -36,51 +49,100 @@ class CallHistory {
   };
   struct Tensor {
     Bytes size;
-    uint32_t role = kNone;  // the tensor that played this part first
-    uint32_t freed = kNone;
+    uint32_t role = kNoTensor;  // the tensor that played this part first
+    uint32_t calls = 0;         // of those that are kept
+    CallNumber freed = kNone;
   };
 
   // REQUIRES: a tensor's first call is its create, with its size.
   void Add(const Call& call, Bytes size);
 
-  // All calls.
-  const Call& operator[](uint32_t call) const { return calls_[call]; }
-  uint32_t size() const { return static_cast<uint32_t>(calls_.size()); }
+  // REQUIRES of all calls: they are kept.
+  const Call& operator[](CallNumber call) const { return calls_[call]; }
+  // The first call that is kept, and one more than the last.
+  CallNumber first() const { return first_; }
+  CallNumber size() const { return calls_.size(); }
   // Those that pin, by their own number.
-  const Call& pinning(uint32_t n) const { return calls_[pinning_[n]]; }
-  uint32_t CallOf(uint32_t n) const { return pinning_[n]; }
-  uint32_t pinning_calls() const { return static_cast<uint32_t>(pinning_.size()); }
+  const Call& pinning(CallNumber n) const { return calls_[pinning_[n].call]; }
+  CallNumber CallOf(CallNumber n) const { return pinning_[n].call; }
+  CallNumber first_pinning() const { return first_pinning_; }
+  CallNumber pinning_calls() const { return pinning_.size(); }
 
-  const Tensor& tensor(TensorIndex tensor) const { return tensors_[tensor]; }
-  // The live tensor that has the role now; kNone: none has.
-  uint32_t HolderOf(uint32_t role) const { return holders_[role]; }
+  // REQUIRES: it lives or is in a call that is kept.
+  const Tensor& tensor(TensorIndex tensor) const { return tensors_.at(tensor); }
+  size_t tensors() const { return tensors_.size(); }
+  // The live tensor that has the role now; kNoTensor: none has.
+  TensorIndex HolderOf(uint32_t role) const;
 
   // The two pinning calls may correspond: the same kind of call; of a get the same role; of creates
   // the same size, and the earlier tensor was freed before the later one came.
-  bool Same(uint32_t later, uint32_t earlier) const;
-  // Where the same kChain pinning calls ended before; kNone: nowhere.
-  uint32_t SameChainBefore(uint32_t n) const { return chains_[n]; }
+  bool Same(CallNumber later, CallNumber earlier) const;
+  // Where the same kChain pinning calls ended before; kNone: in no call that is kept.
+  CallNumber SameChainBefore(CallNumber n) const;
   // The two correspond: a tensor that was created has the earlier one's role.
-  void Accept(uint32_t later, uint32_t earlier);
+  void Accept(CallNumber later, CallNumber earlier);
+  // The last call that was accepted as corresponding to this one; kNone: none was.
+  CallNumber LaterOf(CallNumber n) const { return pinning_[n].later; }
 
   struct Suffix {
     int score = 0;  // calls, less a penalty for each get of tensors not known to correspond
     uint32_t length = 0;
   };
   // How long the calls that end at the two are alike. Adds the calls it compares to `work`.
-  Suffix CommonSuffix(uint32_t later, uint32_t earlier, uint32_t* work) const;
+  Suffix CommonSuffix(CallNumber later, CallNumber earlier, uint32_t* work) const;
 
  private:
-  bool IsGone(uint32_t earlier, uint32_t later) const;
-  void SetRole(TensorIndex tensor, uint32_t role);
-  void AddToChains();
+  // The last kCallsMax items, each by the number of those that were added before it.
+  template <typename Item>
+  class Ring {
+   public:
+    void Add(const Item& item) {
+      if (items_.size() < kCallsMax) {
+        items_.push_back(item);
+      } else {
+        items_[size_ % kCallsMax] = item;
+      }
+      ++size_;
+    }
+    const Item& operator[](CallNumber n) const {
+      RAVEN_CHECK(n < size_);
+      RAVEN_CHECK(size_ - n <= kCallsMax);
+      return items_[n % kCallsMax];
+    }
+    Item& operator[](CallNumber n) { return const_cast<Item&>(std::as_const(*this)[n]); }
+    CallNumber size() const { return size_; }
 
-  std::vector<Call> calls_;
-  std::vector<uint32_t> pinning_;  // of calls_
-  std::vector<uint32_t> chains_;   // by pinning call
-  std::unordered_map<uint64_t, uint32_t> chain_ends_;
-  std::vector<Tensor> tensors_;
-  std::vector<uint32_t> holders_;  // by role
+   private:
+    std::vector<Item> items_;
+    CallNumber size_ = 0;
+  };
+  struct PinningCall {
+    CallNumber call;
+    Bytes size;  // of its tensor
+    uint64_t chain = 0;
+    CallNumber chain_before = kNone;
+    CallNumber later = kNone;
+  };
+  struct Role {
+    TensorIndex holder = kNoTensor;
+    uint32_t tensors = 0;  // that have it
+  };
+  using Tensors = std::unordered_map<TensorIndex, Tensor>;
+
+  bool IsGone(CallNumber earlier, CallNumber later) const;
+  uint32_t RoleOf(TensorIndex tensor) const { return tensors_.at(tensor).role; }
+  void SetRole(Tensors::value_type* tensor, uint32_t role);
+  void LeaveRole(const Tensors::value_type& tensor);
+  void AddToChains();
+  void DropFirst();
+
+  Ring<Call> calls_;
+  Ring<PinningCall> pinning_;
+  CallNumber first_ = 0;
+  CallNumber first_pinning_ = 0;
+  std::unordered_map<uint64_t, CallNumber> chain_ends_;  // of those that are kept
+  Tensors tensors_;
+  std::unordered_map<uint32_t, Role> roles_;
 };
 
 }  // namespace ravenstore::core::plan

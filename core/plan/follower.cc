@@ -42,12 +42,15 @@ void Follower::Step() {
 Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size) {
   history_.Add(call, size);
   Progress progress;
+  if (counterpart_ != kNone && counterpart_ < history_.first_pinning()) {
+    Discard();
+    progress.lost = true;
+  }
   if (!Pins(call.kind)) return progress;
-  const uint32_t n = history_.pinning_calls() - 1;
-  later_.push_back(kNone);
+  const CallNumber n = history_.pinning_calls() - 1;
   matched_ = false;
   // The program marks its steps: the last one is tried.
-  if (stepped_ && counterpart_ == kNone && last_step_ > 0) {
+  if (stepped_ && counterpart_ == kNone && last_step_ > history_.first_pinning()) {
     counterpart_ = last_step_ - 1;
     trust_ = kFirstTrust;
     progress.moved = true;
@@ -57,8 +60,7 @@ Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size) 
   if (counterpart_ != kNone) {
     progress.moved |= FollowNear(n);
     if (trust_ < kLeastTrust) {
-      counterpart_ = kNone;
-      trust_ = kFirstTrust;
+      Discard();
       progress.lost = true;
     }
   }
@@ -70,41 +72,49 @@ Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size) 
   return progress;
 }
 
-bool Follower::IsFree(uint32_t n, uint32_t earlier) const {
-  if (earlier >= n) return false;
-  if (later_[earlier] != kNone && n - later_[earlier] < kTakenFor) return false;
+void Follower::Discard() {
+  counterpart_ = kNone;
+  matched_ = false;
+  trust_ = kFirstTrust;
+}
+
+bool Follower::IsFree(CallNumber n, CallNumber earlier) const {
+  if (earlier >= n || earlier < history_.first_pinning()) return false;
+  const CallNumber later = history_.LaterOf(earlier);
+  if (later != kNone && n - later < kTakenFor) return false;
   return history_.Same(n, earlier);
 }
 
-bool Follower::FollowNear(uint32_t n) {
-  const uint32_t next = counterpart_ + 1;
-  uint32_t at = kNone;
+bool Follower::FollowNear(CallNumber n) {
+  const CallNumber next = counterpart_ + 1;
+  CallNumber at = kNone;
   bool moved = false;
   if (IsFree(n, next)) {
     at = next;
-  } else if (candidate_ != kNone && IsFree(n, candidate_ + 1)) {
+  } else if (candidate_ != kNone && candidate_ >= history_.first_pinning() &&
+             IsFree(n, candidate_ + 1)) {
     at = candidate_ + 1;
-    if (later_[candidate_] != n - 1) Accept(n - 1, candidate_);
+    history_.Accept(n - 1, candidate_);
     moved = true;
   }
   candidate_ = kNone;
   if (at != kNone) {
     matched_ = true;
-    Accept(n, at);
+    history_.Accept(n, at);
     counterpart_ = at;
   } else {
     for (uint32_t d = 0; d <= 2 * kNear && candidate_ == kNone; ++d) {
       // next, next + 1, next - 1, next + 2 ...; below 0 it is no call.
-      const uint32_t tried = d % 2 == 1 ? next + (d + 1) / 2 : next - d / 2;
+      const CallNumber tried = d % 2 == 1 ? next + (d + 1) / 2 : next - d / 2;
       if (IsFree(n, tried)) candidate_ = tried;
     }
     // A get shows that the call corresponds; a create of the same size may do so by chance.
     if (candidate_ != kNone && history_.pinning(n).kind == CallKind::kGet) {
       at = candidate_;
-      Accept(n, at);
+      history_.Accept(n, at);
     }
   }
-  const uint32_t away = at == kNone ? kNone : std::max(at, next) - std::min(at, next);
+  const CallNumber away = at == kNone ? kNone : std::max(at, next) - std::min(at, next);
   const double on_the_way = matched_ || away <= kOnTheWay ? 1 : 0;
   trust_ += (on_the_way - trust_) / kTrustCalls;
   ++compared_;
@@ -112,15 +122,18 @@ bool Follower::FollowNear(uint32_t n) {
   return moved;
 }
 
-bool Follower::Search(uint32_t n) {
+bool Follower::Search(CallNumber n) {
   if (n < search_from_) return false;
-  uint32_t best = kNone;
-  CallHistory::Suffix longest{kLeastSuffix, 0};
+  CallNumber best = kNone;
+  CallHistory::Suffix longest{kLeastSuffix - 1, 0};
   uint32_t work = 0;
-  for (uint32_t earlier = history_.SameChainBefore(n); earlier != kNone && work < kSearchWork;
+  for (CallNumber earlier = history_.SameChainBefore(n); earlier != kNone && work < kSearchWork;
        earlier = history_.SameChainBefore(earlier), ++work) {
     const CallHistory::Suffix suffix = history_.CommonSuffix(n, earlier, &work);
-    if (suffix.score < longest.score) continue;
+    // Of equal suffixes the last one has the shortest period. In the second pass it is the first
+    // one: the others are at other layers of the first pass, and would soon be lost.
+    const bool takes_equal = jumps_ == 0 && best != kNone;
+    if (suffix.score < longest.score + (takes_equal ? 0 : 1)) continue;
     longest = suffix;
     best = earlier;
   }
@@ -130,15 +143,10 @@ bool Follower::Search(uint32_t n) {
     return false;
   }
   search_pause_ = 1;
-  for (uint32_t i = longest.length; i-- > 0;) Accept(n - i, best - i);
+  for (uint32_t i = longest.length; i-- > 0;) history_.Accept(n - i, best - i);
   counterpart_ = best;
   ++jumps_;
   return true;
-}
-
-void Follower::Accept(uint32_t n, uint32_t earlier) {
-  later_[earlier] = n;
-  history_.Accept(n, earlier);
 }
 
 }  // namespace ravenstore::core::plan

@@ -4,7 +4,7 @@
 // was the same, it goes on. Else the nearest call within kNear that did the same and has no
 // counterpart yet is a candidate; the client is there once a second call in line agrees. Trust
 // falls with each call that finds nothing near; below kLeastTrust the place is discarded, and the
-// longest common suffix is searched for.
+// longest common suffix is searched for. The place is also discarded when the history drops it.
 //
 // Owns: the history. Units: pinning calls. Threads: one at a time.
 // Cost: O(kNear) a call; a search compares at most kSearchWork calls, and one without success
@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "core/plan/call_history.h"
 
@@ -22,7 +21,7 @@ class Follower {
  public:
   Follower();
 
-  static constexpr uint32_t kNone = CallHistory::kNone;
+  static constexpr CallNumber kNone = CallHistory::kNone;
 
   // What a call changed.
   struct Progress {
@@ -36,13 +35,13 @@ class Follower {
 
   const CallHistory& history() const { return history_; }
   // The pinning call that corresponds to the last one, or led to it; kNone: the place is not known.
-  uint32_t counterpart() const { return counterpart_; }
+  CallNumber counterpart() const { return counterpart_; }
   // The last pinning call corresponds to it.
   bool matched() const { return matched_; }
   // It is likely enough to make a plan of it.
   bool trusted() const;
-  // From the counterpart to the last call; that many calls repeat.
-  uint32_t Period() const { return history_.size() - 1 - history_.CallOf(counterpart_); }
+  // Calls from the counterpart to the last one. They are expected to repeat.
+  CallNumber Period() const { return history_.size() - 1 - history_.CallOf(counterpart_); }
 
   // Shares of pinning calls that were compared, and found a counterpart.
   uint64_t compared() const { return compared_; }
@@ -50,22 +49,21 @@ class Follower {
   uint32_t jumps() const { return jumps_; }
 
  private:
-  bool IsFree(uint32_t n, uint32_t earlier) const;
+  bool IsFree(CallNumber n, CallNumber earlier) const;
   // Finds the counterpart of the n-th call near the place. Returns whether the place has moved.
-  bool FollowNear(uint32_t n);
-  bool Search(uint32_t n);
-  void Accept(uint32_t n, uint32_t earlier);
+  bool FollowNear(CallNumber n);
+  bool Search(CallNumber n);
+  void Discard();
 
   CallHistory history_;
-  std::vector<uint32_t> later_;  // by pinning call: the last call that corresponds to it
-  uint32_t counterpart_ = kNone;
-  uint32_t candidate_ = kNone;  // the nearest that did the same as the last call
-  uint32_t last_step_ = 0;      // the first pinning call of the iteration before
-  uint32_t this_step_ = 0;
+  CallNumber counterpart_ = kNone;
+  CallNumber candidate_ = kNone;  // the nearest that did the same as the last call
+  CallNumber last_step_ = 0;      // the first pinning call of the iteration before
+  CallNumber this_step_ = 0;
   bool stepped_ = false;
   bool matched_ = false;
   double trust_;
-  uint32_t search_from_ = 0;  // no search before this call
+  CallNumber search_from_ = 0;  // no search before this call
   uint32_t search_pause_ = 1;
   uint32_t jumps_ = 0;
   uint64_t compared_ = 0;

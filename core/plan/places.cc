@@ -11,9 +11,9 @@ Place Places::Allocate(Bytes size) {
 }
 
 bool Places::AllocateAt(const Place& place, Bytes size) {
-  if (place.slots_per_page > 0)
-    return names_.AllocateAt(static_cast<uint32_t>(place.at), place.slots_per_page);
-  return range_.AllocateAt(Bytes(place.at), size);
+  const uint32_t slots = rule_.SlotsPerPage(size);
+  if (slots == 0 || slots != place.slots_per_page) return false;
+  return names_.AllocateAt(static_cast<uint32_t>(place.at), slots);
 }
 
 void Places::Free(const Place& place, Bytes size) {

@@ -26,7 +26,8 @@ class Places {
   explicit Places(const SmallTensorRule& rule) : rule_(rule), range_(rule.page) {}
 
   Place Allocate(Bytes size);
-  // Takes the place of an earlier tensor of this size if all of it is free. Returns whether it was.
+  // Takes this slot if it is free and of the size class of `size`. Returns whether it did. A place
+  // in the range is never taken: it follows from the order of the calls alone.
   bool AllocateAt(const Place& place, Bytes size);
   // REQUIRES: the place was allocated with this size.
   void Free(const Place& place, Bytes size);

@@ -1,8 +1,9 @@
 // Decides from a client's calls when to recompute its plan, and the client's position in it.
 //
-// It follows the calls (core/plan/follower.h). A plan is made at a jump, after half a period, when
-// a tensor was placed elsewhere than the plan expected, and when the caller asks for one (the
-// budget changed). Between plans each call that corresponds moves the position.
+// It follows the calls (core/plan/follower.h). A plan is made at a jump, after half a period, and
+// when the caller asks for one (the budget changed). It is also made when a tensor was placed
+// elsewhere than the plan expected, but only after 1/256 of the plan's calls. Between plans each
+// call that corresponds moves the position.
 //
 // Owns: the follower and the last forecast. Units: positions. Threads: one at a time.
 // Cost: as Follower; a forecast as Forecaster.
@@ -27,7 +28,7 @@ class SequencePlanner {
   };
   struct Stats {
     uint64_t plans = 0;
-    uint64_t creates = 0;    // under a plan
+    uint64_t creates = 0;    // that a plan expected
     uint64_t elsewhere = 0;  // of those, placed elsewhere than expected
   };
 
@@ -59,8 +60,9 @@ class SequencePlanner {
   CallForecast forecast_;
   bool has_plan_ = false;
   bool remake_ = false;
+  bool elsewhere_ = false;  // a tensor is in another place than the plan has it
   Position position_ = 0;
-  uint32_t period_ = 0;  // when the plan was made
+  CallNumber period_ = 0;  // when the plan was made
   Stats stats_;
 };
 

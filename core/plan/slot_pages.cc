@@ -21,7 +21,7 @@ void SlotPages::Index(uint32_t page, bool insert) {
 
 void SlotPages::Add(Unit slot, uint32_t page) {
   Index(page, false);
-  pages_[page].slots.push_back(slot);
+  pages_[page].slots.insert(slot);
   Index(page, true);
   ++classes_[pages_[page].slots_per_page].slots;
   RAVEN_CHECK(page_of_.emplace(slot, page).second);
@@ -57,7 +57,7 @@ bool SlotPages::Leave(Unit slot) {
   page_of_.erase(found);
   Index(page, false);
   Page& of = pages_[page];
-  of.slots.erase(std::find(of.slots.begin(), of.slots.end(), slot));
+  of.slots.erase(slot);
   Class& its_class = classes_[of.slots_per_page];
   --its_class.slots;
   if (!of.slots.empty()) {
@@ -74,8 +74,8 @@ std::vector<Unit> SlotPages::FindSparse(const std::function<bool(Unit)>& may_mov
   for (const auto& [slots_per_page, its_class] : classes_) {
     if (its_class.pages < 2 || its_class.slots > (its_class.pages - 1) * slots_per_page) continue;
     for (const auto& [used, page] : its_class.with_room) {
-      const std::vector<Unit>& slots = pages_[page].slots;
-      if (std::all_of(slots.begin(), slots.end(), may_move)) return slots;
+      const std::set<Unit>& slots = pages_[page].slots;
+      if (std::all_of(slots.begin(), slots.end(), may_move)) return {slots.begin(), slots.end()};
     }
   }
   return {};

@@ -44,7 +44,7 @@ class SlotPages {
  private:
   struct Page {
     uint32_t slots_per_page = 0;
-    std::vector<Unit> slots;
+    std::set<Unit> slots;
   };
   struct Class {
     uint32_t slots = 0;  // in use

@@ -15,7 +15,9 @@ constexpr int kSlotBits = 3;
 
 uint32_t SmallTensorRule::SlotsPerPage(Bytes size) const {
   if (!slots || !IsSmall(size)) return 0;
-  const uint64_t fit = page.count() / std::max(size, kExtentAlignment).count();
+  // Slots begin at multiples of kExtentAlignment.
+  const Bytes slot = std::max(size, Bytes(1)).RoundUp(kExtentAlignment);
+  const uint64_t fit = page.count() / slot.count();
   const int low_bits = std::max(0, static_cast<int>(std::bit_width(fit)) - kSlotBits);
   return static_cast<uint32_t>(fit >> low_bits << low_bits);
 }

@@ -29,7 +29,8 @@ struct SmallTensorRule {
   Bytes page;
   bool slots = false;  // small tensors have slots
 
-  // How many slots of the tensor's size class a page has; 0: it has whole pages.
+  // How many slots of the tensor's size class a page has; 0: it has whole pages. The tensor fits a
+  // slot of page / SlotsPerPage bytes, rounded down to kExtentAlignment.
   uint32_t SlotsPerPage(Bytes size) const;
   // Slots pay where most of what lives is small: `small` of the `live` bytes at the peak.
   static bool SlotsPay(Bytes small, Bytes live) { return small.count() * 2 > live.count(); }

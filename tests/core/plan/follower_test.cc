@@ -58,14 +58,53 @@ TEST_F(FollowerTest, MarkedStepsAreTriedBeforeTheCallsShowIt) {
 TEST_F(FollowerTest, AnotherProgramLosesThePlace) {
   passes_.Run();
   passes_.Run();
-  TensorIndex tensor = passes_.tensors();
-  Random random(1);
-  for (int i = 0; i < 200; ++i, ++tensor) {
-    const Bytes size = KiB(3 + 2 * random.Below(10'000));
-    lost_ += follower_.Observe({CallKind::kCreate, false, tensor, {}}, size).lost ? 1 : 0;
-  }
+  passes_.RunOther(200);
   EXPECT_EQ(lost_, 1u);
   EXPECT_EQ(follower_.counterpart(), Follower::kNone);
+}
+
+TEST_F(FollowerTest, APlaceThatTheHistoryDropsIsDiscarded) {
+  passes_.Run();
+  passes_.Run();
+  // Tensors of the passes have small numbers.
+  constexpr TensorIndex kTensor = 1 << 20;
+  follower_.Observe({CallKind::kCreate, false, kTensor, {}}, GiB(2));
+  for (CallNumber i = 0; i < CallHistory::kCallsMax; ++i)
+    lost_ += follower_.Observe({CallKind::kPut, false, kTensor, {}}, GiB(2)).lost ? 1 : 0;
+  EXPECT_EQ(lost_, 1u);
+  EXPECT_EQ(follower_.counterpart(), Follower::kNone);
+  EXPECT_FALSE(follower_.matched());
+  for (int i = 0; i < 3; ++i) passes_.Run();
+  EXPECT_TRUE(follower_.matched());
+  EXPECT_EQ(follower_.counterpart(), 4 * passes_.pinning());
+}
+
+TEST(FollowerSearchTest, OfEqualSuffixesTheLastIsTaken) {
+  Follower follower;
+  // Passes are longer than the longest pause between searches.
+  Passes passes(600, [&](const auto& call, Bytes size) { follower.Observe(call, size); });
+  for (int i = 0; i < 4; ++i) {
+    passes.RunOther(200);
+    passes.Run();
+  }
+  EXPECT_GE(follower.jumps(), 2u);
+  EXPECT_EQ(follower.counterpart(), 3 * (200 + passes.pinning()) - 1);
+}
+
+// Layers of the same shapes, whose tensors all live until the pass ends.
+TEST(FollowerSearchTest, ASecondPassOfEqualLayersIsFollowedFromItsBegin) {
+  constexpr uint32_t kLayers = 150;
+  constexpr uint32_t kPass = 4 * kLayers + 200;
+  Follower follower;
+  for (TensorIndex tensor = 0; follower.counterpart() == Follower::kNone; ++tensor) {
+    ASSERT_LT(tensor, 2 * kPass);
+    const uint32_t n = tensor % kPass;
+    const Bytes size = n < 4 * kLayers ? MiB(1 + n % 4) : GiB(1) + MiB(n);
+    for (TensorIndex last = tensor - kPass; n == 0 && tensor > 0 && last < tensor; ++last)
+      follower.Observe({CallKind::kFree, false, last, {}}, {});
+    follower.Observe({CallKind::kCreate, false, tensor, {}}, size);
+  }
+  EXPECT_EQ(follower.history().pinning_calls() - 1 - follower.counterpart(), kPass);
 }
 
 }  // namespace

@@ -35,6 +35,11 @@ class Passes {
       Call(CallKind::kFree, first + layer, SizeOf(layer));
     }
   }
+  // Creates as many tensors, of sizes that are not repeated.
+  void RunOther(uint32_t tensors) {
+    for (uint32_t i = 0; i < tensors; ++i)
+      Call(CallKind::kCreate, next_++, GiB(1) + KiB(1) * other_sizes_++);
+  }
   // Pinning calls of a pass.
   uint32_t pinning() const { return 2 * layers_; }
   uint32_t tensors() const { return next_; }
@@ -49,6 +54,7 @@ class Passes {
   uint32_t layers_;
   Observer observe_;
   TensorIndex next_ = 0;
+  uint64_t other_sizes_ = 0;
   Duration at_{0};
 };
 

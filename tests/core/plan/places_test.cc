@@ -39,6 +39,18 @@ TEST(PlacesTest, SmallTensorsHaveASlotEach) {
   EXPECT_FALSE(IsSlot(places.UnitsOf(large, MiB(1)).first));
 }
 
+TEST(PlacesTest, ASlotIsTakenForTensorsOfItsSizeClassAlone) {
+  Places places({.page = MiB(2), .slots = true});
+  const Place slot = places.Allocate(KiB(64));
+  const Place in_range = places.Allocate(MiB(1));
+  EXPECT_FALSE(places.AllocateAt(slot, KiB(64)));  // it is not free
+  places.Free(slot, KiB(64));
+  places.Free(in_range, MiB(1));
+  EXPECT_FALSE(places.AllocateAt(slot, KiB(128)));
+  EXPECT_FALSE(places.AllocateAt(in_range, MiB(1)));
+  EXPECT_TRUE(places.AllocateAt(slot, KiB(64)));
+}
+
 // Whatever lives has bytes of its own in each of its units, and no slot is shared.
 TEST(PlacesTest, RandomProgramsKeepLiveTensorsApart) {
   ForSeeds(20, [](Random& random) {

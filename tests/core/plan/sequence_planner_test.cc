@@ -19,6 +19,8 @@ class Client {
   const SequencePlanner& planner() const { return planner_; }
   // Pinning calls that the plan had at its position.
   uint32_t foreseen = 0;
+  // Each tensor is placed elsewhere than the one before it.
+  bool scatters = false;
 
  private:
   void Make(const CallHistory::Call& call, Bytes size) {
@@ -27,6 +29,7 @@ class Client {
     const auto guidance = planner_.Observe(call, size);
     if (guidance.remake) forecast_ = planner_.Remake(places_, tensors_);
     if (call.kind == CallKind::kCreate) {
+      if (scatters) places_.Allocate(size);
       tensor = {places_.Allocate(size), size, true, true};
       planner_.Placed(tensor.place);
     }
@@ -87,6 +90,45 @@ TEST(SequencePlannerTest, AfterAnInsertionTheRestIsForeseenAgain) {
   client.foreseen = 0;
   client.Run(5);
   EXPECT_GE(client.foreseen, 75u);
+}
+
+TEST(SequencePlannerTest, APlanIsDiscardedWithTheCallsThatItRepeats) {
+  SequencePlanner planner;
+  const Places places{{.page = MiB(2)}};
+  std::vector<PlacedTensor> tensors;
+  Passes passes(40, [&](const auto& call, Bytes size) {
+    tensors.resize(call.tensor + 1);
+    if (planner.Observe(call, size).remake) planner.Remake(places, tensors);
+  });
+  passes.Run();
+  passes.Run();
+  ASSERT_TRUE(planner.has_plan());
+  const TensorIndex tensor = passes.tensors();
+  planner.Observe({CallKind::kCreate, false, tensor, {}}, GiB(2));
+  bool discarded = false;
+  for (CallNumber i = 0; i < CallHistory::kCallsMax; ++i)
+    discarded |= planner.Observe({CallKind::kPut, false, tensor, {}}, GiB(2)).discard;
+  EXPECT_TRUE(discarded);
+  EXPECT_FALSE(planner.has_plan());
+}
+
+TEST(SequencePlannerTest, InsertedCreatesMakeNoPlans) {
+  Client client(400);
+  for (int i = 0; i < 3; ++i) client.Run();
+  const uint64_t plans = client.planner().stats().plans;
+  client.Run(40);
+  EXPECT_LE(client.planner().stats().plans - plans, 8u);
+}
+
+TEST(SequencePlannerTest, ScatteredCreatesMakeFewerPlansThanThereAreCreates) {
+  Client client(400);
+  for (int i = 0; i < 3; ++i) client.Run();
+  const uint64_t plans = client.planner().stats().plans;
+  client.scatters = true;
+  client.Run();
+  EXPECT_GE(client.planner().stats().elsewhere, 300u);
+  EXPECT_GE(client.planner().stats().plans - plans, 16u);
+  EXPECT_LE(client.planner().stats().plans - plans, 160u);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "tests/core/plan/seeds.h"
 
 namespace ravenstore::core::plan {
@@ -32,6 +34,18 @@ TEST(SlotPagesTest, ASparsePageEmptiesOntoTheOthers) {
   EXPECT_EQ(pages.pages(), 1u);
   EXPECT_TRUE(pages.Contains(5));
   EXPECT_TRUE(pages.FindSparse(kAny).empty());
+}
+
+// A page has fewer slots. With this many a linear search takes most of a minute.
+TEST(SlotPagesTest, SlotsLeaveAFullPageFast) {
+  constexpr Unit kSlots = 1 << 19;
+  SlotPages pages;
+  pages.JoinEmpty(1, kSlots);
+  for (Unit slot = 1; slot < kSlots; ++slot) pages.Join(2 * slot + 1, kSlots);
+  const std::clock_t begin = std::clock();
+  for (Unit slot = kSlots; slot-- > 0;) pages.Leave(2 * slot + 1);
+  EXPECT_LT(std::clock() - begin, 5 * CLOCKS_PER_SEC);
+  EXPECT_EQ(pages.pages(), 0u);
 }
 
 TEST(SlotPagesTest, RandomSlotsKeepTheirPages) {
