@@ -51,17 +51,18 @@ CallRecorder::~CallRecorder() {
 
 CallRecorder::Mark CallRecorder::MarkOn(ClientStream* stream) {
   std::lock_guard lock(mutex_);
+  Mark mark{.stream = nullptr, .cpu = ipc::Now()};
   if (stream != nullptr) stream_ = stream;
-  if (ended_ || stream_ == nullptr) return nullptr;
-  Result<Mark> mark = stream_->Mark();
-  if (mark.ok()) return std::move(*mark);
-  // A call on all streams together has no place in one of them.
-  if (mark.error().code == ErrorCode::kInvalidArgument) {
-    stream_ = nullptr;
+  if (ended_ || stream_ == nullptr) return mark;
+  auto taken = stream_->Mark();
+  if (taken.ok()) {
+    mark.stream = std::move(*taken);
+  } else if (taken.error().code == ErrorCode::kInvalidArgument) {
+    stream_ = nullptr;  // a call on all streams together has no place in one of them
   } else {
-    End(mark.error());
+    End(taken.error());
   }
-  return nullptr;
+  return mark;
 }
 
 void CallRecorder::Created(uint64_t id, Bytes bytes, std::string_view name, Mark begin, Mark end) {
@@ -115,6 +116,7 @@ void CallRecorder::Stepped(Mark begin) {
 void CallRecorder::Append(Call call) {
   if (ended_) return;
   const bool step = call.kind == Kind::kStep;
+  if (call.begin.cpu && returned_) call.program = *call.begin.cpu - *returned_;
   pending_.push_back(std::move(call));
   Encode();
   if (pending_.size() > kPendingMost) {
@@ -123,6 +125,7 @@ void CallRecorder::Append(Call call) {
   if (!ended_ && (step || file_.unwritten() >= kWriteAt)) {
     if (const Status written = file_.Write(); !written.ok()) End(written.error());
   }
+  returned_ = ipc::Now();
 }
 
 void CallRecorder::Encode() {
@@ -134,10 +137,10 @@ void CallRecorder::Encode() {
       return End(encoded.error());
     }
     Call& call = pending_.front();
-    if (call.end != nullptr) {
-      last_ = std::move(call.end);
-    } else if (call.begin != nullptr) {
-      last_ = std::move(call.begin);
+    if (call.end.stream != nullptr) {
+      last_ = std::move(call.end.stream);
+    } else if (call.begin.stream != nullptr) {
+      last_ = std::move(call.begin.stream);
     }
     pending_.pop_front();
   }
@@ -145,28 +148,34 @@ void CallRecorder::Encode() {
 
 Result<bool> CallRecorder::Reached(const Call& call) const {
   for (const Mark* mark : {&call.begin, &call.end}) {
-    if (*mark == nullptr) continue;
-    RAVEN_ASSIGN_OR_RETURN(const bool reached, (*mark)->Reached());
+    if (mark->stream == nullptr) continue;
+    RAVEN_ASSIGN_OR_RETURN(const bool reached, mark->stream->Reached());
     if (!reached) return false;
   }
   return true;
 }
 
+Result<proto::TraceTimes> CallRecorder::TimesOf(const Call& call) const {
+  proto::TraceTimes times{.program = call.program};
+  if (call.begin.stream != nullptr && call.end.stream != nullptr) {
+    RAVEN_ASSIGN_OR_RETURN(times.waited, call.end.stream->Since(*call.begin.stream));
+  }
+  if (call.begin.cpu && call.end.cpu) times.blocked = *call.end.cpu - *call.begin.cpu;
+  return times;
+}
+
 Status CallRecorder::EncodeOne(const Call& call) {
-  if (call.begin != nullptr && last_ != nullptr) {
-    RAVEN_ASSIGN_OR_RETURN(const Duration computed, call.begin->Since(*last_));
+  if (call.begin.stream != nullptr && last_ != nullptr) {
+    RAVEN_ASSIGN_OR_RETURN(const Duration computed, call.begin.stream->Since(*last_));
     if (computed >= kComputeLeast) file_.Compute(computed, 0, {}, false);
   }
-  Duration waited{0};
-  if (call.begin != nullptr && call.end != nullptr) {
-    RAVEN_ASSIGN_OR_RETURN(waited, call.end->Since(*call.begin));
-  }
+  RAVEN_ASSIGN_OR_RETURN(const proto::TraceTimes times, TimesOf(call));
   switch (call.kind) {
-    case Kind::kCreate: file_.Create(call.id, call.bytes, call.name, waited); break;
-    case Kind::kGet: file_.Get(call.id, call.read_only, waited); break;
-    case Kind::kPut: file_.Put(call.id, call.put); break;
-    case Kind::kFree: file_.Free(call.id); break;
-    case Kind::kStep: file_.Step(); break;
+    case Kind::kCreate: file_.Create(call.id, call.bytes, call.name, times); break;
+    case Kind::kGet: file_.Get(call.id, call.read_only, times); break;
+    case Kind::kPut: file_.Put(call.id, call.put, times); break;
+    case Kind::kFree: file_.Free(call.id, times); break;
+    case Kind::kStep: file_.Step(times); break;
   }
   return core::Ok();
 }

@@ -4,7 +4,8 @@
 // time between one call's last mark and the next call's first is what the stream computed; the time
 // between a call's two marks is what the stream waited for it. Both are the GPU's, measured by
 // events: a call that the CPU makes while the GPU is a step behind costs nothing. A stream that has
-// nothing to do because the CPU is late counts as computing.
+// nothing to do because the CPU is late counts as computing. The CPU's own times are kept next to
+// them: in the program between two calls, and in each call.
 //
 // A create names no stream: its marks are on the stream that a call named last. Calls of all threads
 // are in the order in which they returned. Of overlapping gets of a tensor the trace has the first,
@@ -38,7 +39,11 @@ namespace ravenstore::client {
 class CallRecorder {
  public:
   static constexpr size_t kPendingMost = size_t{1} << 18;
-  using Mark = std::unique_ptr<device::StreamMark>;
+  // Where a call begins or ends, on its stream and on the CPU.
+  struct Mark {
+    std::unique_ptr<device::StreamMark> stream = nullptr;  // null: none was taken
+    std::optional<core::Tick> cpu = {};
+  };
 
   // Errors: of proto::TraceFile::Open.
   static core::Result<std::unique_ptr<CallRecorder>> Open(const std::string& pattern,
@@ -46,11 +51,10 @@ class CallRecorder {
   // Writes what is measured.
   ~CallRecorder();
 
-  // A mark on `stream`; null: on the stream of the last call that had one. The result may be null.
+  // A mark on `stream`; null: on the stream of the last call that had one.
   Mark MarkOn(ClientStream* stream);
 
-  // What a call did, with its marks. `begin` and `end` are of the call: with the first of its
-  // tensors, null with the others.
+  // What a call did, with its marks: with the first of its tensors, empty with the others.
   void Created(uint64_t id, core::Bytes bytes, std::string_view name, Mark begin, Mark end);
   void Got(uint64_t id, bool read_only, Mark begin, Mark end);
   void Put(uint64_t id, const PutOptions& options, Mark begin);
@@ -70,8 +74,9 @@ class CallRecorder {
     std::string name = {};
     bool read_only = false;
     proto::TracePut put = {};
-    Mark begin = nullptr;
-    Mark end = nullptr;
+    Mark begin = {};
+    Mark end = {};
+    core::Duration program{0};
   };
   struct Use {
     uint32_t holders = 0;
@@ -85,6 +90,7 @@ class CallRecorder {
   // Encodes the calls whose marks are reached.
   void Encode();
   core::Result<bool> Reached(const Call& call) const;
+  core::Result<proto::TraceTimes> TimesOf(const Call& call) const;
   core::Status EncodeOne(const Call& call);
   void End(const core::Error& why);
 
@@ -92,7 +98,8 @@ class CallRecorder {
   proto::TraceFile file_;                   // guarded by mutex_, as all below
   std::deque<Call> pending_;                // oldest first
   std::unordered_map<uint64_t, Use> uses_;  // by tensor
-  Mark last_ = nullptr;                     // of the call encoded last
+  std::unique_ptr<device::StreamMark> last_;  // of the call encoded last
+  std::optional<core::Tick> returned_;        // the last call that was appended
   ClientStream* stream_ = nullptr;          // of the last call that had one
   bool ended_ = false;
   std::string trouble_;

@@ -9,6 +9,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/access.h"
@@ -200,7 +201,7 @@ class RecordedCall {
   }
   explicit operator bool() const { return recorder_ != nullptr; }
   CallRecorder* operator->() { return recorder_; }
-  CallRecorder::Mark Begin() { return std::move(begin_); }
+  CallRecorder::Mark Begin() { return std::exchange(begin_, {}); }
   CallRecorder::Mark End() { return recorder_->MarkOn(stream_); }
 
  private:
@@ -215,7 +216,7 @@ class RecordedCall {
 
   CallRecorder* const recorder_;
   client::ClientStream* stream_ = nullptr;
-  CallRecorder::Mark begin_ = nullptr;
+  CallRecorder::Mark begin_;
 };
 
 // The call ends before its first tensor is written down.
@@ -224,14 +225,14 @@ void RecordCreated(RecordedCall& call, const std::vector<uint64_t>& handles,
   CallRecorder::Mark end = call.End();
   for (const uint64_t handle : handles) {
     const TensorRecord& tensor = *client::RecordOf(handle);
-    call->Created(tensor.id, core::Bytes(tensor.bytes), name, call.Begin(), std::move(end));
+    call->Created(tensor.id, core::Bytes(tensor.bytes), name, call.Begin(), std::exchange(end, {}));
   }
 }
 void RecordGot(RecordedCall& call, const std::vector<TensorRecord*>& tensors,
                const client::GetOptions& options) {
   CallRecorder::Mark end = call.End();
   for (const TensorRecord* tensor : tensors)
-    call->Got(tensor->id, options.read_only, call.Begin(), std::move(end));
+    call->Got(tensor->id, options.read_only, call.Begin(), std::exchange(end, {}));
 }
 // Before they are free: others may have their rows then.
 void RecordFreed(const std::vector<TensorRecord*>& tensors, ravenstore_stream_t stream) {
@@ -402,7 +403,7 @@ ravenstore_code_t ravenstore_get_into(ravenstore_store_t* store, ravenstore_tens
     RAVEN_RETURN_IF_ERROR(client::GetInto(*record, to, stream, options));
     if (call) [[unlikely]] {
       call->Got(record->id, true, call.Begin(), call.End());
-      call->Put(record->id, {.not_modified = true}, nullptr);
+      call->Put(record->id, {.not_modified = true}, {});
     }
     recompute = client::MustRecompute(*record);
     return core::Ok();

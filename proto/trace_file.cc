@@ -40,7 +40,9 @@ enum OpField : uint32_t {
   kPriority = 13,
   kCall = 14,
   kUnknown = 15,
-  kWaited = 16
+  kWaited = 16,
+  kProgram = 17,
+  kBlocked = 18
 };
 enum OpKind : uint32_t { kCreate = 0, kGet = 1, kPut = 2, kFree = 3, kCompute = 4, kStep = 5 };
 constexpr uint64_t kTraceVersion = 1;
@@ -64,11 +66,14 @@ uint64_t Nanoseconds(core::Duration time) {
   return static_cast<uint64_t>(std::max<int64_t>(time.count(), 0));
 }
 
-// The message's first fields: what a call is of.
-std::string Call(OpKind kind, uint64_t tensor) {
+// What all calls have; fields may come in any order.
+std::string Call(OpKind kind, uint64_t tensor, const TraceTimes& times) {
   std::string message;
   AddNumber(&message, kKind, kind);
   AddNumber(&message, kTensor, tensor);
+  AddNumber(&message, kWaited, Nanoseconds(times.waited));
+  AddNumber(&message, kProgram, Nanoseconds(times.program));
+  AddNumber(&message, kBlocked, Nanoseconds(times.blocked));
   return message;
 }
 
@@ -163,23 +168,21 @@ void TraceFile::Header(std::string_view name) {
 }
 
 void TraceFile::Create(uint64_t tensor, Bytes bytes, std::string_view name,
-                       core::Duration waited) {
-  std::string message = Call(kCreate, tensor);
+                       const TraceTimes& times) {
+  std::string message = Call(kCreate, tensor, times);
   AddNumber(&message, kBytes, bytes.count());
   AddText(&message, kName, Printable(name));
-  AddNumber(&message, kWaited, Nanoseconds(waited));
   AddMessage(&bytes_, message);
 }
 
-void TraceFile::Get(uint64_t tensor, bool read_only, core::Duration waited) {
-  std::string message = Call(kGet, tensor);
+void TraceFile::Get(uint64_t tensor, bool read_only, const TraceTimes& times) {
+  std::string message = Call(kGet, tensor, times);
   AddNumber(&message, kReadOnly, read_only ? 1 : 0);
-  AddNumber(&message, kWaited, Nanoseconds(waited));
   AddMessage(&bytes_, message);
 }
 
-void TraceFile::Put(uint64_t tensor, const TracePut& put) {
-  std::string message = Call(kPut, tensor);
+void TraceFile::Put(uint64_t tensor, const TracePut& put, const TraceTimes& times) {
+  std::string message = Call(kPut, tensor, times);
   AddNumber(&message, kModified, put.modified ? 1 : 0);
   if (put.needed_in) AddPresent(&message, kNeededIn, Nanoseconds(*put.needed_in));
   if (put.order) {
@@ -192,12 +195,12 @@ void TraceFile::Put(uint64_t tensor, const TracePut& put) {
   AddMessage(&bytes_, message);
 }
 
-void TraceFile::Free(uint64_t tensor) {
-  AddMessage(&bytes_, Call(kFree, tensor));
+void TraceFile::Free(uint64_t tensor, const TraceTimes& times) {
+  AddMessage(&bytes_, Call(kFree, tensor, times));
 }
 
-void TraceFile::Step() {
-  AddMessage(&bytes_, Call(kStep, 0));
+void TraceFile::Step(const TraceTimes& times) {
+  AddMessage(&bytes_, Call(kStep, 0, times));
 }
 
 void TraceFile::Compute(core::Duration time, uint32_t call, std::string_view name, bool unknown) {

@@ -25,6 +25,13 @@ struct TracePut {
   uint32_t priority = 0;        // TraceOp.Priority
 };
 
+// What a call took where it was recorded. Zero: not measured.
+struct TraceTimes {
+  core::Duration waited{0};   // the stream was idle for it
+  core::Duration program{0};  // of the CPU, from the return of the call before
+  core::Duration blocked{0};  // of the CPU, in the call
+};
+
 class TraceFile {
  public:
   // The file that `pattern` names, each %p in it being the process's number. If that holds
@@ -37,13 +44,12 @@ class TraceFile {
   ~TraceFile();
 
   // ---- Messages, kept until Write.
-  // `waited`: how long the stream was idle for the call.
   void Create(uint64_t tensor, core::Bytes bytes, std::string_view name = {},
-              core::Duration waited = {});
-  void Get(uint64_t tensor, bool read_only = false, core::Duration waited = {});
-  void Put(uint64_t tensor, const TracePut& put = {});
-  void Free(uint64_t tensor);
-  void Step();
+              const TraceTimes& times = {});
+  void Get(uint64_t tensor, bool read_only = false, const TraceTimes& times = {});
+  void Put(uint64_t tensor, const TracePut& put = {}, const TraceTimes& times = {});
+  void Free(uint64_t tensor, const TraceTimes& times = {});
+  void Step(const TraceTimes& times = {});
   // `call`: a number for what is called, 0: none; `name` with its first one.
   void Compute(core::Duration time, uint32_t call, std::string_view name, bool unknown);
 

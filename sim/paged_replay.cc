@@ -15,7 +15,6 @@ namespace ravenstore::sim {
 using core::Bytes;
 using core::Duration;
 using core::plan::Place;
-using core::plan::PlacedTensor;
 using core::plan::UnitSpan;
 
 namespace {

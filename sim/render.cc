@@ -313,10 +313,13 @@ std::string Json(const RunReport& r) {
     text += Format("%s%.9g", i == 0 ? "" : ",", Seconds(r.outcome.iteration_stall[i]));
   text += "],\"recorded\":[";
   for (size_t i = 0; i < r.recorded.size(); ++i) {
-    text += Format(
-        "%s{\"compute_s\":%.9g,\"waited_for_creates_s\":%.9g,\"waited_for_gets_s\":%.9g}",
-        i == 0 ? "" : ",", Seconds(r.recorded[i].compute),
-        Seconds(r.recorded[i].waited_for_creates), Seconds(r.recorded[i].waited_for_gets));
+    const StepTimes& step = r.recorded[i];
+    text += Format("%s{\"compute_s\":%.9g", i == 0 ? "" : ",", Seconds(step.compute));
+    number("waited_for_creates_s", Seconds(step.waited_for_creates));
+    number("waited_for_gets_s", Seconds(step.waited_for_gets));
+    number("program_s", Seconds(step.program));
+    number("blocked_s", Seconds(step.blocked));
+    text += "}";
   }
   return text + "]}\n";
 }

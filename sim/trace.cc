@@ -125,7 +125,8 @@ class Reader {
                                 std::to_string(trace_->clients));
     }
     if (std::max({message.ns(), message.recompute_ns(), message.needed_in_ns(),
-                  message.waited_ns()}) > kNanosecondsMax)
+                  message.waited_ns(), message.program_ns(), message.blocked_ns()}) >
+        kNanosecondsMax)
       return Corrupt(index, "a time beyond a hundred days");
     if (message.not_needed() + message.has_order() + message.has_needed_in_ns() > 1)
       return Corrupt(index, "more than one hint");
@@ -142,6 +143,8 @@ class Reader {
     op.next_use = HintOf(message);
     op.recompute = Duration(message.recompute_ns());
     op.waited = Duration(message.waited_ns());
+    op.program = Duration(message.program_ns());
+    op.blocked = Duration(message.blocked_ns());
     if (message.priority() < 0 || message.priority() > 2)
       return Corrupt(index, "an unknown priority");
     op.priority = static_cast<core::Priority>(message.priority());
@@ -204,6 +207,8 @@ proto::TraceOp ToMessage(const Trace& trace, const Op& op, bool is_first) {
   message.set_modified(op.modified);
   message.set_recompute_ns(static_cast<uint64_t>(op.recompute.count()));
   message.set_waited_ns(static_cast<uint64_t>(op.waited.count()));
+  message.set_program_ns(static_cast<uint64_t>(op.program.count()));
+  message.set_blocked_ns(static_cast<uint64_t>(op.blocked.count()));
   message.set_priority(static_cast<proto::TraceOp::Priority>(op.priority));
   switch (op.next_use.kind) {
     case NextUse::Kind::kUnknown: break;
@@ -287,6 +292,8 @@ std::vector<StepTimes> Trace::TimesByStep(uint32_t client) const {
     if (op.kind == OpKind::kCompute) steps.back().compute += op.time;
     if (op.kind == OpKind::kCreate) steps.back().waited_for_creates += op.waited;
     if (op.kind == OpKind::kGet) steps.back().waited_for_gets += op.waited;
+    steps.back().program += op.program;
+    steps.back().blocked += op.blocked;
   }
   return steps;
 }

@@ -30,7 +30,11 @@ struct Op {
   core::NextUse next_use = {};  // put; kAt counts from the put
   core::Duration recompute{0};  // put; zero: cannot be recomputed
   core::Priority priority = core::Priority::kNormal;  // put
-  core::Duration waited{0};  // create, get: what it cost the stream where it was recorded
+  // What the call took where it was recorded: the stream was idle for it; the CPU from the return of
+  // the call before; the CPU in the call.
+  core::Duration waited{0};
+  core::Duration program{0};
+  core::Duration blocked{0};
 };
 
 struct TraceTensor {
@@ -42,9 +46,11 @@ struct TraceTensor {
 // What one client did between two of its steps; the first is before any.
 struct StepTimes {
   core::Duration compute{0};
-  // As recorded (Op::waited).
+  // As recorded (Op::waited and so on).
   core::Duration waited_for_creates{0};
   core::Duration waited_for_gets{0};
+  core::Duration program{0};
+  core::Duration blocked{0};
 };
 
 struct Trace {

@@ -101,7 +101,14 @@ def pass_bytes(model: torch.nn.Module, tokens: int | None) -> tuple[int, int]:
         return 0, 0
     if any(getattr(config, name, None) for name in ("num_experts", "num_local_experts")):
         return 0, 0
-    # Adapters may have more bits than the model that they adapt.
     floats = [p for p in model.parameters() if p.is_floating_point()]
-    per_token = max(floats, key=torch.Tensor.numel).itemsize * tokens
-    return layers * width * per_token, (16 * width + 5 * inner) * per_token
+    bits = max(floats, key=torch.Tensor.numel).itemsize
+    saved = layers * width * bits * tokens
+    adapters = min((p.itemsize for p in floats if p.requires_grad), default=bits)
+    if adapters <= bits:
+        return saved, (16 * width + 5 * inner) * bits * tokens
+    # Adapters alone are trained, in more bits: they save their inputs converted. The most is in the
+    # MLP's second projection, where the adapter's output is added to the model's.
+    norms, attention, inputs = 2 * (4 + bits), 4 * bits, 6 * adapters
+    layer = (norms + attention + inputs) * width + (3 * bits + 2 * adapters) * inner
+    return saved, layer * tokens

@@ -72,13 +72,13 @@ TEST_F(TraceFileTest, TheSimulatorReadsWhatWasWritten) {
 
 TEST_F(TraceFileTest, TheSimulatorReadsHintsAndWaits) {
   TraceFile file = Open("run");
-  file.Create(7, core::MiB(2), "layer\xff", Duration(40));
+  file.Create(7, core::MiB(2), "layer\xff", {.waited = Duration(40), .blocked = Duration(60)});
   file.Put(7, {.modified = false, .order = -3});
-  file.Get(7, true, Duration(50));
+  file.Get(7, true, {.waited = Duration(50)});
   file.Put(7, {.order = 0, .recompute = Duration(9), .priority = 1});
   file.Get(7);
   file.Put(7, {.needed_in = Duration(0)});
-  file.Step();
+  file.Step({.program = Duration(70)});
   file.Get(7);
   file.Put(7, {.not_needed = true});
   ASSERT_TRUE(file.Write().ok());
@@ -89,6 +89,7 @@ TEST_F(TraceFileTest, TheSimulatorReadsHintsAndWaits) {
   const auto& ops = trace->ops;
   ASSERT_EQ(ops.size(), 9u);
   EXPECT_EQ(ops[0].waited, Duration(40));
+  EXPECT_EQ(ops[0].blocked, Duration(60));
   EXPECT_FALSE(ops[1].modified);
   EXPECT_EQ(ops[1].next_use.kind, Kind::kOrder);
   EXPECT_EQ(ops[1].next_use.order, -3);
@@ -100,6 +101,7 @@ TEST_F(TraceFileTest, TheSimulatorReadsHintsAndWaits) {
   EXPECT_EQ(ops[3].priority, core::Priority::kLow);
   EXPECT_EQ(ops[5].next_use.kind, Kind::kAt);
   EXPECT_EQ(ops[6].kind, OpKind::kStep);
+  EXPECT_EQ(ops[6].program, Duration(70));
   EXPECT_EQ(ops[8].next_use.kind, Kind::kNever);
 }
 

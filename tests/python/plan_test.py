@@ -276,6 +276,25 @@ class DecisionTest(harness.StoreCase):
         model.is_gradient_checkpointing = True
         saved, layer = pass_bytes(model, 64)
         self.assertEqual((saved, layer), (4 * 512 * 64 * 2, 21 * 512 * 64 * 2))
+        for p in model.parameters():
+            p.requires_grad_(p is model.adapter)
+        saved, with_adapters = pass_bytes(model, 64)
+        self.assertEqual(saved, 4 * 512 * 64 * 2)
+        self.assertEqual(with_adapters, 64 * 512 * (12 + 8 + 24 + 14))
+        model.adapter.data = model.adapter.data.bfloat16()
+        self.assertEqual(pass_bytes(model, 64)[1], layer)
+
+    def test_the_longest_context_of_adapters_is_about_what_a_gpu_found(self):
+        # An H100 of 79.2 GiB trains 8B parameters with 98,304 tokens and not with 106,496.
+        class Shape:
+            num_hidden_layers, hidden_size, intermediate_size = 32, 4096, 14336
+
+        model = torch.nn.Linear(64, 64, dtype=torch.bfloat16).requires_grad_(False)
+        model.adapter = torch.nn.Parameter(torch.zeros(8, dtype=torch.float32))
+        model.config, model.is_gradient_checkpointing = Shape(), True
+        in_gib = [(16.06e9 + sum(pass_bytes(model, tokens))) / 2**30 for tokens in (98304, 106496)]
+        self.assertLess(in_gib[0], 78.5)
+        self.assertGreater(in_gib[1], 77.0)
 
     def test_arguments_that_make_no_sense(self):
         model = model_of()
