@@ -64,21 +64,26 @@ void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const Ref
           .detail = "that got through after a refusal for pieces"});
 }
 
-void PrintTable(const std::string& what, const TraceSet& tuning, const References& references) {
+void PrintTable(const std::string& what, const TraceSet& tuning, const TraceSet& jobs,
+                const References& references) {
   Failures failures;
   const Report nothing = [](const Figure&) {};
   if (what == "stalls") MeasureStallRatios(true, &failures, nothing);
   if (what == "kernels") MeasureKernelLevel(true, &failures, nothing);
   LruRatios against_lru;
   if (what == "scores") ScoreSet(tuning, references, &against_lru, &failures, true);
-  if (what == "paged")
-    ReportPagedScore(tuning, ScorePaged(tuning, references, true), PrintEach(Machine("no GPU")));
+  const Report print = PrintEach(Machine("no GPU"));
+  if (what == "paged") ReportPagedScore(tuning, ScorePaged(tuning, references, true), print);
+  if (what == "jobs") {
+    TellSetScore(jobs, ScoreSet(jobs, references, &against_lru, &failures, true), print);
+    ReportPagedScore(jobs, ScorePaged(jobs, references, true), print);
+  }
 }
 
 // Returns the exit code.
-int WriteReferences(const TraceSet& tuning, const TraceSet& validation, References found,
+int WriteReferences(const std::vector<const TraceSet*>& sets, References found,
                     const std::string& path) {
-  FindReferences({&tuning, &validation}, &found);
+  FindReferences(sets, &found);
   if (const core::Status written = found.Write(path); !written.ok()) {
     std::fprintf(stderr, "planner_bench: %s\n", written.error().message.c_str());
     return 1;
@@ -99,8 +104,8 @@ void AddOptions(Options* options, CLI::App* app) {
   app->add_option("--write-references", options->write,
                   "adds those that are not there, into this file")
       ->needs(recordings);
-  app->add_option("--table", options->table, "only a markdown table, of all the tuning set's cases")
-      ->check(CLI::IsMember({"scores", "paged", "stalls", "kernels"}));
+  app->add_option("--table", options->table, "only a markdown table: of all the tuning set's cases, or of recorded jobs")
+      ->check(CLI::IsMember({"scores", "paged", "jobs", "stalls", "kernels"}));
   app->add_flag("--ablate", options->ablate, "only what each heuristic is worth");
   const std::vector<std::string> names(core::kHeuristicNames.begin(), core::kHeuristicNames.end());
   app->add_option("--without", options->without, "only what these heuristics are worth together")
@@ -121,7 +126,8 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   const core::Result<TraceSet> tuning = TuningSet(options.recordings);
   const core::Result<TraceSet> validation = ValidationSet(options.recordings);
-  for (const auto* set : {&tuning, &validation}) {
+  const core::Result<TraceSet> jobs = JobsSet(options.recordings);
+  for (const auto* set : {&tuning, &validation, &jobs}) {
     if (set->ok()) continue;
     std::fprintf(stderr, "planner_bench: %s\n", set->error().message.c_str());
     return 1;
@@ -133,9 +139,10 @@ int Main(int argc, char** argv) {
     references = References();  // the scores are skipped
   }
   if (!options.write.empty())
-    return WriteReferences(*tuning, *validation, std::move(*references), options.write);
+    return WriteReferences({&*tuning, &*validation, &*jobs}, std::move(*references),
+                           options.write);
   if (!options.table.empty()) {
-    PrintTable(options.table, *tuning, *references);
+    PrintTable(options.table, *tuning, *jobs, *references);
     return 0;
   }
   // What is simulated depends on no GPU.

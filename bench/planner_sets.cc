@@ -27,6 +27,8 @@ constexpr const char* kRecordedPackage[] = {"pytorch-bert-compiled",     "pytorc
                                             "pytorch-resnet50-compiled", "pytorch-resnet50-eager",
                                             "pytorch-whisper-compiled",  "pytorch-whisper-eager"};
 constexpr const char* kRecordedForTuning[] = {"pytorch-gpt-50", "pytorch-gpt-75"};
+constexpr const char* kRecordedJobs[] = {"job-experts", "job-finetune", "job-lengths", "job-lora",
+                                         "job-unet"};
 // What stands before a recording's first whole step.
 constexpr size_t kCut = 1;
 constexpr const char* kWithoutRecordings = "the recordings";
@@ -96,6 +98,15 @@ core::Result<TraceSet> ValidationSet(const std::string& recordings) {
   const core::Status of_package = AddRecordings(
       kRecordedPackage, recordings, {.name = "", .periodic = true, .hinted = true}, &set);
   if (!of_package.ok()) return of_package.error();
+  return set;
+}
+
+core::Result<TraceSet> JobsSet(const std::string& recordings) {
+  TraceSet set;
+  set.name = "jobs";
+  const core::Status added =
+      AddRecordings(kRecordedJobs, recordings, {.name = "", .periodic = true, .hinted = true}, &set);
+  if (!added.ok()) return added.error();
   return set;
 }
 

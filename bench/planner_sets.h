@@ -44,6 +44,10 @@ core::Result<TraceSet> TuningSet(const std::string& recordings);
 // folder `recordings`; empty: those are left out. Errors: of ReadRecording.
 core::Result<TraceSet> ValidationSet(const std::string& recordings);
 
+// The programs of bench/recorded/jobs, with the GPU's own compute times. Empty without the folder.
+// Errors: of ReadRecording.
+core::Result<TraceSet> JobsSet(const std::string& recordings);
+
 inline constexpr const char* kScoreMachines[] = {"h200-pcie5", "a100-pcie4"};
 // Iterations of each trace; the first two whole ones after its set-up are for learning.
 inline constexpr int kScoreIterations = 6;

@@ -4,8 +4,7 @@
 // over the link of sim/link.h; a copy that a call waits for goes before the pieces of others that
 // are not in flight. Mapping overlaps with copying.
 //
-// Not modelled yet: making pages, handing them to another client, tickets, and a CPU that runs
-// ahead of the GPU. The last has its place in PagedReplay, between a call and its use.
+// Not modelled yet: making pages, and handing them to another client.
 //
 // Owns: the units and the engines. Units: simulated time from the replay's beginning.
 // Threads: one at a time; the same calls give the same result.

@@ -1,6 +1,7 @@
 #include "sim/paged_replay.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -55,10 +56,10 @@ class PagedReplay {
     plans_->Begin(&mover_.units());
     while (!done_ && outcome_.failure.empty()) {
       const auto event = mover_.NextEvent();
+      const auto own = NextOwn();
       bool arrived = false;
-      if (wakes_ && (!event || *wakes_ <= *event)) {
-        now_ = *wakes_;
-        wakes_.reset();
+      if (own && (!event || *own <= *event)) {
+        now_ = *own;
         RunClient();
         arrived = mover_.Start(now_);
       } else if (event) {
@@ -67,7 +68,7 @@ class PagedReplay {
       } else {
         outcome_.failure = "no room for what is in use at call " + std::to_string(next_);
       }
-      if (arrived) Arrived();
+      wakes_ = wakes_ || (arrived && MayGoOn());
       if (setup_.check) mover_.units().CheckPages();
     }
     return Finish();
@@ -77,52 +78,102 @@ class PagedReplay {
   struct ClientTensor {
     UnitSpan units;
     Place place;
-    bool in_use = false;
-    bool dead = false;  // its bytes are not used any more
+    bool in_use = false;  // for the CPU
+    bool dead = false;    // its bytes are not used any more
+  };
+  // A call or a computation that the CPU has made and the stream has not executed.
+  struct Enqueued {
+    const Op* op;
+    bool unpins = false;
+    bool dies = false;
   };
 
-  // Until the client computes, waits or ends.
-  void RunClient() {
-    for (; next_ < trace_.ops.size(); ++next_) {
-      const Op& op = trace_.ops[next_];
-      if (op.kind == OpKind::kStep) {
-        ++iteration_;
-        plans_->Step();
-      } else if (op.kind == OpKind::kCompute) {
-        outcome_.compute += op.time;
-        if (op.time == Duration{0}) continue;
-        wakes_ = now_ + op.time;
-        ++next_;
-        return;
-      } else if (!Call(op)) {
-        return;
-      }
+  // When the CPU or the stream goes on by itself.
+  std::optional<Duration> NextOwn() const {
+    if (wakes_) return now_;
+    std::optional<Duration> next;
+    for (const Duration until : {cpu_until_, stream_until_}) {
+      if (until > now_ && (!next || until < *next)) next = until;
     }
-    done_ = true;
+    return next;
   }
 
-  // Returns false if the call waits; it goes on when it is called again.
-  bool Call(const Op& op) {
-    ClientTensor& tensor = tensors_[op.tensor];
-    const bool pins = op.kind == OpKind::kCreate || op.kind == OpKind::kGet;
-    if (!held_) {
-      plans_->Before(op, outcome_.compute, &mover_.units());
-      if (op.kind == OpKind::kCreate) PlaceTensor(op);
-      held_ = pins;
-      if (pins && Pin(tensor.units) > 0) {
-        waits_since_ = now_;
-        return false;
-      }
+  // Until both the CPU and the stream compute, wait or have ended.
+  void RunClient() {
+    wakes_ = false;
+    while (RunStream() || RunCpu()) {
     }
-    held_ = false;
-    if (op.kind == OpKind::kCreate) Create(op);
-    if (pins) {
-      tensor.in_use = true;
-    } else {
-      Yield(op);
+    done_ = next_ == trace_.ops.size() && stream_.empty() && stream_until_ <= now_;
+  }
+
+  // ---- The CPU. Returns true if it has made a call.
+  bool RunCpu() {
+    if (next_ == trace_.ops.size() || cpu_until_ > now_) return false;
+    const bool runs_ahead = setup_.run_ahead != RunAhead::kNone;
+    if (!runs_ahead && (!stream_.empty() || stream_until_ > now_)) return false;
+    const Op& op = trace_.ops[next_];
+    if (runs_ahead && !std::exchange(has_computed_, true) && op.program > Duration{0}) {
+      cpu_until_ = now_ + op.program;
+      return false;
     }
-    plans_->After(op, &mover_.units());
+    if (!Make(op)) return false;
+    has_computed_ = false;
+    ++next_;
     return true;
+  }
+
+  // Returns false if the CPU waits; it is called again.
+  bool Make(const Op& op) {
+    if (op.kind == OpKind::kCompute) {
+      computed_ += op.time;
+      stream_.push_back({&op});
+    } else if (op.kind == OpKind::kStep) {
+      plans_->Step();
+      stream_.push_back({&op});
+    } else if (op.kind == OpKind::kCreate || op.kind == OpKind::kGet) {
+      return MakeUse(op);
+    } else {
+      MakeEnd(op);
+    }
+    return true;
+  }
+
+  bool MakeUse(const Op& op) {
+    ClientTensor& tensor = tensors_[op.tensor];
+    if (!made_) {
+      plans_->Before(op, computed_, &mover_.units());
+      if (op.kind == OpKind::kCreate) PlaceTensor(op);
+      made_ = true;
+    }
+    if (!held_) {
+      if (!mover_.units().FitsInUse(tensor.units) && setup_.run_ahead != RunAhead::kNone)
+        return false;
+      for (uint32_t i = 0; i < tensor.units.count; ++i) mover_.units().Pin(tensor.units[i]);
+      tensor.in_use = true;
+      stream_.push_back({&op});
+      held_ = true;
+      if (setup_.run_ahead != RunAhead::kNone) plans_->After(op, &mover_.units());
+    }
+    const bool blocks = setup_.run_ahead == RunAhead::kCreatesBlock && op.kind == OpKind::kCreate;
+    if (blocks && !IsResident(tensor.units)) return false;
+    made_ = held_ = false;
+    return true;
+  }
+
+  // A put or a free.
+  void MakeEnd(const Op& op) {
+    plans_->Before(op, computed_, &mover_.units());
+    ClientTensor& tensor = tensors_[op.tensor];
+    Enqueued ends{.op = &op, .unpins = std::exchange(tensor.in_use, false)};
+    ends.dies = !tensor.dead && (op.kind == OpKind::kFree || plans_->IsLastPut(op));
+    tensor.dead |= ends.dies;
+    if (ends.unpins) {
+      for (uint32_t i = 0; i < tensor.units.count; ++i) mover_.units().Unpin(tensor.units[i]);
+    }
+    stream_.push_back(ends);
+    // The stream's own order lets a later create have the addresses immediately.
+    if (op.kind == OpKind::kFree && !tensor.units.is_slot()) plans_->Free(op);
+    if (setup_.run_ahead != RunAhead::kNone) plans_->After(op, &mover_.units());
   }
 
   void PlaceTensor(const Op& op) {
@@ -133,10 +184,46 @@ class PagedReplay {
     mover_.units().Ensure(tensor.units);
   }
 
-  uint32_t Pin(const UnitSpan& units) {
-    missing_ = 0;
-    for (uint32_t i = 0; i < units.count; ++i) missing_ += mover_.units().Pin(units[i]) ? 1 : 0;
-    return missing_;
+  // ---- The stream. Returns true if it has executed something.
+  bool RunStream() {
+    if (stream_until_ > now_ || stream_.empty()) return false;
+    const Enqueued next = stream_.front();
+    const Op& op = *next.op;
+    const bool uses = op.kind == OpKind::kCreate || op.kind == OpKind::kGet;
+    if (uses && !IsResident(tensors_[op.tensor].units)) return false;
+    CountStall(op);
+    stream_.pop_front();
+    if (op.kind == OpKind::kCompute) {
+      outcome_.compute += op.time;
+      stream_until_ = now_ + op.time;
+    } else if (op.kind == OpKind::kStep) {
+      ++iteration_;
+    } else if (uses) {
+      if (op.kind == OpKind::kCreate) Create(op);
+    } else {
+      Yield(next);
+    }
+    const bool is_call = op.kind != OpKind::kCompute && op.kind != OpKind::kStep;
+    if (is_call && setup_.run_ahead == RunAhead::kNone) plans_->After(op, &mover_.units());
+    return true;
+  }
+
+  bool IsResident(const UnitSpan& units) const {
+    for (uint32_t i = 0; i < units.count; ++i) {
+      if (mover_.units()[units[i]].demanded) return false;
+    }
+    return true;
+  }
+
+  // The stream was idle since it ended what it did last.
+  void CountStall(const Op& op) {
+    const Duration stall = now_ - std::exchange(stream_until_, now_);
+    if (stall == Duration{0}) return;
+    auto& stalls = outcome_.iteration_stall;
+    stalls.resize(std::max(stalls.size(), iteration_ + 1));
+    stalls[iteration_] += stall;
+    outcome_.stall += stall;
+    if (op.kind == OpKind::kCreate) outcome_.create_stall += stall;
   }
 
   void Create(const Op& op) {
@@ -146,37 +233,24 @@ class PagedReplay {
       mover_.units().AddTensor(tensor.units[i], plans_->BytesIn(tensor.place, size, i));
   }
 
-  // A put or a free.
-  void Yield(const Op& op) {
-    ClientTensor& tensor = tensors_[op.tensor];
+  void Yield(const Enqueued& ends) {
+    const Op& op = *ends.op;
+    const ClientTensor& tensor = tensors_[op.tensor];
     const Bytes size = trace_.tensors[op.tensor].bytes;
-    const bool unpins = std::exchange(tensor.in_use, false);
-    const bool dies = !tensor.dead && (op.kind == OpKind::kFree || plans_->IsLastPut(op));
-    tensor.dead |= dies;
     PagedUnits& units = mover_.units();
     for (uint32_t i = 0; i < tensor.units.count; ++i) {
       const auto unit = tensor.units[i];
-      if (op.kind == OpKind::kPut && op.modified && !dies) units.Modify(unit);
-      if (dies) units.RemoveTensor(unit, plans_->BytesIn(tensor.place, size, i));
-      if (unpins) units.Unpin(unit);
+      if (op.kind == OpKind::kPut && op.modified && !ends.dies) units.Modify(unit);
+      if (ends.dies) units.RemoveTensor(unit, plans_->BytesIn(tensor.place, size, i));
+      if (ends.unpins) units.Reach(unit);
     }
-    if (op.kind == OpKind::kFree) plans_->Free(op);
+    if (op.kind == OpKind::kFree && tensor.units.is_slot()) plans_->Free(op);
   }
 
-  // A unit that the client waits for is resident.
-  void Arrived() {
-    const ClientTensor& tensor = tensors_[trace_.ops[next_].tensor];
-    for (uint32_t i = 0; i < tensor.units.count; ++i) {
-      if (mover_.units()[tensor.units[i]].demanded) return;
-    }
-    if (!waits_since_) return;
-    const Duration stall = now_ - *std::exchange(waits_since_, std::nullopt);
-    auto& stalls = outcome_.iteration_stall;
-    stalls.resize(std::max(stalls.size(), iteration_ + 1));
-    stalls[iteration_] += stall;
-    outcome_.stall += stall;
-    if (trace_.ops[next_].kind == OpKind::kCreate) outcome_.create_stall += stall;
-    wakes_ = now_;
+  // Units have become resident: what the stream waits for, or a create of the CPU.
+  bool MayGoOn() const {
+    const bool stream = !stream_.empty() && IsResident(tensors_[stream_.front().op->tensor].units);
+    return stream || (held_ && IsResident(tensors_[trace_.ops[next_].tensor].units));
   }
 
   PagedOutcome Finish() {
@@ -199,12 +273,18 @@ class PagedReplay {
   const std::unique_ptr<PlanSource> plans_;
   std::vector<ClientTensor> tensors_;
   Duration now_{0};
-  std::optional<Duration> wakes_{Duration{0}};
-  std::optional<Duration> waits_since_;
-  size_t next_ = 0;
+  bool wakes_ = true;  // the client may go on now
+  // The CPU is in the program, or the stream computes, until then. A time that has passed: since
+  // then it has waited.
+  Duration cpu_until_{0};
+  Duration stream_until_{0};
+  std::deque<Enqueued> stream_;
+  size_t next_ = 0;  // of the CPU
   size_t iteration_ = 0;
-  bool held_ = false;  // the units of the next call are pinned
-  uint32_t missing_ = 0;
+  Duration computed_{0};       // of all that the CPU has enqueued
+  bool has_computed_ = false;  // the CPU has come to the next call
+  bool made_ = false;          // the next call is seen, and its tensor has a place
+  bool held_ = false;          // its units are pinned
   bool done_ = false;
   Outcome outcome_;
 };

@@ -1,12 +1,14 @@
 // Replays a trace of one client whose memory is in pages, under one plan, in virtual time.
 //
-// The client's stream runs its calls in order. A create or a get holds the units of its tensor, and
-// waits until all of them are resident. The plan knows what comes by the mode. Links are those of
-// sim/simulator.h; mapping takes what an H100 was measured to take. The first mapping of each page
-// costs nothing, as slabs that first fill the device do not in sim/simulator.h.
+// The client's CPU makes its calls in order, and its stream executes them in that order. A create or
+// a get holds the units of its tensor from the call on. The stream waits until all of them are
+// resident. A put or a free ends that once the stream has come to it. The plan knows what comes by
+// the mode. Links are those of sim/simulator.h; mapping takes what an H100 was measured to take. The
+// first mapping of each page costs nothing, as slabs that first fill the device do not in
+// sim/simulator.h.
 //
-// A CPU that runs ahead of the GPU is not modelled. Its place is PagedReplay::Call: a call would be
-// made, and its memory be asked for, before its use waits for the stream.
+// The CPU runs ahead of the stream as far as the setup says. Between two calls it takes the time
+// that was recorded (Op::program). It waits where all that is in use would exceed the budget.
 //
 // Owns: nothing. Units: simulated time, bytes. Threads: one at a time; the same input gives the
 // same result. Errors: in the outcome: a trace of several clients; more in use than the budget.
@@ -30,12 +32,20 @@ enum class Foresight : uint8_t {
   kLearned,  // what is learned
 };
 
+// How far the CPU runs ahead of its stream.
+enum class RunAhead : uint8_t {
+  kNone,          // each call is made when the stream has come there
+  kCreatesBlock,  // a create returns when its units are resident
+  kStreamWaits,   // a create returns immediately, and the stream waits
+};
+
 struct PagedSetup {
   Hardware hardware = kHardware[0];
   core::Bytes budget;  // device memory; rounded down to pages
   core::Bytes page = core::MiB(16);
   Foresight foresight = Foresight::kLearned;
   MappingCosts mapping;
+  RunAhead run_ahead = RunAhead::kNone;
   bool check = false;  // invariants of the pages; takes time
 };
 

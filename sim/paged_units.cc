@@ -46,7 +46,7 @@ void PagedUnits::Ensure(const UnitSpan& span) {
   }
   if (!span.is_slot()) return;
   UnitState& slot = units_[span.first];
-  const bool is_free = slot.live == 0 && slot.pins == 0 && slot.phase == Phase::kAway;
+  const bool is_free = slot.live == 0 && !slot.InUse() && slot.phase == Phase::kAway;
   RAVEN_CHECK(is_free || slot.slots_per_page == span.slots_per_page);
   slot.slots_per_page = span.slots_per_page;
 }
@@ -55,7 +55,7 @@ void PagedUnits::Update(Unit unit) {
   UnitState& state = units_[unit];
   // An empty slot ceases to exist. An empty page stays mapped until its memory is needed.
   const bool is_empty =
-      state.phase == Phase::kResident && state.pins == 0 && state.live == 0 && !state.leaving;
+      state.phase == Phase::kResident && !state.InUse() && state.live == 0 && !state.leaving;
   if (is_empty && IsSlot(unit)) return Release(unit);
   queues_.Update(unit, state, plan_);
   if (queues_.Contains(MoveQueues::Queue::kComes, unit)) {
@@ -69,6 +69,7 @@ void PagedUnits::Update(Unit unit) {
 
 bool PagedUnits::Pin(Unit unit) {
   UnitState& state = units_[unit];
+  if (!state.InUse()) in_use_ += WeightOf(unit);
   ++state.pins;
   plan_.Withdraw(unit);
   state.forced = false;
@@ -81,13 +82,27 @@ bool PagedUnits::Pin(Unit unit) {
 void PagedUnits::Unpin(Unit unit) {
   RAVEN_CHECK(units_[unit].pins > 0);
   --units_[unit].pins;
+  ++units_[unit].tickets;
+}
+
+void PagedUnits::Reach(Unit unit) {
+  RAVEN_CHECK(units_[unit].tickets > 0);
+  --units_[unit].tickets;
+  if (!units_[unit].InUse()) in_use_ -= WeightOf(unit);
   Update(unit);
+}
+
+bool PagedUnits::FitsInUse(const UnitSpan& span) const {
+  Bytes needed = in_use_;
+  for (uint32_t i = 0; i < span.count; ++i)
+    if (!units_[span[i]].InUse()) needed += WeightOf(span[i]);
+  return needed.count() <= limits_.page.count() * limits_.pages;
 }
 
 void PagedUnits::AddTensor(Unit unit, Bytes bytes) {
   UnitState& state = units_[unit];
   RAVEN_CHECK(state.phase == Phase::kResident);
-  RAVEN_CHECK(state.pins > 0);
+  RAVEN_CHECK(state.InUse());
   ++state.live;
   state.bytes += bytes;
   Modify(unit);
@@ -162,7 +177,7 @@ PageSupply::Steps PagedUnits::StartMap(const MapChoice& choice) {
     steps = PageSupply::StepsOf(choice.source, is_slot);
   } else if (choice.from == MapChoice::From::kDead) {
     RAVEN_CHECK(units_[choice.dead].live == 0);
-    RAVEN_CHECK(units_[choice.dead].pins == 0);
+    RAVEN_CHECK(!units_[choice.dead].InUse());
     units_[choice.dead].phase = Phase::kAway;
     Update(choice.dead);
     steps = PageSupply::StepsOf(PageSupply::Source::kStale, is_slot);
@@ -225,7 +240,7 @@ bool PagedUnits::FinishIn(Unit unit) {
 void PagedUnits::StartOut(Unit unit) {
   UnitState& state = units_[unit];
   RAVEN_CHECK(state.phase == Phase::kResident);
-  RAVEN_CHECK(state.pins == 0);
+  RAVEN_CHECK(!state.InUse());
   state.leaving = true;
   changes_[unit].copied = changes_[unit].now;
   ++leaving_;
@@ -242,7 +257,7 @@ void PagedUnits::FinishOut(Unit unit) {
 
 void PagedUnits::Drop(Unit unit) {
   UnitState& state = units_[unit];
-  RAVEN_CHECK(state.pins == 0);
+  RAVEN_CHECK(!state.InUse());
   RAVEN_CHECK(!state.dirty);
   RAVEN_CHECK(state.live > 0);
   const Position leaves = plan_.LeavesAt(unit);

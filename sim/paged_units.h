@@ -38,7 +38,12 @@ class PagedUnits {
   void Ensure(const core::plan::UnitSpan& span);
   // A call holds the unit. Returns true if the unit is not resident; the call then waits for it.
   bool Pin(core::plan::Unit unit);
+  // The call that held it is over for the CPU. The unit stays until the stream has come there.
   void Unpin(core::plan::Unit unit);
+  // The stream has come to an Unpin.
+  void Reach(core::plan::Unit unit);
+  // The budget holds these units and all that are in use.
+  bool FitsInUse(const core::plan::UnitSpan& span) const;
   // A tensor with `bytes` bytes in the unit is live from now on. REQUIRES: it is pinned and
   // resident.
   void AddTensor(core::plan::Unit unit, core::Bytes bytes);
@@ -105,6 +110,7 @@ class PagedUnits {
   core::plan::SlotPages slot_pages_;
   std::vector<core::plan::Unit> passed_;  // kept for its memory
   core::Bytes coming_;
+  core::Bytes in_use_;
   uint32_t leaving_ = 0;
   uint64_t uses_ = 0;
   core::Bytes compacted_;

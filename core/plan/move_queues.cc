@@ -15,7 +15,7 @@ std::pair<MoveQueues::Queue, Position> MoveQueues::QueueOf(Unit unit, const Unit
     const bool is_page = state.slots_per_page <= 1;
     return {is_page || state.demanded ? Queue::kBorn : Queue::kNone, need};
   }
-  if (state.phase != Phase::kResident || state.pins > 0) return {Queue::kNone, need};
+  if (state.phase != Phase::kResident || state.InUse()) return {Queue::kNone, need};
   if (state.leaving) return {Queue::kNone, need};
   if (state.live == 0) return {Queue::kDead, need};
   const Position leaves = state.forced ? kWaitedFor : plan.LeavesAt(unit);

@@ -24,13 +24,15 @@ struct UnitState {
   bool demanded = false;  // a call waits for it
   bool forced = false;    // leaves though the plan does not say so
   uint32_t pins = 0;      // calls that hold it
+  uint32_t tickets = 0;   // puts and frees that the client's stream has not reached
   uint32_t live = 0;      // tensors in it
   uint32_t slots_per_page = 1;
   Bytes bytes = {};       // of those tensors
   uint64_t last_use = 0;  // counts uses of all units
 
+  bool InUse() const { return pins > 0 || tickets > 0; }
   bool IsIdle() const {
-    return phase == Phase::kResident && pins == 0 && live > 0 && !leaving && !forced;
+    return phase == Phase::kResident && !InUse() && live > 0 && !leaving && !forced;
   }
 };
 
