@@ -1,4 +1,4 @@
-"""The six jobs of bench/planner_jobs.py: make(name, device, small) gives a function that does a step.
+"""The six jobs of bench/planner_jobs.py: make(name, device, small) returns a function for a step.
 
 A step takes a context manager to run its forward pass in, or None. bf16 weights, random data, seeds
 fixed. The first three train with AdamW; the others are the shape of Llama 3 8B.
@@ -224,7 +224,7 @@ def make(name, device, small):
     model.train()
     weights = [p for p in model.parameters() if p.requires_grad]
     if name.startswith("finetune"):
-        # AdamW's states of 8B would be another 32 GB: they are measured with bench/finetune_bench.py.
+        # AdamW's states would be another 32 GB: bench/finetune_bench.py measures them.
         optimizer = torch.optim.SGD(weights, lr=1e-5)
     else:
         optimizer = torch.optim.AdamW(weights, lr=1e-5, fused=True)

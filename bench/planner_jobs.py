@@ -1,13 +1,13 @@
 """PyTorch jobs on a GPU next to the simulator: does a replay of a job's recording take its time?
 
-    python3 bench/planner_jobs.py [--jobs unet,lengths] [--device cpu --small] [--steps 8] [--budget BYTES]
+    python3 bench/planner_jobs.py [--jobs unet,lengths] [--device cpu --small] [--steps 8]
 
 Each job runs three times, a process each: plain, under ravenstore.offload() with a budget, and so
 with $RAVENSTORE_RECORD (docs/TRACES.md). Its recording is replayed with the same budget and the
 link that was measured. Prints figures as bench/report does, and keeps recordings in $OUT/recorded:
 
-    planner.recorded_compute.JOB         compute of a recorded step over the plain step
-    planner.simulated_over_measured.JOB  the replay's step over the measured one
+    planner.recorded_compute_JOB         compute of a recorded step over the plain step
+    planner.simulated_over_measured_JOB  the replay's step over the measured one
 
 Needs $RAVENSTORE_BIN (ravenstored, libravenstore.so, ravensim), and transformers for most jobs.
 """
@@ -186,8 +186,8 @@ def measure(job, arguments, rates):
     compute = means["compute_s"] / detail["plain_s"] if plain and means else None
     simulated = means["compute_s"] + means["stall_s"] if means else None
     truth = simulated / detail["measured_s"] if simulated and offloaded else None
-    tell(f"recorded_compute.{job}", compute, 0.97, 1.03, arguments, **detail)
-    tell(f"simulated_over_measured.{job}", truth, 0.9, 1.1, arguments)
+    tell(f"recorded_compute_{job}", compute, 0.97, 1.03, arguments, **detail)
+    tell(f"simulated_over_measured_{job}", truth, 0.9, 1.1, arguments)
 
 
 def main():

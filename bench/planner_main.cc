@@ -104,7 +104,8 @@ void AddOptions(Options* options, CLI::App* app) {
   app->add_option("--write-references", options->write,
                   "adds those that are not there, into this file")
       ->needs(recordings);
-  app->add_option("--table", options->table, "only a markdown table: of all the tuning set's cases, or of recorded jobs")
+  app->add_option("--table", options->table,
+                  "only a markdown table: of all the tuning set's cases, or of recorded jobs")
       ->check(CLI::IsMember({"scores", "paged", "jobs", "stalls", "kernels"}));
   app->add_flag("--ablate", options->ablate, "only what each heuristic is worth");
   const std::vector<std::string> names(core::kHeuristicNames.begin(), core::kHeuristicNames.end());
@@ -139,8 +140,7 @@ int Main(int argc, char** argv) {
     references = References();  // the scores are skipped
   }
   if (!options.write.empty())
-    return WriteReferences({&*tuning, &*validation, &*jobs}, std::move(*references),
-                           options.write);
+    return WriteReferences({&*tuning, &*validation, &*jobs}, std::move(*references), options.write);
   if (!options.table.empty()) {
     PrintTable(options.table, *tuning, *jobs, *references);
     return 0;

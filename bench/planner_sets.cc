@@ -104,8 +104,8 @@ core::Result<TraceSet> ValidationSet(const std::string& recordings) {
 core::Result<TraceSet> JobsSet(const std::string& recordings) {
   TraceSet set;
   set.name = "jobs";
-  const core::Status added =
-      AddRecordings(kRecordedJobs, recordings, {.name = "", .periodic = true, .hinted = true}, &set);
+  const core::Status added = AddRecordings(kRecordedJobs, recordings,
+                                           {.name = "", .periodic = true, .hinted = true}, &set);
   if (!added.ok()) return added.error();
   return set;
 }

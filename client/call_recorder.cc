@@ -96,10 +96,8 @@ void CallRecorder::Put(uint64_t id, const PutOptions& options, Mark begin) {
   if (--use->second.holders > 0) return;
   const bool writable = std::exchange(use->second.writable, false);
   const bool modified = writable && !options.not_modified;
-  Append({.kind = Kind::kPut,
-          .id = id,
-          .put = SaidBy(options, modified),
-          .begin = std::move(begin)});
+  Append(
+      {.kind = Kind::kPut, .id = id, .put = SaidBy(options, modified), .begin = std::move(begin)});
 }
 
 void CallRecorder::Freed(uint64_t id, Mark begin) {
@@ -183,7 +181,7 @@ Status CallRecorder::EncodeOne(const Call& call) {
 void CallRecorder::End(const Error& why) {
   if (ended_) return;
   ended_ = true;
-  trouble_ = "the recording to \"" + file_.path() + "\" has ended early: " + why.message;
+  file_.Compute(Duration{0}, 1, "the recording ended early: " + why.message, true);
   pending_.clear();
   uses_.clear();
   last_.reset();
@@ -202,11 +200,6 @@ void CallRecorder::Finish(Duration patience) {
   }
   if (!ended_) static_cast<void>(file_.Write());
   ended_ = true;
-}
-
-std::string CallRecorder::Trouble() const {
-  std::lock_guard lock(mutex_);
-  return trouble_;
 }
 
 }  // namespace ravenstore::client

@@ -7,15 +7,16 @@
 // nothing to do because the CPU is late counts as computing. The CPU's own times are kept next to
 // them: in the program between two calls, and in each call.
 //
-// A create names no stream: its marks are on the stream that a call named last. Calls of all threads
-// are in the order in which they returned. Of overlapping gets of a tensor the trace has the first,
-// and the put that ends the last of them.
+// A create names no stream: its marks are on the stream that a call named last. Calls of all
+// threads are in the order in which they returned. Of overlapping gets of a tensor the trace has
+// the first, and the put that ends the last of them.
 //
-// Kept until its marks are reached: at most kPendingMost calls. A recording ends with the first call
-// beyond that, with the first error of the device, and with the session; what was written by then is
-// a whole trace.
+// Kept until its marks are reached: at most kPendingMost calls. A recording ends with the first
+// call beyond that, with the first error of the device, and with the session; what was written by
+// then is a whole trace.
 //
-// Threads: any. Errors: none reach the caller; Trouble says why a recording ended.
+// Threads: any. Errors: none reach the caller. The last call of a recording that ended early is
+// named for the reason.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +64,6 @@ class CallRecorder {
 
   // Waits at most `patience` until all marks are reached, and writes.
   void Finish(core::Duration patience);
-  std::string Trouble() const;
 
  private:
   enum class Kind : uint8_t { kCreate, kGet, kPut, kFree, kStep };
@@ -94,15 +94,14 @@ class CallRecorder {
   core::Status EncodeOne(const Call& call);
   void End(const core::Error& why);
 
-  mutable std::mutex mutex_;
-  proto::TraceFile file_;                   // guarded by mutex_, as all below
-  std::deque<Call> pending_;                // oldest first
-  std::unordered_map<uint64_t, Use> uses_;  // by tensor
+  std::mutex mutex_;
+  proto::TraceFile file_;                     // guarded by mutex_, as all below
+  std::deque<Call> pending_;                  // oldest first
+  std::unordered_map<uint64_t, Use> uses_;    // by tensor
   std::unique_ptr<device::StreamMark> last_;  // of the call encoded last
   std::optional<core::Tick> returned_;        // the last call that was appended
-  ClientStream* stream_ = nullptr;          // of the last call that had one
+  ClientStream* stream_ = nullptr;            // of the last call that had one
   bool ended_ = false;
-  std::string trouble_;
 };
 
 }  // namespace ravenstore::client

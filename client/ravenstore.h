@@ -4,7 +4,7 @@
  * Conventions
  *   Every function that can fail returns a ravenstore_code_t; 0 is success. ravenstore_last_error()
  *   then has the words, per thread, valid until this thread's next failing call. Nothing here ends
- *   the process, throws, prints (unless $RAVENSTORE_DEBUG or _RECORD asks) or blocks without a bound. Sizes
+ *   the process, throws, prints (unless $RAVENSTORE_DEBUG asks) or blocks without a bound. Sizes
  *   are bytes, times are nanoseconds. Devices are ordinals of this process (CUDA_VISIBLE_DEVICES
  *   applies); on the wire they go by UUID.
  * Options

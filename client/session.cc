@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -244,7 +243,7 @@ void Session::Disconnect() {
   if (phase_.load(std::memory_order_acquire) == Phase::kForked) return;
   const bool ordered = EndPinned(*this);
   const bool complete = streams_->AwaitTickets(DeadlineAfter(ipc::Now(), timeout_)) && ordered;
-  EndRecording();
+  if (recorder_ != nullptr) recorder_->Finish(kFinishTimeout);
   // Whether streams still use what was not put is not known: on a GPU it stays mapped then.
   const bool may_run = backend_ != "host" || streams_->AnyAsynchronous();
   const bool keep = !complete || (may_run && AnyInUse());
@@ -273,13 +272,6 @@ void Session::Disconnect() {
   rows_ = nullptr;
   segment_.reset();
   Unref();
-}
-
-void Session::EndRecording() {
-  if (recorder_ == nullptr) return;
-  recorder_->Finish(kFinishTimeout);
-  const std::string trouble = recorder_->Trouble();
-  if (!trouble.empty()) ::fprintf(stderr, "ravenstore: %s\n", trouble.c_str());
 }
 
 void Session::RememberFree(Unfreed unfreed) {

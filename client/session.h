@@ -141,7 +141,6 @@ class Session {
   void OnMissed(const core::Error& why);
   void OnHangup();
   void MarkLost();
-  void EndRecording();
   // Lets every stream go on that waits for bytes.
   void ReleaseArrivals();
   bool AnyInUse() const;

@@ -188,10 +188,10 @@ class CudaMark : public StreamMark {
   Result<core::Duration> Since(const StreamMark& earlier) const override {
     const CudaScope scope(gpu_->driver(), context_);
     float milliseconds = 0;
-    RAVEN_RETURN_IF_ERROR(gpu_->Check(
-        gpu_->driver().event_elapsed_time(
-            &milliseconds, dynamic_cast<const CudaMark&>(earlier).event_, event_),
-        "cuEventElapsedTime"));
+    RAVEN_RETURN_IF_ERROR(
+        gpu_->Check(gpu_->driver().event_elapsed_time(
+                        &milliseconds, dynamic_cast<const CudaMark&>(earlier).event_, event_),
+                    "cuEventElapsedTime"));
     return std::chrono::round<core::Duration>(
         std::chrono::duration<double, std::milli>(milliseconds));
   }

@@ -35,7 +35,8 @@ CUevent EventOf(uint64_t value) {
 
 Result<std::unique_ptr<Recorder>> Recorder::Create(RecorderOptions options, const Driver& driver,
                                                    CallNames names) {
-  RAVEN_ASSIGN_OR_RETURN(proto::TraceFile file, proto::TraceFile::Open(options.pattern, options.name));
+  RAVEN_ASSIGN_OR_RETURN(proto::TraceFile file,
+                         proto::TraceFile::Open(options.pattern, options.name));
   std::unique_ptr<Recorder> recorder(
       new Recorder(std::move(options), driver, names, std::move(file)));
   driver.ctx_get_current(&recorder->context_);

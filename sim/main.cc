@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "sim/generators.h"
 #include "sim/inputs.h"
 #include "sim/oracle.h"
+#include "sim/paged_replay.h"
 #include "sim/render.h"
 #include "sim/score.h"
 
@@ -31,6 +33,7 @@ struct Options {
   std::vector<std::string> pools;
   std::string output;
   std::string page;
+  std::string run_ahead;
   bool json = false;
   bool no_learning = false;
 };
@@ -61,6 +64,12 @@ std::string About() {
   for (const std::string& name : PolicyNames()) text += name + " ";
   return text + "oracle\nExit codes: 0 all well, 1 a replay or a file failed, 2 wrong usage.";
 }
+
+const std::map<std::string, RunAhead> kRunAhead = {
+    {"none", RunAhead::kNone},
+    {"creates-block", RunAhead::kCreatesBlock},
+    {"stream-waits", RunAhead::kStreamWaits},
+};
 
 int Complain(const core::Error& error) {
   std::cerr << "ravensim: " << core::Printable(core::Describe(error)) << "\n";
@@ -96,6 +105,16 @@ RunReport RunOne(const Trace& trace, const Hardware& hardware, const Options& op
     report.outcome = SimulateOracle(trace, joint, budget.bytes);
     return report;
   }
+  if (!options.run_ahead.empty()) {
+    report.policy = "pages, " + options.run_ahead;
+    report.outcome = ReplayPaged(trace, {.hardware = joint,
+                                         .budget = budget.bytes,
+                                         .foresight = Foresight::kHints,
+                                         .mapping = {},
+                                         .run_ahead = kRunAhead.at(options.run_ahead)})
+                         .outcome;
+    return report;
+  }
   setup.timeline = !options.page.empty();
   if (options.no_learning) setup.learn = false;
   report.outcome = Simulate(trace, setup);
@@ -122,6 +141,11 @@ core::Status CheckRuns(const Options& options) {
   if (!options.page.empty() && oracle) {
     return core::Error{core::ErrorCode::kInvalidArgument,
                        "--html needs another policy: the oracle keeps no timeline"};
+  }
+  if (!options.run_ahead.empty() && (!options.page.empty() || !options.pools.empty())) {
+    return core::Error{core::ErrorCode::kInvalidArgument,
+                       "--pages keeps no timeline and knows the host pool alone: leave out --html "
+                       "and --pool"};
   }
   const std::vector<std::string> known = AllPolicies();
   for (const std::string& policy : options.policies) {
@@ -254,6 +278,11 @@ int Main(int argc, char** argv) {
                     "Device memory: a share of what lives at once (60%) or a size; repeatable");
     one->add_flag("--json", options.json, "One JSON object a line");
   }
+  run->add_option(
+         "--pages", options.run_ahead,
+         "Memory in pages under the new plan; how far the CPU runs ahead of the stream, by "
+         "the times of a client's own recording")
+      ->check(CLI::IsMember(kRunAhead));
   run->add_option("--html", options.page, "Write the timeline of the one run there");
   generate->add_option("-o,--output", options.output, "The file")->required();
   try {

@@ -1,10 +1,10 @@
 // Replays a trace of one client whose memory is in pages, under one plan, in virtual time.
 //
-// The client's CPU makes its calls in order, and its stream executes them in that order. A create or
-// a get holds the units of its tensor from the call on. The stream waits until all of them are
+// The client's CPU makes its calls in order, and its stream executes them in that order. A create
+// or a get holds the units of its tensor from the call on. The stream waits until all of them are
 // resident. A put or a free ends that once the stream has come to it. The plan knows what comes by
-// the mode. Links are those of sim/simulator.h; mapping takes what an H100 was measured to take. The
-// first mapping of each page costs nothing, as slabs that first fill the device do not in
+// the mode. Links are those of sim/simulator.h; mapping takes what an H100 was measured to take.
+// The first mapping of each page costs nothing, as slabs that first fill the device do not in
 // sim/simulator.h.
 //
 // The CPU runs ahead of the stream as far as the setup says. Between two calls it takes the time

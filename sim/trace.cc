@@ -124,9 +124,8 @@ class Reader {
       return Corrupt(index, "client " + std::to_string(uint64_t{message.client()} + 1) + " of " +
                                 std::to_string(trace_->clients));
     }
-    if (std::max({message.ns(), message.recompute_ns(), message.needed_in_ns(),
-                  message.waited_ns(), message.program_ns(), message.blocked_ns()}) >
-        kNanosecondsMax)
+    if (std::max({message.ns(), message.recompute_ns(), message.needed_in_ns(), message.waited_ns(),
+                  message.program_ns(), message.blocked_ns()}) > kNanosecondsMax)
       return Corrupt(index, "a time beyond a hundred days");
     if (message.not_needed() + message.has_order() + message.has_needed_in_ns() > 1)
       return Corrupt(index, "more than one hint");

@@ -30,8 +30,8 @@ struct Op {
   core::NextUse next_use = {};  // put; kAt counts from the put
   core::Duration recompute{0};  // put; zero: cannot be recomputed
   core::Priority priority = core::Priority::kNormal;  // put
-  // What the call took where it was recorded: the stream was idle for it; the CPU from the return of
-  // the call before; the CPU in the call.
+  // What the call took where it was recorded: the stream was idle for it; the CPU from the return
+  // of the call before; the CPU in the call.
   core::Duration waited{0};
   core::Duration program{0};
   core::Duration blocked{0};

@@ -162,6 +162,25 @@ TEST_F(CallRecorderTest, AFailedCallIsNoneAndAFileThatCannotBeMadeFailsTheConnec
   EXPECT_NE(words.find("none/calls\" cannot be opened"), std::string::npos) << words;
 }
 
+TEST_F(CallRecorderTest, MoreCallsThanMayWaitEndTheRecordingWithTheReason) {
+  TestStream stream;
+  Store store = Connect();
+  Tensor tensor = store.create(MiB(1));
+  store.put(tensor, stream);
+  stream.Block();
+  for (size_t i = 0; i <= client::CallRecorder::kPendingMost / 2; ++i) {
+    store.get(tensor, stream);
+    store.put(tensor, stream);
+  }
+  stream.Open();
+  store.free(std::move(tensor), stream);
+  const sim::Trace trace = End(std::move(store));
+  ASSERT_EQ(trace.UnknownCalls().size(), 1u);
+  EXPECT_EQ(trace.UnknownCalls()[0].first,
+            "the recording ended early: 262144 calls wait for the device");
+  EXPECT_GE(Calls(trace).size(), 2u) << "what was before is there";
+}
+
 TEST_F(CallRecorderTest, AStreamThatIsCapturedIsNotMarked) {
   device::HostStream host;
   Store store = Connect();

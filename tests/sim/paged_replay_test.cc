@@ -188,5 +188,60 @@ TEST(PagedReplayTest, RandomProgramsEndUnderEveryForesight) {
   });
 }
 
+TEST(PagedReplayTest, RandomProgramsEndHoweverFarTheCpuRunsAhead) {
+  ForSeeds(40, [](Random& random) {
+    Trace trace = WithHints(RandomTrace(&random), Hints::kOrder, 0.8);
+    for (Op& op : trace.ops) {
+      if (op.kind != OpKind::kCompute) op.program = microseconds(random.Below(200));
+    }
+    const Bytes least = trace.LargestStep() + MiB(2) * 14;
+    const Bytes budget = least + Bytes(random.Below(trace.Footprint().count() / 2 + 1));
+    for (const RunAhead run_ahead : {RunAhead::kCreatesBlock, RunAhead::kStreamWaits}) {
+      PagedSetup setup = SetupOf(budget, random.OneIn(2) ? Foresight::kHints : Foresight::kLearned);
+      setup.run_ahead = run_ahead;
+      const PagedOutcome result = ReplayPaged(trace, setup);
+      EXPECT_EQ(result.outcome.failure, "");
+      EXPECT_EQ(result.outcome.time, result.outcome.compute + result.outcome.stall);
+    }
+  });
+}
+
+// A tensor must leave before the second is created; the program then takes half a millisecond.
+TEST(PagedReplayTest, ACreateThatBlocksHoldsUpTheProgram) {
+  Trace trace = TwoInTurn(0);
+  trace.ops.back().program = microseconds(500);
+  const auto time_of = [&](RunAhead run_ahead) {
+    PagedSetup setup = SetupOf(MiB(4), Foresight::kLearned);
+    setup.run_ahead = run_ahead;
+    const PagedOutcome result = ReplayPaged(trace, setup);
+    EXPECT_EQ(result.outcome.failure, "");
+    EXPECT_EQ(result.outcome.down, MiB(4));
+    return result.outcome.time;
+  };
+  // The copy out begins when the stream has come to the put.
+  const Duration room = time_of(RunAhead::kNone) - microseconds(100);
+  EXPECT_GT(room, microseconds(170));
+  EXPECT_EQ(time_of(RunAhead::kCreatesBlock), room + microseconds(500));
+  // The budget lets no second tensor be in use before the first one's put is reached.
+  EXPECT_EQ(time_of(RunAhead::kStreamWaits), microseconds(100 + 500));
+}
+
+TEST(PagedReplayTest, ProgramAndStreamComputeAtTheSameTime) {
+  Trace trace = TwoInTurn(5);
+  for (Op& op : trace.ops) {
+    if (op.kind == OpKind::kGet) op.program = microseconds(60);
+  }
+  for (const RunAhead run_ahead : {RunAhead::kCreatesBlock, RunAhead::kStreamWaits}) {
+    PagedSetup setup = SetupOf(MiB(8), Foresight::kLearned);
+    setup.run_ahead = run_ahead;
+    EXPECT_EQ(ReplayPaged(trace, setup).outcome.stall, Duration{0}) << "the stream has work";
+    for (Op& op : trace.ops) op.program *= 3;
+    const PagedOutcome late = ReplayPaged(trace, setup);
+    for (Op& op : trace.ops) op.program /= 3;
+    EXPECT_EQ(late.outcome.time, late.outcome.compute + late.outcome.stall);
+    EXPECT_GE(late.outcome.time, microseconds(180 * 10));
+  }
+}
+
 }  // namespace
 }  // namespace ravenstore::sim

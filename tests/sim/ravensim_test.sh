@@ -40,6 +40,9 @@ says 0 'moe ' run moe --iterations 1 --pool host:1GiB --pool remote:64GiB:10:10:
 says 1 'which lost them' run moe --iterations 2 --pool host:1GiB --pool remote:64GiB:10:10:growth=5:lose@400=1000
 says 2 'says "soon"' run moe --pool remote:1GiB:1:1:soon
 says 2 'the oracle keeps no timeline' run moe --policy oracle --html "$page"
+says 2 'keeps no timeline' run moe --pages none --html "$page"
+says 2 'knows the host pool alone' run moe --pages none --pool host:1GiB
+says 0 'pages, creates-block' run gpt2-small --iterations 1 --pages creates-block
 # What cannot be done is 1.
 says 1 'did you mean "resnet50"?' bound resnet5
 printf '\004\010\001\030' > "$TEST_TMPDIR/short"

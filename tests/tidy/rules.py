@@ -258,7 +258,7 @@ def visibility_names_floors(tree):
             found.append(f"BUILD: package_group {name} is missing")
         elif set(groups[name].strings("packages")) != packages:
             found.append(f"BUILD: package_group {name} is not {sorted(packages)}")
-    above = "sim|cluster|client|daemon|interceptor|python|tests|bench|deploy"
+    above = "proto|sim|cluster|client|daemon|interceptor|python|tests|bench|deploy"
     narrow = re.compile(rf"^//(?:{above})(?:/[\w/]*)?:__(?:pkg|subpackages)__$")
     for target in tree.targets:
         if folder(target.package) not in FLOORS:
