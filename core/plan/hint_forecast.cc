@@ -59,7 +59,6 @@ void HintForecaster::Put(TensorIndex tensor, const NextUse& next_use, Duration n
   } else {
     return;
   }
-  pending.distance = TimeOf(pending, now) - now;
   pending_[tensor] = pending;
 }
 
@@ -82,8 +81,6 @@ std::vector<HintForecaster::Expected> HintForecaster::InOrder(std::span<const Pl
     if (!tensors[tensor].lives || tensors[tensor].in_use) continue;
     const Duration at = TimeOf(pending, now);
     expected.push_back({at, pending.order.value_or(0), tensor, false});
-    const Duration again = SaturatingAdd(at, pending.distance);
-    if (again > at) expected.push_back({again, 0, tensor, false});
   }
   for (const Create& create : creates_) {
     if (tensors[create.tensor].lives && create.at + window_ > now)

@@ -1,8 +1,8 @@
 // The calls that are expected, from the next uses that the client announces at its puts.
 //
 // Each idle tensor is got when, or in the order in which, its client said. Tensors that are got at
-// the same time are put when the next ones are got. What follows a tensor's next use is not known;
-// it is expected once more after the same time, so that it does not count as dead.
+// the same time are put when the next ones are got. What follows a tensor's next use is not known.
+// It then stays idle, as a tensor that is needed last.
 // Creates are not announced: those of the last `window` whose tensors live still are expected once
 // more, at the same rate, and to stay in use. Without them a plan would see no reason why anything
 // should leave while a program fills its memory.
@@ -53,7 +53,6 @@ class HintForecaster {
   struct Pending {
     Duration at{0};
     std::optional<int64_t> order;
-    Duration distance{0};  // from the put
   };
   struct Create {
     TensorIndex tensor;
