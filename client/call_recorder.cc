@@ -40,9 +40,10 @@ proto::TracePut SaidBy(const PutOptions& options, bool modified) {
 }  // namespace
 
 Result<std::unique_ptr<CallRecorder>> CallRecorder::Open(const std::string& pattern,
-                                                         std::string_view name) {
+                                                         std::string_view name,
+                                                         uint64_t file_most) {
   RAVEN_ASSIGN_OR_RETURN(proto::TraceFile file, proto::TraceFile::Open(pattern, name));
-  return std::unique_ptr<CallRecorder>(new CallRecorder(std::move(file)));
+  return std::unique_ptr<CallRecorder>(new CallRecorder(std::move(file), file_most));
 }
 
 CallRecorder::~CallRecorder() {
@@ -120,9 +121,7 @@ void CallRecorder::Append(Call call) {
   if (pending_.size() > kPendingMost) {
     End({ErrorCode::kLimit, std::to_string(kPendingMost) + " calls wait for the device"});
   }
-  if (!ended_ && (step || file_.unwritten() >= kWriteAt)) {
-    if (const Status written = file_.Write(); !written.ok()) End(written.error());
-  }
+  if (!ended_ && (step || file_.unwritten() >= kWriteAt)) Write();
   returned_ = ipc::Now();
 }
 
@@ -176,6 +175,12 @@ Status CallRecorder::EncodeOne(const Call& call) {
     case Kind::kStep: file_.Step(times); break;
   }
   return core::Ok();
+}
+
+void CallRecorder::Write() {
+  if (const Status written = file_.Write(); !written.ok()) return End(written.error());
+  if (file_.written() > file_most_)
+    End({ErrorCode::kLimit, "the file has " + std::to_string(file_.written()) + " bytes"});
 }
 
 void CallRecorder::End(const Error& why) {

@@ -11,9 +11,9 @@
 // threads are in the order in which they returned. Of overlapping gets of a tensor the trace has
 // the first, and the put that ends the last of them.
 //
-// Kept until its marks are reached: at most kPendingMost calls. A recording ends with the first
-// call beyond that, with the first error of the device, and with the session; what was written by
-// then is a whole trace.
+// A call is kept until its marks are reached. A recording ends early with the call beyond
+// kPendingMost that waits, with the write beyond kFileMost, or with the first error of the device
+// or the file. What was written by then is a whole trace.
 //
 // Threads: any. Errors: none reach the caller. The last call of a recording that ended early is
 // named for the reason.
@@ -40,15 +40,18 @@ namespace ravenstore::client {
 class CallRecorder {
  public:
   static constexpr size_t kPendingMost = size_t{1} << 18;
+  static constexpr uint64_t kFileMost = uint64_t{512} << 20;  // bytes
   // Where a call begins or ends, on its stream and on the CPU.
   struct Mark {
     std::unique_ptr<device::StreamMark> stream = nullptr;  // null: none was taken
     std::optional<core::Tick> cpu = {};
   };
 
+  // A recording ends once the file has more than `file_most` bytes.
   // Errors: of proto::TraceFile::Open.
   static core::Result<std::unique_ptr<CallRecorder>> Open(const std::string& pattern,
-                                                          std::string_view name);
+                                                          std::string_view name,
+                                                          uint64_t file_most = kFileMost);
   // Writes what is measured.
   ~CallRecorder();
 
@@ -83,7 +86,8 @@ class CallRecorder {
     bool writable = false;
   };
 
-  explicit CallRecorder(proto::TraceFile file) : file_(std::move(file)) {}
+  CallRecorder(proto::TraceFile file, uint64_t file_most)
+      : file_most_(file_most), file_(std::move(file)) {}
 
   // REQUIRES for all: mutex_.
   void Append(Call call);
@@ -92,8 +96,10 @@ class CallRecorder {
   core::Result<bool> Reached(const Call& call) const;
   core::Result<proto::TraceTimes> TimesOf(const Call& call) const;
   core::Status EncodeOne(const Call& call);
+  void Write();
   void End(const core::Error& why);
 
+  const uint64_t file_most_;
   std::mutex mutex_;
   proto::TraceFile file_;                     // guarded by mutex_, as all below
   std::deque<Call> pending_;                  // oldest first

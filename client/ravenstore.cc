@@ -207,7 +207,7 @@ class RecordedCall {
  private:
   static client::ClientStream* StreamOf(Session* session, const TensorRecord* tensor,
                                         ravenstore_stream_t stream) {
-    if (tensor == nullptr || !session->CheckUsable().ok()) return nullptr;
+    if (tensor == nullptr) return nullptr;
     const auto device = client::HomeOf(*tensor);
     if (!device.ok()) return nullptr;
     const auto found = session->streams().Find(stream, **device);
@@ -235,9 +235,13 @@ void RecordGot(RecordedCall& call, const std::vector<TensorRecord*>& tensors,
     call->Got(tensor->id, options.read_only, call.Begin(), std::exchange(end, {}));
 }
 // Before they are free: others may have their rows then.
-void RecordFreed(const std::vector<TensorRecord*>& tensors, ravenstore_stream_t stream) {
-  RecordedCall call(tensors[0]->session, tensors[0], stream);
-  for (const TensorRecord* tensor : tensors) call->Freed(tensor->id, call.Begin());
+void RecordFreed(const std::vector<uint64_t>& handles, ravenstore_stream_t stream) {
+  if (handles.empty()) return;
+  const TensorRecord* first = client::RecordOf(handles[0]);
+  RecordedCall call(first->session, first, stream);
+  if (!call) [[likely]]
+    return;
+  for (const uint64_t handle : handles) call->Freed(client::RecordOf(handle)->id, call.Begin());
 }
 
 ravenstore_tensor_t* PublicHandle(uint64_t handle) {
@@ -459,22 +463,18 @@ ravenstore_code_t ravenstore_free_batch(ravenstore_store_t* store,
   return Guard([&]() -> Status {
     if (count > 0 && tensors == nullptr) return BadArgument("the tensors are NULL");
     std::vector<uint64_t> handles;
-    std::vector<TensorRecord*> records;
     handles.reserve(count);
-    records.reserve(count);
     Status first = core::Ok();
     for (size_t i = 0; i < count; ++i) {
       if (tensors[i] == nullptr) continue;
       const Result<TensorRecord*> record = Resolve(store, tensors[i]);
       if (record.ok()) {
         handles.push_back(HandleOf(tensors[i]));
-        records.push_back(*record);
       } else if (first.ok()) {
         first = record.error();
       }
     }
-    if (!records.empty() && records[0]->session->recorder() != nullptr) [[unlikely]]
-      RecordFreed(records, stream);
+    RecordFreed(handles, stream);
     Status freed = client::FreeBatch(handles, stream);
     return first.ok() ? freed : first;
   });

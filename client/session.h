@@ -87,8 +87,13 @@ class Session {
   PinnedMemory& pinned() { return pinned_; }
   // Null unless RAVENSTORE_DEBUG says poison.
   PoisonKeeper* poison() { return poison_.get(); }
-  // Null unless RAVENSTORE_RECORD names a file.
-  CallRecorder* recorder() { return recorder_.get(); }
+  // Null unless RAVENSTORE_RECORD names a file. Null also while no call is possible: a child of
+  // fork() shares the file, and another thread may have held the recorder's lock.
+  CallRecorder* recorder() {
+    if (recorder_ == nullptr || !CheckUsable().ok()) [[likely]]
+      return nullptr;
+    return recorder_.get();
+  }
 
   core::Duration timeout() const { return timeout_; }
   const std::string& backend() const { return backend_; }

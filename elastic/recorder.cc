@@ -290,10 +290,9 @@ void Recorder::EncodeBlock(size_t end, std::optional<Duration> time) {
 }
 
 void Recorder::Write() {
-  file_bytes_ += file_.unwritten();
   if (const auto written = file_.Write(); !written.ok()) return End(written.error().message);
-  if (file_bytes_ > options_.file_most)
-    return End("it ended at " + std::to_string(file_bytes_) + " bytes");
+  if (file_.written() > options_.file_most)
+    return End("it ended at " + std::to_string(file_.written()) + " bytes");
   if (total_ > kLongestTrace / 2) End("it ended after three days");
 }
 

@@ -144,7 +144,6 @@ class Recorder {
   CUevent last_mark_ = nullptr;
   uint64_t last_cpu_ = 0;  // of the last call that was encoded
   core::Duration total_{};
-  uint64_t file_bytes_ = 0;
   std::thread thread_;
 };
 

@@ -152,7 +152,8 @@ TraceFile::TraceFile(TraceFile&& other) noexcept
     : file_(std::exchange(other.file_, -1)),
       path_(std::move(other.path_)),
       bytes_(std::move(other.bytes_)),
-      failed_(other.failed_) {}
+      failed_(other.failed_),
+      written_(other.written_) {}
 
 TraceFile::~TraceFile() {
   if (file_ >= 0) ::close(file_);
@@ -224,6 +225,7 @@ Status TraceFile::Write() {
       return SystemError("\"" + path_ + "\" cannot be written", errno);
     }
     at += static_cast<size_t>(written);
+    written_ += static_cast<size_t>(written);
   }
   return core::Ok();
 }

@@ -54,6 +54,8 @@ class TraceFile {
   void Compute(core::Duration time, uint32_t call, std::string_view name, bool unknown);
 
   size_t unwritten() const { return bytes_.size(); }
+  // Bytes in the file.
+  uint64_t written() const { return written_; }
   // Errors: kSystem, after which nothing is kept or written any more.
   core::Status Write();
   const std::string& path() const { return path_; }
@@ -66,6 +68,7 @@ class TraceFile {
   std::string path_;
   std::string bytes_;
   bool failed_ = false;
+  uint64_t written_ = 0;
 };
 
 }  // namespace ravenstore::proto

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <filesystem>
@@ -179,6 +181,47 @@ TEST_F(CallRecorderTest, MoreCallsThanMayWaitEndTheRecordingWithTheReason) {
   EXPECT_EQ(trace.UnknownCalls()[0].first,
             "the recording ended early: 262144 calls wait for the device");
   EXPECT_GE(Calls(trace).size(), 2u) << "what was before is there";
+}
+
+TEST_F(CallRecorderTest, AFileThatIsTooLongEndsTheRecordingWithTheReason) {
+  auto recorder = client::CallRecorder::Open(folder_ + "/short", "test", 1000);
+  ASSERT_TRUE(recorder.ok());
+  for (uint64_t id = 1; id < 100; ++id) {
+    (*recorder)->Created(id, core::MiB(1), "a tensor", {}, {});
+    (*recorder)->Stepped({});
+  }
+  std::ifstream file(folder_ + "/short", std::ios::binary);
+  const auto trace = sim::Read(file);
+  ASSERT_TRUE(trace.ok()) << core::Describe(trace.error());
+  EXPECT_GT(trace->tensors.size(), 10u);
+  EXPECT_LT(trace->tensors.size(), 90u);
+  ASSERT_EQ(trace->UnknownCalls().size(), 1u);
+  EXPECT_NE(trace->UnknownCalls()[0].first.find("the recording ended early: the file has 10"),
+            std::string::npos)
+      << trace->UnknownCalls()[0].first;
+}
+
+// The frees of 12,000 tensors are more than a recorder keeps before it writes to the shared file.
+TEST_F(CallRecorderTest, AChildOfForkRecordsNothing) {
+  constexpr size_t kTensors = 12'000;
+  Store store = Connect();
+  std::vector<Tensor> tensors = store.create(std::vector<uint64_t>(kTensors, KiB(4)));
+  ASSERT_TRUE(Eventually([&] { return daemon_.asleep(); }));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    bool refused = true;
+    for (const Tensor& tensor : tensors) {
+      refused = refused &&
+                ravenstore_free(store.handle(), tensor.handle(), nullptr) == RAVENSTORE_IS_FORKED;
+    }
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  store.put(tensors[0], nullptr);
+  store.free(std::move(tensors), nullptr);
+  EXPECT_EQ(Calls(End(std::move(store))).size(), 2 * kTensors + 1);
 }
 
 TEST_F(CallRecorderTest, AStreamThatIsCapturedIsNotMarked) {
