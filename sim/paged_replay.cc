@@ -47,6 +47,7 @@ class PagedReplay {
   PagedReplay(const Trace& trace, const PagedSetup& setup)
       : trace_(trace),
         setup_(setup),
+        runs_ahead_(setup.run_ahead != RunAhead::kNone),
         rule_(RuleFor(trace, setup.page)),
         mover_(setup.hardware, setup.mapping, LimitsFor(setup)),
         plans_(MakePlanSource(trace, setup.foresight, rule_, LimitsFor(setup))),
@@ -68,7 +69,7 @@ class PagedReplay {
       } else {
         outcome_.failure = "no room for what is in use at call " + std::to_string(next_);
       }
-      wakes_ = wakes_ || (arrived && MayGoOn());
+      wakes_ = arrived;
       if (setup_.check) mover_.units().CheckPages();
     }
     return Finish();
@@ -109,10 +110,9 @@ class PagedReplay {
   // ---- The CPU. Returns true if it has made a call.
   bool RunCpu() {
     if (next_ == trace_.ops.size() || cpu_until_ > now_) return false;
-    const bool runs_ahead = setup_.run_ahead != RunAhead::kNone;
-    if (!runs_ahead && (!stream_.empty() || stream_until_ > now_)) return false;
+    if (!runs_ahead_ && (!stream_.empty() || stream_until_ > now_)) return false;
     const Op& op = trace_.ops[next_];
-    if (runs_ahead && !std::exchange(has_computed_, true) && op.program > Duration{0}) {
+    if (runs_ahead_ && !std::exchange(has_computed_, true) && op.program > Duration{0}) {
       cpu_until_ = now_ + op.program;
       return false;
     }
@@ -146,13 +146,12 @@ class PagedReplay {
       made_ = true;
     }
     if (!held_) {
-      if (!mover_.units().FitsInUse(tensor.units) && setup_.run_ahead != RunAhead::kNone)
-        return false;
+      if (runs_ahead_ && !mover_.units().FitsInUse(tensor.units)) return false;
       for (uint32_t i = 0; i < tensor.units.count; ++i) mover_.units().Pin(tensor.units[i]);
       tensor.in_use = true;
       stream_.push_back({&op});
       held_ = true;
-      if (setup_.run_ahead != RunAhead::kNone) plans_->After(op, &mover_.units());
+      if (runs_ahead_) plans_->After(op, &mover_.units());
     }
     const bool blocks = setup_.run_ahead == RunAhead::kCreatesBlock && op.kind == OpKind::kCreate;
     if (blocks && !IsResident(tensor.units)) return false;
@@ -173,7 +172,7 @@ class PagedReplay {
     stream_.push_back(ends);
     // The stream's own order lets a later create have the addresses immediately.
     if (op.kind == OpKind::kFree && !tensor.units.is_slot()) plans_->Free(op);
-    if (setup_.run_ahead != RunAhead::kNone) plans_->After(op, &mover_.units());
+    if (runs_ahead_) plans_->After(op, &mover_.units());
   }
 
   void PlaceTensor(const Op& op) {
@@ -204,7 +203,7 @@ class PagedReplay {
       Yield(next);
     }
     const bool is_call = op.kind != OpKind::kCompute && op.kind != OpKind::kStep;
-    if (is_call && setup_.run_ahead == RunAhead::kNone) plans_->After(op, &mover_.units());
+    if (is_call && !runs_ahead_) plans_->After(op, &mover_.units());
     return true;
   }
 
@@ -247,12 +246,6 @@ class PagedReplay {
     if (op.kind == OpKind::kFree && tensor.units.is_slot()) plans_->Free(op);
   }
 
-  // Units have become resident: what the stream waits for, or a create of the CPU.
-  bool MayGoOn() const {
-    const bool stream = !stream_.empty() && IsResident(tensors_[stream_.front().op->tensor].units);
-    return stream || (held_ && IsResident(tensors_[trace_.ops[next_].tensor].units));
-  }
-
   PagedOutcome Finish() {
     mover_.units().CheckPages();
     PagedOutcome result;
@@ -268,6 +261,7 @@ class PagedReplay {
 
   const Trace& trace_;
   const PagedSetup setup_;
+  const bool runs_ahead_;
   const core::plan::SmallTensorRule rule_;
   PagedMover mover_;
   const std::unique_ptr<PlanSource> plans_;
