@@ -125,7 +125,6 @@ JOB_SHARE, IDLE_SHARE = 0.6, 0.4
 # Has no deterministic form.
 VARYING = {"alexnet", "embedding"}
 RECOMPUTES = set(PROGRAMS) - {"alexnet", "llama", "embedding"}
-LINK = re.compile(r"up ([0-9.]+), down ([0-9.]+), duplex ([0-9.]+)")
 
 
 @dataclasses.dataclass
@@ -214,7 +213,7 @@ class Bench:
     def link(self):
         """elastic_replay's option for what copies have here and now."""
         code, said, wrong = self.runs.output([figures.built("bench/print_link_bounds"), "auto"])
-        found = LINK.search(said)
+        found = figures.LINK.search(said)
         if code != 0 or not found:
             say(f"the link was not measured: {wrong[-300:]}")
             return []

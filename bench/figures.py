@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import subprocess
 import sys
 
@@ -40,6 +41,22 @@ def gpu_names():
     except OSError:
         return []
     return answer.stdout.strip().splitlines() if answer.returncode == 0 else []
+
+
+def ravensim(command, trace, budget, up, down):
+    """The JSON that `ravensim COMMAND` prints for the trace, with a budget in bytes and a link in
+    GB/s. If it fails: None, and its message on stderr."""
+    ask = [built("sim/ravensim"), command, str(trace), "--json", "--budget", str(budget)]
+    ask += ["--up", str(up), "--down", str(down)]
+    answer = subprocess.run(ask, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        print(answer.stderr + answer.stdout, file=sys.stderr)
+        return None
+    return json.loads(answer.stdout)
+
+
+# Of print_link_bounds: GB/s up, down, and both together.
+LINK = re.compile(r"up ([\d.]+), down ([\d.]+), duplex ([\d.]+)")
 
 
 def tell(name, value, unit, target, machine, *, at_least=False, bound=None, **more):

@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import pathlib
-import re
 import shutil
 import statistics
 import subprocess
@@ -113,23 +112,12 @@ def typical(times):
 
 
 def link_rates():
-    """Bytes a second, up and down, each alone; those of the simulator's default without a GPU."""
-    told = subprocess.run(
+    """GB/s up and down, each alone. Without a measurement: the simulator's default."""
+    bounds = subprocess.run(
         [figures.built("bench/print_link_bounds")], capture_output=True, text=True, check=False
-    ).stdout
-    found = re.search(r"up ([\d.]+), down ([\d.]+)", told)
+    )
+    found = figures.LINK.search(bounds.stdout)
     return (float(found[1]), float(found[2])) if found else (55.0, 55.0)
-
-
-def replay(trace, budget, rates):
-    """What the simulator says of the recording."""
-    ask = [figures.built("sim/ravensim"), "run", str(trace), "--json", "--budget", str(budget)]
-    ask += ["--up", str(rates[0]), "--down", str(rates[1])]
-    told = subprocess.run(ask, capture_output=True, text=True, check=False)
-    if told.returncode != 0:
-        print(told.stderr + told.stdout, file=sys.stderr)
-        return None
-    return json.loads(told.stdout.strip().splitlines()[-1])
 
 
 def per_step(told):
@@ -171,7 +159,7 @@ def measure(job, arguments, rates):
     plain = run(options | {"budget": 0})
     offloaded = run(options | {"budget": budget})
     trace, recorded = record(job, options | {"budget": budget})
-    told = replay(trace, budget, rates) if recorded else None
+    told = figures.ravensim("run", trace, budget, *rates) if recorded else None
     means = per_step(told) if told else {}
     detail = {
         "plain_s": plain and typical(plain["times"]),

@@ -5,7 +5,6 @@ so what is to be judged at a budget is recorded at one.
 """
 
 import contextlib
-import json
 import os
 import pathlib
 import signal
@@ -85,11 +84,8 @@ def budget_for(ample, percent):
 def least_stall(trace, budget, steps, rate):
     """Seconds of a recorded step that no policy avoids with so many bytes of the device and a link
     of `rate` bytes a second each way (ravensim bound). None where the trace has no bound."""
-    gb_per_s = str(rate / 1e9)
-    ask = [figures.built("sim/ravensim"), "bound", trace, "--json", "--budget", str(budget)]
-    ask += ["--up", gb_per_s, "--down", gb_per_s]
-    told = subprocess.run(ask, capture_output=True, text=True, check=False)
-    return json.loads(told.stdout)["bound_s"] / steps if told.returncode == 0 else None
+    bound = figures.ravensim("bound", trace, budget, rate / 1e9, rate / 1e9)
+    return bound and bound["bound_s"] / steps
 
 
 def record(bench):

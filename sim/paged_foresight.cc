@@ -223,8 +223,8 @@ class Hinted : public Learned {
   // Half and twice of it are within 0.002 on the tuning set.
   static constexpr int kWindowPart = 4;
   // A plan of hints is recomputed after 1/kPlanPart of its calls, if they used 1/kPlanPart of the
-  // units: each use then costs as much as kPlanPart units. Higher: plans cost more (1.062 for 256).
-  // Lower: they miss later puts (1.092 for 16).
+  // units. A plan is linear in units, so a use costs at most kPlanPart units of that. Higher: plans
+  // cost more (1.062 for 256). Lower: they miss later puts (1.092 for 16).
   static constexpr size_t kPlanPart = 64;
 
   static Duration WindowOf(const core::plan::PlanLimits& limits) {

@@ -1,4 +1,4 @@
-// Places for tensors whose lives are known beforehand: what no program can do that does not know.
+// Places for tensors whose lives are known beforehand.
 //
 // The largest first, each at the lowest place that is free all its life.
 // Source: first fit by decreasing size for dynamic storage allocation (Gergov, 1999).

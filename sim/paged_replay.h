@@ -2,13 +2,13 @@
 //
 // The client's CPU makes its calls in order, and its stream executes them in that order. A create
 // or a get holds the units of its tensor from the call on. The stream waits until all of them are
-// resident. A put or a free ends that once the stream has come to it. The plan knows what comes by
-// the mode. Links are those of sim/simulator.h; mapping takes what an H100 was measured to take.
-// The first mapping of each page costs nothing, as slabs that first fill the device do not in
-// sim/simulator.h.
+// resident. A put or a free releases the units when the stream reaches it. PagedSetup::foresight
+// says which calls the plan knows. Links are those of sim/simulator.h. Mapping has the cost that
+// was measured on an H100. The first mapping of each page is free, as are the slabs in
+// sim/simulator.h that first fill the device.
 //
-// The CPU runs ahead of the stream as far as the setup says. Between two calls it takes the time
-// that was recorded (Op::program). It waits where all that is in use would exceed the budget.
+// PagedSetup::run_ahead limits how far the CPU runs ahead of the stream. Between two calls the CPU
+// takes the recorded time (Op::program). It waits if the units in use would exceed the budget.
 //
 // Owns: nothing. Units: simulated time, bytes. Threads: one at a time; the same input gives the
 // same result. Errors: in the outcome: a trace of several clients; more in use than the budget.

@@ -1,10 +1,10 @@
-// The calls that are expected, from the place in its past where the client is now.
+// The expected calls, from the place in its past where the client is now.
 //
-// What followed that place is what comes. Behind the last call the pass begins again. A role stands
-// for the tensor that has it now; a tensor that is yet to be created is placed where the client's
-// tensors will be placed, in a copy of its places. A call that cannot come, because the tensor
-// lives longer or died earlier than in the pass before, touches nothing; a create of a role whose
-// tensor still lives frees that tensor first.
+// The calls that followed that place are expected again. After the last call the pass begins again.
+// A role is replaced by the tensor that has it now. A tensor that will be created is placed in a
+// copy of the client's places. A call is expected to touch nothing if its tensor lives longer than
+// in the pass before, or died earlier. A create of a role whose tensor still lives frees that
+// tensor first.
 //
 // Owns: plain data. Units: as core/plan/calls.h. Threads: one at a time; the inputs are only read.
 // Cost: O(calls log tensors).

@@ -1,7 +1,7 @@
-// The calls of a client as the plan knows them: what has come, and what is expected to come.
+// A client's past and expected calls, as the plan uses them.
 //
-// Owns: plain data. Units: positions count calls; times are the client's virtual time, which stands
-// while the client waits for the store.
+// Owns: plain data. Units: positions count calls; times are the client's virtual time, which does
+// not advance while the client waits for the store.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,9 @@
 // Of the idle units, the one that is needed last, and the one needed last that can be out by now.
 //
-// A clean unit is out at once. A dirty one is out once the link has copied it, which can begin when
-// it is idle and the link is free. A unit's position is where it is needed, or dies, next. Of equal
-// positions the larger unit goes first, so that the order is the same in each run.
+// A clean unit is out immediately. A dirty one is out when the link has copied it. That copy can
+// begin when the unit is idle and the link is free. A unit's position is where it is needed, or
+// dies, next. Of equal positions the larger unit goes first, so that the order is the same in each
+// run.
 //
 // Source: Belady, "A study of replacement algorithms for a virtual-storage computer" (1966), with
 // the time that a copy takes.

@@ -1,10 +1,10 @@
 // Where in its past a client is now: the last place where the same calls came in the same order.
 //
-// Each call that pins is compared with what followed the counterpart of the call before. If that
-// was the same, it goes on. Else the nearest call within kNear that did the same and has no
-// counterpart yet is a candidate; the client is there once a second call in line agrees. Trust
-// falls with each call that finds nothing near; below kLeastTrust the place is discarded, and the
-// longest common suffix is searched for. The place is also discarded when the history drops it.
+// Each call that pins is compared with the call after the counterpart of the call before. If both
+// did the same, that is its counterpart. Otherwise the candidate is the nearest call within kNear
+// that did the same and has no counterpart. The place moves there if the next call agrees. Trust
+// falls with each call that has neither. Below kLeastTrust the place is discarded, and the longest
+// common suffix is searched for. The place is also discarded when the history drops it.
 //
 // Owns: the history. Units: pinning calls. Threads: one at a time.
 // Cost: O(kNear) a call; a search compares at most kSearchWork calls, and one without success

@@ -76,7 +76,7 @@ class ResidencyPlan {
   const std::vector<PlannedCall>& calls() const { return calls_; }
   // The time of a position; beyond the horizon that of the last call.
   Duration TimeOf(Position position) const;
-  // The client is there. Appends the units whose next need has changed to `passed`.
+  // The client has reached the position. Appends the units whose next need has changed to `passed`.
   void MoveTo(Position position, std::vector<Unit>* passed);
 
   // The first need, planned or announced; kNoPosition: none. One before the position is overdue.
