@@ -44,7 +44,9 @@ class PlannerJobsTest(unittest.TestCase):
             )
             printed = io.StringIO()
             with (
-                unittest.mock.patch.dict(os.environ, {"OUT": out}),
+                unittest.mock.patch.dict(
+                    os.environ, {"OUT": out, "PYTHONPATH": str(harness.ROOT / "python")}
+                ),
                 contextlib.redirect_stdout(printed),
             ):
                 planner_jobs.measure("lora", arguments, (2.0, 2.0))
