@@ -31,17 +31,17 @@ void PlanSource::Free(const Op& op) {
   places_.Free(tensors_[op.tensor].place, SizeOf(op));
 }
 
-void PlanSource::After(const Op& op, PagedUnits* /*units*/) {
+void PlanSource::After(const Op& op, core::PageBooks* /*books*/) {
   PlacedTensor& tensor = tensors_[op.tensor];
   tensor.lives = op.kind != OpKind::kFree;
   tensor.in_use = op.kind == OpKind::kCreate || op.kind == OpKind::kGet;
 }
 
-void PlanSource::SetPlan(std::span<const PlannedCall> calls, PagedUnits* units) {
-  ResidencyPlan plan = ResidencyPlan::Make(calls, units->Snapshot(), limits_);
+void PlanSource::SetPlan(std::span<const PlannedCall> calls, core::PageBooks* books) {
+  ResidencyPlan plan = ResidencyPlan::Make(calls, books->Snapshot(), limits_);
   ++stats_.plans;
   stats_.over_budget += plan.over_budget();
-  units->SetPlan(std::move(plan));
+  books->SetPlan(std::move(plan));
 }
 
 PagedStats PlanSource::stats() const {
@@ -81,7 +81,7 @@ class WholeTrace : public PlanSource {
     }
   }
 
-  void Begin(PagedUnits* units) override {
+  void Begin(core::PageBooks* books) override {
     std::vector<PlannedCall> calls;
     std::vector<bool> in_use(trace_.tensors.size());
     std::vector<bool> dead(trace_.tensors.size());
@@ -102,12 +102,12 @@ class WholeTrace : public PlanSource {
       }
       calls.push_back(call);
     }
-    SetPlan(calls, units);
+    SetPlan(calls, books);
   }
-  void Before(const Op& /*op*/, Duration /*at*/, PagedUnits* /*units*/) override {}
-  void After(const Op& op, PagedUnits* units) override {
-    PlanSource::After(op, units);
-    units->MoveTo(++position_);
+  void Before(const Op& /*op*/, Duration /*at*/, core::PageBooks* /*books*/) override {}
+  void After(const Op& op, core::PageBooks* books) override {
+    PlanSource::After(op, books);
+    books->MoveTo(++position_);
   }
   Place PlaceFor(const Op& op) override { return of_tensor_[op.tensor]; }
   void Free(const Op& /*op*/) override {}
@@ -144,20 +144,20 @@ class Learned : public PlanSource {
  public:
   using PlanSource::PlanSource;
 
-  void Before(const Op& op, Duration at, PagedUnits* units) override {
+  void Before(const Op& op, Duration at, core::PageBooks* books) override {
     const auto guidance = planner_.Observe(CallOf(op, at), SizeOf(op));
     if (guidance.remake) {
-      SetPlan(planner_.Remake(places_, tensors_).calls, units);
+      SetPlan(planner_.Remake(places_, tensors_).calls, books);
     } else if (guidance.discard) {
-      units->SetPlan({});
+      books->SetPlan({});
     } else if (planner_.has_plan()) {
-      units->MoveTo(guidance.position);
+      books->MoveTo(guidance.position);
     }
   }
-  void After(const Op& op, PagedUnits* units) override {
-    PlanSource::After(op, units);
+  void After(const Op& op, core::PageBooks* books) override {
+    PlanSource::After(op, books);
     planner_.Done(CallOf(op, {}));
-    if (planner_.has_plan()) units->MoveTo(planner_.position());
+    if (planner_.has_plan()) books->MoveTo(planner_.position());
     stats_.creates = planner_.stats().creates;
     stats_.elsewhere = planner_.stats().elsewhere;
     stats_.compared = planner_.follower().compared();
@@ -193,28 +193,28 @@ class Hinted : public Learned {
          const core::plan::PlanLimits& limits)
       : Learned(trace, rule, limits), hints_(WindowOf(limits)) {}
 
-  void Before(const Op& op, Duration at, PagedUnits* units) override {
+  void Before(const Op& op, Duration at, core::PageBooks* books) override {
     now_ = at;
-    Learned::Before(op, at, units);
+    Learned::Before(op, at, books);
     if (op.kind == OpKind::kGet) hints_.Got(op.tensor, at);
     if (op.kind == OpKind::kFree) hints_.Freed(op.tensor);
     if (planner_.has_plan()) return;
-    if (calls_ >= least_calls_ && uses_ >= least_uses_) Plan(units);
+    if (calls_ >= least_calls_ && uses_ >= least_uses_) Plan(books);
     if (op.kind != OpKind::kGet) return;
     const auto found = gets_.find(op.tensor);
     if (found == gets_.end()) return;
     position_ = std::max(position_, found->second);
-    units->MoveTo(position_);
+    books->MoveTo(position_);
   }
-  void After(const Op& op, PagedUnits* units) override {
-    Learned::After(op, units);
+  void After(const Op& op, core::PageBooks* books) override {
+    Learned::After(op, books);
     if (op.kind == OpKind::kCreate) hints_.Created(op.tensor, now_);
     if (op.kind == OpKind::kPut) hints_.Put(op.tensor, op.next_use, now_);
     if (planner_.has_plan()) return;
     ++calls_;
     uses_ += UnitsOf(tensors_[op.tensor].place, SizeOf(op)).count;
-    if (op.kind == OpKind::kGet && gets_.erase(op.tensor) > 0) units->MoveTo(++position_);
-    if (op.kind == OpKind::kPut) Announce(op, units);
+    if (op.kind == OpKind::kGet && gets_.erase(op.tensor) > 0) books->MoveTo(++position_);
+    if (op.kind == OpKind::kPut) Announce(op, books);
   }
 
  private:
@@ -231,21 +231,21 @@ class Hinted : public Learned {
     return limits.CopyOf(1) * limits.pages / kWindowPart;
   }
   // The plan was made before the put said when the tensor is needed.
-  void Announce(const Op& op, PagedUnits* units) {
+  void Announce(const Op& op, core::PageBooks* books) {
     const auto at = hints_.NextUseOf(op.tensor, now_);
-    units->Announce(UnitsOf(tensors_[op.tensor].place, SizeOf(op)),
-                    at ? units->plan().PositionAt(*at - planned_at_) : core::plan::kNoPosition);
+    books->Announce(UnitsOf(tensors_[op.tensor].place, SizeOf(op)),
+                    at ? books->plan().PositionAt(*at - planned_at_) : core::plan::kNoPosition);
   }
-  void Plan(PagedUnits* units) {
+  void Plan(core::PageBooks* books) {
     planned_at_ = now_;
     auto forecast = hints_.Make(places_, tensors_, now_);
-    SetPlan(forecast.calls, units);
+    SetPlan(forecast.calls, books);
     gets_ = std::move(forecast.gets);
     position_ = 0;
     calls_ = 0;
     uses_ = 0;
     least_calls_ = forecast.calls.size() / kPlanPart;
-    least_uses_ = units->size() / kPlanPart;
+    least_uses_ = books->size() / kPlanPart;
   }
 
   core::plan::HintForecaster hints_;

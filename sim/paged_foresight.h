@@ -1,6 +1,6 @@
 // What the replay's plan knows of the calls to come, and where it places tensors.
 //
-// A PlanSource sees each call before and after it is made. It sets plans on the client's units and
+// A PlanSource sees each call before and after it is made. It sets plans on the client's books and
 // moves their position.
 //
 // Owns: the places, the tensors as they are now, and what was learned. Threads: one at a time.
@@ -10,12 +10,12 @@
 #include <span>
 #include <vector>
 
+#include "core/books/page_books.h"
 #include "core/plan/call_forecast.h"
 #include "core/plan/places.h"
 #include "core/plan/residency_plan.h"
 #include "core/types.h"
 #include "sim/paged_replay.h"
-#include "sim/paged_units.h"
 #include "sim/trace.h"
 
 namespace ravenstore::sim {
@@ -29,11 +29,11 @@ class PlanSource {
   PlanSource(const PlanSource&) = delete;
   PlanSource& operator=(const PlanSource&) = delete;
 
-  virtual void Begin(PagedUnits* /*units*/) {}
+  virtual void Begin(core::PageBooks* /*books*/) {}
   // The client makes the call, at this time of its own.
-  virtual void Before(const Op& op, core::Duration at, PagedUnits* units) = 0;
+  virtual void Before(const Op& op, core::Duration at, core::PageBooks* books) = 0;
   // The call is done.
-  virtual void After(const Op& op, PagedUnits* units);
+  virtual void After(const Op& op, core::PageBooks* books);
   virtual void Step() {}
   // Returns true for a put after which no known call uses the tensor's bytes.
   virtual bool IsLastPut(const Op& /*op*/) const { return false; }
@@ -50,7 +50,7 @@ class PlanSource {
   PagedStats stats() const;
 
  protected:
-  void SetPlan(std::span<const core::plan::PlannedCall> calls, PagedUnits* units);
+  void SetPlan(std::span<const core::plan::PlannedCall> calls, core::PageBooks* books);
   core::Bytes SizeOf(const Op& op) const { return trace_.tensors[op.tensor].bytes; }
 
   const Trace& trace_;

@@ -16,7 +16,6 @@ namespace ravenstore::sim {
 using core::Bytes;
 using core::Duration;
 using core::plan::Place;
-using core::plan::UnitSpan;
 
 namespace {
 
@@ -42,6 +41,17 @@ core::plan::PlanLimits LimitsFor(const PagedSetup& setup) {
           .per_copy = setup.hardware.per_copy};
 }
 
+// Bytes that are mapped or queued to come ahead of their need: enough to keep the link busy while
+// the next page is mapped. More would take memory earlier than it is needed.
+constexpr Bytes kComingLeast = core::MiB(16);
+constexpr uint64_t kComingPages = 2;
+
+core::PageBooks::Options OptionsFor(const PagedSetup& setup) {
+  return {.limits = LimitsFor(setup),
+          .copy_in_rate = setup.hardware.up,
+          .coming_most = std::max(kComingLeast, setup.page * kComingPages)};
+}
+
 class PagedReplay {
  public:
   PagedReplay(const Trace& trace, const PagedSetup& setup)
@@ -49,36 +59,39 @@ class PagedReplay {
         setup_(setup),
         runs_ahead_(setup.run_ahead != RunAhead::kNone),
         rule_(RuleFor(trace, setup.page)),
-        mover_(setup.hardware, setup.mapping, LimitsFor(setup)),
+        backend_(setup.hardware, setup.mapping),
+        executor_(OptionsFor(setup), &backend_),
         plans_(MakePlanSource(trace, setup.foresight, rule_, LimitsFor(setup))),
         tensors_(trace.tensors.size()) {}
 
   PagedOutcome Run() {
-    plans_->Begin(&mover_.units());
+    plans_->Begin(&executor_.books());
     while (!done_ && outcome_.failure.empty()) {
-      const auto event = mover_.NextEvent();
+      const auto event = backend_.NextEvent();
       const auto own = NextOwn();
       bool arrived = false;
       if (own && (!event || *own <= *event)) {
         now_ = *own;
         RunClient();
-        arrived = mover_.Start(now_);
+        backend_.SetTime(now_);
+        arrived = Start();
       } else if (event) {
         now_ = *event;
-        arrived = mover_.Advance();
+        backend_.Advance(&executor_);
+        arrived = Start();
       } else {
         outcome_.failure = "no room for what is in use at call " + std::to_string(next_);
       }
       wakes_ = arrived;
-      if (setup_.check) mover_.units().CheckPages();
+      if (setup_.check) executor_.books().Check();
     }
     return Finish();
   }
 
  private:
   struct ClientTensor {
-    UnitSpan units;
     Place place;
+    bool is_slot = false;
     bool in_use = false;  // for the CPU
     bool dead = false;    // its bytes are not used any more
   };
@@ -88,6 +101,12 @@ class PagedReplay {
     bool unpins = false;
     bool dies = false;
   };
+
+  bool Start() {
+    const bool arrived = executor_.Start();
+    backend_.StartPieces();
+    return arrived;
+  }
 
   // When the CPU or the stream goes on by itself.
   std::optional<Duration> NextOwn() const {
@@ -141,46 +160,45 @@ class PagedReplay {
   bool MakeUse(const Op& op) {
     ClientTensor& tensor = tensors_[op.tensor];
     if (!made_) {
-      plans_->Before(op, computed_, &mover_.units());
+      plans_->Before(op, computed_, &executor_.books());
       if (op.kind == OpKind::kCreate) PlaceTensor(op);
       made_ = true;
     }
     if (!held_) {
-      if (runs_ahead_ && !mover_.units().FitsInUse(tensor.units)) return false;
-      for (uint32_t i = 0; i < tensor.units.count; ++i) mover_.units().Pin(tensor.units[i]);
+      if (runs_ahead_ && !executor_.FitsInUse(op.tensor)) return false;
+      executor_.Pin(op.tensor);
       tensor.in_use = true;
       stream_.push_back({&op});
       held_ = true;
-      if (runs_ahead_) plans_->After(op, &mover_.units());
+      if (runs_ahead_) plans_->After(op, &executor_.books());
     }
     const bool blocks = setup_.run_ahead == RunAhead::kCreatesBlock && op.kind == OpKind::kCreate;
-    if (blocks && !IsResident(tensor.units)) return false;
+    if (blocks && !executor_.IsResident(op.tensor)) return false;
     made_ = held_ = false;
     return true;
   }
 
   // A put or a free.
   void MakeEnd(const Op& op) {
-    plans_->Before(op, computed_, &mover_.units());
+    plans_->Before(op, computed_, &executor_.books());
     ClientTensor& tensor = tensors_[op.tensor];
     Enqueued ends{.op = &op, .unpins = std::exchange(tensor.in_use, false)};
     ends.dies = !tensor.dead && (op.kind == OpKind::kFree || plans_->IsLastPut(op));
     tensor.dead |= ends.dies;
-    if (ends.unpins) {
-      for (uint32_t i = 0; i < tensor.units.count; ++i) mover_.units().Unpin(tensor.units[i]);
-    }
+    if (ends.unpins) executor_.Unpin(op.tensor);
     stream_.push_back(ends);
     // The stream's own order lets a later create have the addresses immediately.
-    if (op.kind == OpKind::kFree && !tensor.units.is_slot()) plans_->Free(op);
-    if (runs_ahead_) plans_->After(op, &mover_.units());
+    if (op.kind == OpKind::kFree && !tensor.is_slot) plans_->Free(op);
+    if (runs_ahead_) plans_->After(op, &executor_.books());
   }
 
   void PlaceTensor(const Op& op) {
     ClientTensor& tensor = tensors_[op.tensor];
     const Bytes size = trace_.tensors[op.tensor].bytes;
     tensor.place = plans_->PlaceFor(op);
-    tensor.units = plans_->UnitsOf(tensor.place, size);
-    mover_.units().Ensure(tensor.units);
+    tensor.is_slot = tensor.place.slots_per_page > 0;
+    executor_.Place(op.tensor, plans_->UnitsOf(tensor.place, size),
+                    plans_->BytesIn(tensor.place, size, 0), size);
   }
 
   // ---- The stream. Returns true if it has executed something.
@@ -189,7 +207,7 @@ class PagedReplay {
     const Enqueued next = stream_.front();
     const Op& op = *next.op;
     const bool uses = op.kind == OpKind::kCreate || op.kind == OpKind::kGet;
-    if (uses && !IsResident(tensors_[op.tensor].units)) return false;
+    if (uses && !executor_.IsResident(op.tensor)) return false;
     CountStall(op);
     stream_.pop_front();
     if (op.kind == OpKind::kCompute) {
@@ -198,19 +216,12 @@ class PagedReplay {
     } else if (op.kind == OpKind::kStep) {
       ++iteration_;
     } else if (uses) {
-      if (op.kind == OpKind::kCreate) Create(op);
+      if (op.kind == OpKind::kCreate) executor_.Begin(op.tensor);
     } else {
       Yield(next);
     }
     const bool is_call = op.kind != OpKind::kCompute && op.kind != OpKind::kStep;
-    if (is_call && !runs_ahead_) plans_->After(op, &mover_.units());
-    return true;
-  }
-
-  bool IsResident(const UnitSpan& units) const {
-    for (uint32_t i = 0; i < units.count; ++i) {
-      if (mover_.units()[units[i]].demanded) return false;
-    }
+    if (is_call && !runs_ahead_) plans_->After(op, &executor_.books());
     return true;
   }
 
@@ -225,34 +236,22 @@ class PagedReplay {
     if (op.kind == OpKind::kCreate) outcome_.create_stall += stall;
   }
 
-  void Create(const Op& op) {
-    const ClientTensor& tensor = tensors_[op.tensor];
-    const Bytes size = trace_.tensors[op.tensor].bytes;
-    for (uint32_t i = 0; i < tensor.units.count; ++i)
-      mover_.units().AddTensor(tensor.units[i], plans_->BytesIn(tensor.place, size, i));
-  }
-
   void Yield(const Enqueued& ends) {
     const Op& op = *ends.op;
-    const ClientTensor& tensor = tensors_[op.tensor];
-    const Bytes size = trace_.tensors[op.tensor].bytes;
-    PagedUnits& units = mover_.units();
-    for (uint32_t i = 0; i < tensor.units.count; ++i) {
-      const auto unit = tensor.units[i];
-      if (op.kind == OpKind::kPut && op.modified && !ends.dies) units.Modify(unit);
-      if (ends.dies) units.RemoveTensor(unit, plans_->BytesIn(tensor.place, size, i));
-      if (ends.unpins) units.Reach(unit);
-    }
-    if (op.kind == OpKind::kFree && tensor.units.is_slot()) plans_->Free(op);
+    if (op.kind == OpKind::kPut && op.modified && !ends.dies) executor_.Modify(op.tensor);
+    if (ends.dies) executor_.End(op.tensor);
+    if (ends.unpins) executor_.Reach(op.tensor);
+    if (op.kind == OpKind::kFree && tensors_[op.tensor].is_slot) plans_->Free(op);
   }
 
   PagedOutcome Finish() {
-    mover_.units().CheckPages();
+    executor_.books().Check();
     PagedOutcome result;
     outcome_.time = now_;
     outcome_.client_stall = {outcome_.stall};
     result.stats = plans_->stats();
-    result.stats.moves = mover_.stats();
+    result.stats.moves = executor_.stats();
+    result.stats.mapping = backend_.mapping();
     outcome_.up = result.stats.moves.in;
     outcome_.down = result.stats.moves.out;
     result.outcome = std::move(outcome_);
@@ -263,7 +262,8 @@ class PagedReplay {
   const PagedSetup setup_;
   const bool runs_ahead_;
   const core::plan::SmallTensorRule rule_;
-  PagedMover mover_;
+  PagedBackend backend_;
+  core::PageExecutor executor_;
   const std::unique_ptr<PlanSource> plans_;
   std::vector<ClientTensor> tensors_;
   Duration now_{0};

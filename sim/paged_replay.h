@@ -16,9 +16,10 @@
 
 #include <cstdint>
 
+#include "core/execution/page_executor.h"
 #include "core/types.h"
 #include "sim/hardware.h"
-#include "sim/paged_mover.h"
+#include "sim/paged_backend.h"
 #include "sim/simulator.h"
 #include "sim/trace.h"
 
@@ -50,7 +51,8 @@ struct PagedSetup {
 };
 
 struct PagedStats {
-  PagedMover::Stats moves;
+  core::PageExecutor::Stats moves;
+  core::Duration mapping{0};  // that the mapper was busy
   uint64_t plans = 0;
   uint64_t over_budget = 0;  // calls of plans that need more than the budget
   uint64_t creates = 0;      // under a plan; of these, placed elsewhere than it expected

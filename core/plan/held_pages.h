@@ -24,6 +24,8 @@ class HeldPages {
     }
   }
   uint32_t pages() const { return pages_; }
+  // Size classes that slots were ever added of.
+  uint32_t classes() const { return static_cast<uint32_t>(slots_.size()); }
 
  private:
   uint32_t pages_ = 0;

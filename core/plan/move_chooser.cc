@@ -40,6 +40,7 @@ std::optional<MapChoice> FindMemory(const MoveView& view, const Next& next) {
 }  // namespace
 
 std::optional<Unit> NextOut(const MoveView& view) {
+  if (!view.can_copy_out) return std::nullopt;
   const auto next = view.queues.First(Queue::kLeaves);
   return next ? std::optional(next->unit) : std::nullopt;
 }
@@ -69,6 +70,7 @@ std::optional<Unit> NextExchange(const MoveView& view) {
   if (!view.deadlines.IsLate(view.plan)) return std::nullopt;
   const auto clean = view.queues.First(Queue::kIdleClean);
   if (clean && clean->need > comes->need) return clean->unit;
+  if (!view.can_copy_out) return std::nullopt;
   const auto dirty = view.queues.First(Queue::kIdleDirty);
   const bool link_is_free = view.queues.IsEmpty(Queue::kLeaves) && view.leaving < kForcedMost;
   if (link_is_free && dirty && dirty->need > comes->need) return dirty->unit;
@@ -77,7 +79,8 @@ std::optional<Unit> NextExchange(const MoveView& view) {
 
 std::optional<Unit> NextEmergency(const MoveView& view) {
   const auto clean = view.queues.First(Queue::kIdleClean);
-  const auto dirty = view.queues.First(Queue::kIdleDirty);
+  auto dirty = view.queues.First(Queue::kIdleDirty);
+  if (!view.can_copy_out) dirty = std::nullopt;
   if (!clean || (dirty && dirty->need > clean->need))
     return dirty ? std::optional(dirty->unit) : std::nullopt;
   return clean->unit;

@@ -28,9 +28,10 @@ struct MoveView {
   const PageSupply& supply;
   const SlotPages& slot_pages;
   PlanLimits limits;
-  Bytes coming;          // mapped, or being mapped, for bytes that have not come yet
-  Bytes coming_most;     // ahead of need
-  uint32_t leaving = 0;  // copies out under way, known or not to be done
+  Bytes coming;              // mapped, or being mapped, for bytes that have not come yet
+  Bytes coming_most;         // ahead of need
+  uint32_t leaving = 0;      // copies out under way
+  bool can_copy_out = true;  // another pool has room for a page, or for one if a copy is dropped
 };
 
 // A unit to be mapped, and where its physical memory comes from.

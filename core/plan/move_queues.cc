@@ -2,25 +2,22 @@
 
 namespace ravenstore::core::plan {
 
-using Phase = UnitState::Phase;
-
 std::pair<MoveQueues::Queue, Position> MoveQueues::QueueOf(Unit unit, const UnitState& state,
                                                            const ResidencyPlan& plan) {
   const Position need = state.demanded ? kWaitedFor : plan.NextNeed(unit);
-  if (state.phase == Phase::kQueued) return {Queue::kArrives, need};
-  if (state.phase == Phase::kAway) {
+  if (state.life == PageState::kQueued) return {Queue::kArrives, need};
+  if (state.life == PageState::kAway) {
     if (need == kNoPosition) return {Queue::kNone, need};
     if (state.live > 0) return {Queue::kComes, need};
     // A slot is found when its tensor is created; only pages are mapped before.
     const bool is_page = state.slots_per_page <= 1;
     return {is_page || state.demanded ? Queue::kBorn : Queue::kNone, need};
   }
-  if (state.phase != Phase::kResident || state.InUse()) return {Queue::kNone, need};
-  if (state.leaving) return {Queue::kNone, need};
+  if (!state.IsFree()) return {Queue::kNone, need};
   if (state.live == 0) return {Queue::kDead, need};
   const Position leaves = state.forced ? kWaitedFor : plan.LeavesAt(unit);
   if (leaves == kNoPosition) return {Queue::kNone, leaves};
-  return {state.dirty ? Queue::kLeaves : Queue::kDrops, leaves};
+  return {state.IsDirty() ? Queue::kLeaves : Queue::kDrops, leaves};
 }
 
 void MoveQueues::Update(Unit unit, const UnitState& state, const ResidencyPlan& plan) {
@@ -32,7 +29,9 @@ void MoveQueues::Update(Unit unit, const UnitState& state, const ResidencyPlan& 
   const auto recency = -static_cast<int64_t>(state.last_use);
   Put(&work_, unit, queue, need, LastFirst(queue) ? unit : -static_cast<int64_t>(unit));
   const bool stays = state.IsIdle() && queue == Queue::kNone;
-  const Queue idle = !stays ? Queue::kNone : state.dirty ? Queue::kIdleDirty : Queue::kIdleClean;
+  const Queue idle = !stays            ? Queue::kNone
+                     : state.IsDirty() ? Queue::kIdleDirty
+                                       : Queue::kIdleClean;
   Put(&idle_, unit, idle, plan.NextNeed(unit), recency);
 }
 

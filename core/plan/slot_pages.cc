@@ -21,7 +21,10 @@ void SlotPages::Index(uint32_t page, bool insert) {
 
 void SlotPages::Add(Unit slot, uint32_t page) {
   Index(page, false);
-  pages_[page].slots.insert(slot);
+  Page& of = pages_[page];
+  const uint32_t index = of.free.empty() ? of.end++ : of.free.back();
+  if (!of.free.empty()) of.free.pop_back();
+  of.slots.emplace(slot, index);
   Index(page, true);
   ++classes_[pages_[page].slots_per_page].slots;
   RAVEN_CHECK(page_of_.emplace(slot, page).second);
@@ -37,17 +40,23 @@ void SlotPages::Join(Unit slot, uint32_t slots_per_page) {
   Add(slot, classes_[slots_per_page].with_room.rbegin()->second);
 }
 
-void SlotPages::JoinEmpty(Unit slot, uint32_t slots_per_page) {
+uint32_t SlotPages::JoinEmpty(Unit slot, uint32_t slots_per_page) {
   if (unused_.empty()) {
-    unused_.push_back(static_cast<uint32_t>(pages_.size()));
+    unused_.insert(static_cast<uint32_t>(pages_.size()));
     pages_.emplace_back();
   }
-  const uint32_t page = unused_.back();
-  unused_.pop_back();
-  pages_[page].slots_per_page = slots_per_page;
+  const uint32_t page = *unused_.begin();
+  unused_.erase(unused_.begin());
+  pages_[page] = Page{slots_per_page, {}, {}, 0};
   ++classes_[slots_per_page].pages;
   ++pages_in_use_;
   Add(slot, page);
+  return page;
+}
+
+SlotPlace SlotPages::PlaceOf(Unit slot) const {
+  const uint32_t page = page_of_.at(slot);
+  return {page, pages_[page].slots.at(slot)};
 }
 
 bool SlotPages::Leave(Unit slot) {
@@ -57,7 +66,9 @@ bool SlotPages::Leave(Unit slot) {
   page_of_.erase(found);
   Index(page, false);
   Page& of = pages_[page];
-  of.slots.erase(slot);
+  const auto slot_of = of.slots.find(slot);
+  of.free.push_back(slot_of->second);
+  of.slots.erase(slot_of);
   Class& its_class = classes_[of.slots_per_page];
   --its_class.slots;
   if (!of.slots.empty()) {
@@ -66,7 +77,7 @@ bool SlotPages::Leave(Unit slot) {
   }
   --its_class.pages;
   --pages_in_use_;
-  unused_.push_back(page);
+  unused_.insert(page);
   return true;
 }
 
@@ -74,8 +85,12 @@ std::vector<Unit> SlotPages::FindSparse(const std::function<bool(Unit)>& may_mov
   for (const auto& [slots_per_page, its_class] : classes_) {
     if (its_class.pages < 2 || its_class.slots > (its_class.pages - 1) * slots_per_page) continue;
     for (const auto& [used, page] : its_class.with_room) {
-      const std::set<Unit>& slots = pages_[page].slots;
-      if (std::all_of(slots.begin(), slots.end(), may_move)) return {slots.begin(), slots.end()};
+      const auto& slots = pages_[page].slots;
+      const auto moves = [&](const auto& slot) { return may_move(slot.first); };
+      if (!std::all_of(slots.begin(), slots.end(), moves)) continue;
+      std::vector<Unit> found;
+      for (const auto& [slot, index] : slots) found.push_back(slot);
+      return found;
     }
   }
   return {};

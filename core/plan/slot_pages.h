@@ -1,4 +1,4 @@
-// Which physical pages hold slots, of which size class and with which slots.
+// Which pages hold slots, of which size class and with which slots.
 //
 // A slot takes room on the fullest page of its class that has some, so that other pages empty. A
 // page changes its class only when it is empty. Where the slots of one page fit on others of the
@@ -20,14 +20,21 @@
 
 namespace ravenstore::core::plan {
 
+// Where a slot is: in a page of slots, as its index-th part.
+struct SlotPlace {
+  uint32_t page = 0;
+  uint32_t index = 0;
+};
+
 class SlotPages {
  public:
   // A page of the class has room for a slot.
   bool HasRoom(uint32_t slots_per_page) const;
   // Puts the slot on such a page. REQUIRES: HasRoom.
   void Join(Unit slot, uint32_t slots_per_page);
-  // Puts the slot on an empty page that becomes one of the class.
-  void JoinEmpty(Unit slot, uint32_t slots_per_page);
+  // Puts the slot on an empty page that becomes one of the class. Returns the page: the least
+  // number that is not in use.
+  uint32_t JoinEmpty(Unit slot, uint32_t slots_per_page);
   // The slot leaves its page. Returns true if that empties the page, which is then removed.
   bool Leave(Unit slot);
 
@@ -40,11 +47,15 @@ class SlotPages {
 
   uint32_t pages() const { return pages_in_use_; }
   bool Contains(Unit slot) const { return page_of_.count(slot) > 0; }
+  // REQUIRES: Contains(slot).
+  SlotPlace PlaceOf(Unit slot) const;
 
  private:
   struct Page {
     uint32_t slots_per_page = 0;
-    std::set<Unit> slots;
+    std::map<Unit, uint32_t> slots;  // their indices
+    std::vector<uint32_t> free;      // indices below `end` that no slot has
+    uint32_t end = 0;
   };
   struct Class {
     uint32_t slots = 0;  // in use
@@ -56,7 +67,7 @@ class SlotPages {
   void Add(Unit slot, uint32_t page);
 
   std::vector<Page> pages_;
-  std::vector<uint32_t> unused_;  // of pages_
+  std::set<uint32_t> unused_;  // of pages_
   std::map<uint32_t, Class> classes_;
   std::map<Unit, uint32_t> page_of_;
   uint32_t pages_in_use_ = 0;

@@ -5,35 +5,29 @@
 
 #include <cstdint>
 
+#include "core/books/page_life.h"
 #include "core/types.h"
 
 namespace ravenstore::core::plan {
 
 struct UnitState {
-  enum class Phase : uint8_t {
-    kAway,     // no physical memory is beneath it
-    kMapping,  // physical memory is being mapped
-    kQueued,   // mapped; its bytes wait for the link
-    kCopying,  // its bytes come
-    kResident,
-  };
-
-  Phase phase = Phase::kAway;
-  bool dirty = false;     // resident: the device's bytes are newer than any copy
-  bool leaving = false;   // resident: its bytes are being copied out
-  bool demanded = false;  // a call waits for it
-  bool forced = false;    // leaves though the plan does not say so
-  uint32_t pins = 0;      // calls that hold it
-  uint32_t tickets = 0;   // puts and frees that the client's stream has not reached
-  uint32_t live = 0;      // tensors in it
+  PageState life = PageState::kAway;
+  bool demanded = false;   // a call waits for it
+  bool forced = false;     // leaves though the plan does not say so
+  bool contested = false;  // the client has used a tensor there, and the report of it has not come
+  uint32_t pins = 0;       // calls that hold it
+  uint32_t tickets = 0;    // puts and frees that the client's stream has not reached
+  uint32_t live = 0;       // tensors in it
   uint32_t slots_per_page = 1;
   Bytes bytes = {};       // of those tensors
   uint64_t last_use = 0;  // counts uses of all units
 
+  bool IsResident() const { return core::IsResident(life); }
+  bool IsDirty() const { return life == PageState::kDirty; }
   bool InUse() const { return pins > 0 || tickets > 0; }
-  bool IsIdle() const {
-    return phase == Phase::kResident && !InUse() && live > 0 && !leaving && !forced;
-  }
+  // Resident, not in use, and not being copied out.
+  bool IsFree() const { return IsResident() && !IsBeingCopiedOut(life) && !InUse() && !contested; }
+  bool IsIdle() const { return IsFree() && live > 0 && !forced; }
 };
 
 }  // namespace ravenstore::core::plan

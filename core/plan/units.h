@@ -23,6 +23,7 @@ struct UnitSpan {
   Unit operator[](uint32_t i) const { return first + 2 * i; }
   // One more than the largest unit.
   Unit end() const { return count == 0 ? 0 : (*this)[count - 1] + 1; }
+  bool Contains(Unit unit) const { return unit >= first && unit < end() && unit % 2 == first % 2; }
   bool is_slot() const { return slots_per_page > 1; }
 };
 

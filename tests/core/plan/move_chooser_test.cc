@@ -9,14 +9,13 @@
 namespace ravenstore::core::plan {
 namespace {
 
-using Phase = UnitState::Phase;
 using From = MapChoice::From;
 using std::chrono::microseconds;
 
 // Two pages may be held; pages 0, 1 and 2 are needed in turn, 100 us apart.
 class MoveChooserTest : public testing::Test {
  protected:
-  MoveChooserTest() : units_(8) { supply_.never_used = 0; }
+  MoveChooserTest() : units_(8) {}
   void Plan(std::vector<UnitSnapshot> snapshot) {
     std::vector<PlannedCall> calls;
     for (Unit page = 0; page < 3; ++page) {
@@ -57,7 +56,7 @@ TEST_F(MoveChooserTest, AUnitComesAheadOnlyIfItFitsUntilItsNeed) {
   const UnitSnapshot away{.live = 1};
   const UnitSnapshot here{.live = 1, .held = true};
   Plan({here, {}, here, {}, away, {}});
-  supply_.unmapped = 1;
+  supply_.AddUnmapped(0);
   Set(4, {.live = 1});
   EXPECT_FALSE(NextMap(View()));
   plan_.Release(MiB(2), kNoPosition);
@@ -73,7 +72,7 @@ TEST_F(MoveChooserTest, AUnitComesAheadOnlyIfItFitsUntilItsNeed) {
 
 TEST_F(MoveChooserTest, ADeadPageIsTakenUnlessItIsNeededSooner) {
   Plan({{}, {}, {.live = 1}, {}, {.live = 1}, {}});
-  Set(0, {.phase = Phase::kResident});  // needed at 0
+  Set(0, {.life = PageState::kClean});  // needed at 0
   Set(2, {.live = 1});                  // at 2
   EXPECT_FALSE(NextMap(View()));
   Set(2, {.demanded = true, .live = 1});
@@ -90,7 +89,8 @@ TEST_F(MoveChooserTest, ASlotTakesRoomOnAPageOfItsClass) {
   EXPECT_EQ(NextMap(View())->from, From::kSlotRoom);
   Set(1, {.demanded = true, .live = 1, .slots_per_page = 8});
   EXPECT_FALSE(NextMap(View()));
-  supply_.stale = supply_.empty = 1;
+  supply_.AddStale(0);
+  supply_.AddEmpty(1);
   EXPECT_EQ(NextMap(View())->source, PageSupply::Source::kEmpty);
 }
 
@@ -99,7 +99,7 @@ TEST_F(MoveChooserTest, ALaterUnitGivesWayOnlyWhereSomethingWouldBeLate) {
   Plan({here, {}, {.live = 1}, {}, here, {}});
   plan_.Take(MiB(2), kNoPosition);
   Set(2, {.live = 1});
-  Set(4, {.phase = Phase::kResident, .live = 1});
+  Set(4, {.life = PageState::kClean, .live = 1});
   plan_.ClearLeave(4);
   queues_.Update(4, units_[4], plan_);
   deadlines_.Set(2, 2, microseconds(50));
@@ -111,9 +111,9 @@ TEST_F(MoveChooserTest, ALaterUnitGivesWayOnlyWhereSomethingWouldBeLate) {
 TEST_F(MoveChooserTest, InAnEmergencyTheUnitThatIsNeededLastLeaves) {
   Plan({});
   EXPECT_FALSE(NextEmergency(View()));
-  Set(0, {.phase = Phase::kResident, .dirty = true, .live = 1, .last_use = 1});
+  Set(0, {.life = PageState::kDirty, .live = 1, .last_use = 1});
   EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(0));
-  Set(2, {.phase = Phase::kResident, .live = 1, .last_use = 2});
+  Set(2, {.life = PageState::kClean, .live = 1, .last_use = 2});
   EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(2));  // clean: no copy is waited for
 }
 

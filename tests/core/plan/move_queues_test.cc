@@ -7,7 +7,6 @@
 namespace ravenstore::core::plan {
 namespace {
 
-using Phase = UnitState::Phase;
 using Queue = MoveQueues::Queue;
 
 // Page 1 is needed at 0, page 2 at 2, page 0 at 4; one page may be held.
@@ -42,39 +41,39 @@ TEST_F(MoveQueuesTest, UnitsThatAreAwayComeByTheirNeed) {
   Update(4, {.demanded = true, .live = 1});
   EXPECT_EQ(First(Queue::kComes), 4u);
   EXPECT_EQ(queues_.First(Queue::kComes)->need, MoveQueues::kWaitedFor);
-  Update(4, {.phase = Phase::kMapping, .live = 1});
+  Update(4, {.life = PageState::kMapping, .live = 1});
   EXPECT_EQ(queues_.size(Queue::kComes), 1u);
 }
 
 TEST_F(MoveQueuesTest, APlannedUnitLeavesOrIsDropped) {
-  Update(0, {.phase = Phase::kResident, .dirty = true, .live = 1});
+  Update(0, {.life = PageState::kDirty, .live = 1});
   EXPECT_EQ(First(Queue::kLeaves), 0u);
   EXPECT_EQ(First(Queue::kIdleDirty), 99u);
-  Update(0, {.phase = Phase::kResident, .dirty = true, .leaving = true, .live = 1});
+  Update(0, {.life = PageState::kLeaving, .live = 1});
   EXPECT_TRUE(queues_.IsEmpty(Queue::kLeaves));
-  Update(0, {.phase = Phase::kResident, .live = 1});
+  Update(0, {.life = PageState::kClean, .live = 1});
   EXPECT_EQ(First(Queue::kDrops), 0u);
-  Update(0, {.phase = Phase::kResident, .pins = 1, .live = 1});
+  Update(0, {.life = PageState::kClean, .pins = 1, .live = 1});
   EXPECT_TRUE(queues_.IsEmpty(Queue::kDrops));
 }
 
 TEST_F(MoveQueuesTest, IdleUnitsAreByNeedThenByRecency) {
-  Update(2, {.phase = Phase::kResident, .live = 1, .last_use = 9});
-  Update(4, {.phase = Phase::kResident, .live = 1, .last_use = 8});
+  Update(2, {.life = PageState::kClean, .live = 1, .last_use = 9});
+  Update(4, {.life = PageState::kClean, .live = 1, .last_use = 8});
   EXPECT_EQ(First(Queue::kIdleClean), 4u);
   // No call of the plan needs these.
-  Update(6, {.phase = Phase::kResident, .live = 1, .last_use = 7});
-  Update(8, {.phase = Phase::kResident, .live = 1, .last_use = 6});
+  Update(6, {.life = PageState::kClean, .live = 1, .last_use = 7});
+  Update(8, {.life = PageState::kClean, .live = 1, .last_use = 6});
   EXPECT_EQ(First(Queue::kIdleClean), 8u);
 }
 
 TEST_F(MoveQueuesTest, AnEmptyPageIsDeadOrBorn) {
-  Update(2, {.phase = Phase::kResident});
-  Update(6, {.phase = Phase::kResident});
+  Update(2, {.life = PageState::kClean});
+  Update(6, {.life = PageState::kClean});
   EXPECT_EQ(First(Queue::kDead), 6u);
   Update(4, {});
   EXPECT_EQ(First(Queue::kBorn), 4u);
-  Update(4, {.phase = Phase::kQueued, .live = 1});
+  Update(4, {.life = PageState::kQueued, .live = 1});
   EXPECT_EQ(First(Queue::kArrives), 4u);
 }
 

@@ -1,0 +1,182 @@
+// The pages and slots of one client on one device: their states, and all that follows from them.
+//
+// Each function is one change. It takes the step of the state table (page_life.h), and keeps the
+// queues, the plan's slack, the deadlines, and the counts of physical pages and of copies in step.
+// It knows no time but the one that copies take. Nothing is copied or mapped here: the executor
+// (core/execution/page_executor.h) does what a change needs before or after it.
+//
+// A unit is a page or a slot (core/plan/units.h). `pins` of a unit are calls that hold it;
+// `tickets` are puts and frees that the client's stream has not reached.
+//
+// Owns: the units, the plan, the queues, the lists of free physical pages. Units: bytes, positions.
+// Threads: one at a time. Errors: none; a change that the state does not allow is a broken
+// invariant. Cost: O(log units) a change; O(units log units) for a new plan.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/books/page_life.h"
+#include "core/plan/deadlines.h"
+#include "core/plan/held_pages.h"
+#include "core/plan/move_chooser.h"
+#include "core/plan/move_queues.h"
+#include "core/plan/page_supply.h"
+#include "core/plan/residency_plan.h"
+#include "core/plan/slot_pages.h"
+#include "core/plan/unit_state.h"
+#include "core/plan/units.h"
+
+namespace ravenstore::core {
+
+class PageBooks {
+ public:
+  struct Options {
+    plan::PlanLimits limits;
+    double copy_in_rate = 0;        // bytes per second, for deadlines
+    Bytes coming_most;              // bytes that come ahead of need
+    Bytes copies_most{UINT64_MAX};  // that the pool for copies holds
+  };
+  // Bytes on the device: a physical page and the offset in it.
+  struct Memory {
+    plan::PhysicalPage page = 0;
+    Bytes offset;
+  };
+  struct Arrival {
+    plan::Unit unit;
+    bool demanded;  // a call waited for it
+  };
+  struct SlotMove {
+    plan::Unit slot;
+    Memory from;
+    Memory to;
+  };
+  struct Mapping {
+    plan::PhysicalPage page = 0;
+    plan::PageSupply::Steps steps;
+  };
+
+  explicit PageBooks(const Options& options);
+
+  const plan::UnitState& operator[](plan::Unit unit) const { return units_[unit]; }
+  size_t size() const { return units_.size(); }
+  const plan::ResidencyPlan& plan() const { return plan_; }
+  plan::MoveView view() const;
+  // REQUIRES: physical memory is beneath the unit.
+  Memory MemoryOf(plan::Unit unit) const;
+  Bytes WeightOf(plan::Unit unit) const {
+    return options_.limits.WeightOf(units_[unit].slots_per_page);
+  }
+
+  // ---- The client.
+  // The units exist, of this size class. REQUIRES: an occupied slot has this class already.
+  void Ensure(const plan::UnitSpan& span);
+  // A call holds the unit. Returns true if the unit is not resident; the call then waits for it.
+  bool Pin(plan::Unit unit);
+  // The call that held it is over for the CPU. The unit stays until the stream has come there.
+  void Unpin(plan::Unit unit);
+  // The stream has come to an Unpin.
+  void Reach(plan::Unit unit);
+  // The budget holds these units and all that are in use.
+  bool FitsInUse(const plan::UnitSpan& span) const;
+  // Tensors may be created in these units: they and all that live or are in use fit the device and
+  // the pool for copies, and one page is left. Without it no page could leave for another to come.
+  bool HasRoomFor(const plan::UnitSpan& span) const;
+  // A tensor with `bytes` bytes in the unit is live from now on. REQUIRES: it is pinned and
+  // resident.
+  void AddTensor(plan::Unit unit, Bytes bytes);
+  // Its bytes are not used any more.
+  void RemoveTensor(plan::Unit unit, Bytes bytes);
+  // The device's bytes are newer than any copy.
+  void Modify(plan::Unit unit);
+  // The client is gone: no call holds a unit, and the stream has come to all puts.
+  void EndUses();
+  // The client uses a tensor there that these books have as idle. The unit stays as it is until the
+  // report of that use comes.
+  void Contest(plan::Unit unit);
+
+  // ---- The plan.
+  std::vector<plan::UnitSnapshot> Snapshot() const;
+  void SetPlan(plan::ResidencyPlan plan);
+  void MoveTo(plan::Position position);
+  // The units are needed at this position, which the plan did not know. They stay until it is
+  // remade. kNoPosition: they are not needed in the plan.
+  void Announce(const plan::UnitSpan& span, plan::Position need);
+
+  // ---- The engines. What they do comes from core/plan/move_chooser.h.
+  // Takes physical memory for the unit. REQUIRES: the choice is not kSparse; Compact() comes before
+  // that, and the choice is then kSupply.
+  Mapping StartMap(const plan::MapChoice& choice);
+  void FinishMap(plan::Unit unit);
+  void StartIn(plan::Unit unit);
+  // `ok`: the bytes are there. Else the unit is away again.
+  void FinishIn(plan::Unit unit, bool ok);
+  // REQUIRES: view().can_copy_out; a copy may have to be dropped first.
+  void StartOut(plan::Unit unit);
+  void FinishOut(plan::Unit unit, bool ok);
+  // A clean unit leaves. REQUIRES: it is idle, or leaves by the plan; its tensors' words are
+  // revoked.
+  void Drop(plan::Unit unit);
+  // The unit leaves: immediately, or when its copy has ended.
+  void Force(plan::Unit unit);
+  // The unit stays in its present gap.
+  void Keep(plan::Unit unit);
+  // A resident unit whose copy can be dropped to give its room to another; nullopt: there is none.
+  std::optional<plan::Unit> FindCopyToDrop() const;
+  void DropCopy(plan::Unit unit);
+  bool HasRoomForCopy(plan::Unit unit) const {
+    return units_[unit].bytes <= Minus(options_.copies_most, copies_);
+  }
+  // A page of slots is emptied: its slots get other places on the device, and it is free.
+  // `slots`: of SlotPages::FindSparse; their tensors' words are revoked.
+  std::vector<SlotMove> Compact(const std::vector<plan::Unit>& slots);
+  // A stale page is unmapped ahead of its next use. REQUIRES for StartUnmap: there is one.
+  plan::PhysicalPage StartUnmap();
+  void FinishUnmap(plan::PhysicalPage page);
+  // Appends the units that became resident since the last call.
+  void TakeArrivals(std::vector<Arrival>* arrivals);
+
+  // Bytes that slots moved on the device.
+  Bytes compacted() const { return compacted_; }
+  Bytes copies() const { return copies_; }
+  // Physical pages and copies are neither lost nor made. For tests; O(units).
+  void Check() const;
+
+ private:
+  // What no decision depends on.
+  struct Detail {
+    plan::PhysicalPage page = 0;  // beneath a page; of a slot see slot_memory_
+    Bytes copy;                   // memory of the copy in another pool
+    bool coming = false;          // it is counted in coming_
+    bool occupied = false;        // it is counted in occupied_
+  };
+
+  void Apply(plan::Unit unit, PageEvent event);
+  void Update(plan::Unit unit);
+  void ReleaseMemory(plan::Unit unit);
+  void SetCopy(plan::Unit unit, Bytes bytes);
+  bool IsRedundant(plan::Unit unit) const;
+
+  const Options options_;
+  std::vector<plan::UnitState> units_;
+  std::vector<Detail> details_;
+  plan::ResidencyPlan plan_;
+  plan::MoveQueues queues_;
+  plan::Deadlines deadlines_;
+  plan::PageSupply supply_;
+  plan::SlotPages slot_pages_;
+  std::vector<plan::PhysicalPage> slot_memory_;  // by page of slots
+  std::vector<plan::Unit> passed_;               // kept for its memory
+  std::vector<Arrival> arrivals_;
+  Bytes coming_;
+  Bytes in_use_;
+  plan::HeldPages occupied_;  // for units in which tensors live, or that are in use
+  Bytes copies_;              // memory of all copies
+  Bytes redundant_;           // of these, copies of resident units
+  uint32_t leaving_ = 0;
+  uint64_t uses_ = 0;
+  Bytes compacted_;
+};
+
+}  // namespace ravenstore::core

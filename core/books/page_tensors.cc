@@ -1,0 +1,44 @@
+#include "core/books/page_tensors.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace ravenstore::core {
+
+void PageTensors::Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size) {
+  if (tensor >= rows_.size()) rows_.resize(tensor + 1);
+  RAVEN_CHECK(!rows_[tensor].placed);
+  rows_[tensor] = {.units = units, .first = first, .size = size, .placed = true};
+  if (units.end() > in_.size()) in_.resize(units.end());
+}
+
+void PageTensors::Begin(TensorNumber tensor) {
+  Row& row = rows_[tensor];
+  RAVEN_CHECK(row.placed);
+  RAVEN_CHECK(!row.lives);
+  row.lives = true;
+  for (uint32_t i = 0; i < row.units.count; ++i) in_[row.units[i]].push_back(tensor);
+}
+
+void PageTensors::End(TensorNumber tensor) {
+  Row& row = rows_[tensor];
+  RAVEN_CHECK(row.lives);
+  row.lives = false;
+  for (uint32_t i = 0; i < row.units.count; ++i) {
+    // Programs free what they made last more often than what they made first.
+    auto& tensors = in_[row.units[i]];
+    const auto found = std::find(tensors.rbegin(), tensors.rend(), tensor);
+    RAVEN_CHECK(found != tensors.rend());
+    *found = tensors.back();
+    tensors.pop_back();
+  }
+}
+
+Bytes PageTensors::BytesIn(TensorNumber tensor, uint32_t i) const {
+  const Row& row = rows_[tensor];
+  if (i == 0) return row.first;
+  return std::min(page_, row.size - row.first - page_ * (i - 1));
+}
+
+}  // namespace ravenstore::core

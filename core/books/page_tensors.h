@@ -1,0 +1,65 @@
+// The tensors of one client on one device: on which units they are, and what their lease words say.
+//
+// A tensor's lease word is in memory that the client shares. The client changes it without asking:
+// a get of an idle tensor, a put, a free. The report of it comes later. `uses` counts the gets and
+// the create that were reported; the word has its own count. Where both are equal and the word is
+// "idle", the client has not used the tensor since.
+//
+// Owns: the rows, and for each unit the tensors that live in it. Units: bytes. Threads: one at a
+// time. Cost: O(units of the tensor + tensors of its first and last unit) for Begin and End.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/plan/units.h"
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+// A tensor's number among those of its client.
+using TensorNumber = uint32_t;
+
+class PageTensors {
+ public:
+  struct Row {
+    plan::UnitSpan units;
+    Bytes first;  // of its bytes, those in the first unit
+    Bytes size;
+    uint32_t uses = 0;
+    bool placed = false;  // the row is in use
+    bool lives = false;   // its bytes count
+    bool pinned = false;  // a get or create holds its units
+    bool away = false;    // its word is "away": a get has to ask
+  };
+
+  // `page`: the bytes of a page; a tensor's units after the first are whole but the last.
+  explicit PageTensors(Bytes page) : page_(page) {}
+
+  // The tensor has this place. REQUIRES: the number has no row.
+  void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size);
+  // It lives in its units from now on.
+  void Begin(TensorNumber tensor);
+  // It does not any more; the row remains until Remove().
+  void End(TensorNumber tensor);
+  void Remove(TensorNumber tensor) { rows_[tensor] = {}; }
+
+  Row& operator[](TensorNumber tensor) { return rows_[tensor]; }
+  const Row& operator[](TensorNumber tensor) const { return rows_[tensor]; }
+  TensorNumber size() const { return static_cast<TensorNumber>(rows_.size()); }
+  // The bytes of the tensor in its i-th unit.
+  Bytes BytesIn(TensorNumber tensor, uint32_t i) const;
+  // The tensors that live in a unit.
+  std::span<const TensorNumber> In(plan::Unit unit) const {
+    return unit < in_.size() ? std::span<const TensorNumber>(in_[unit])
+                             : std::span<const TensorNumber>();
+  }
+
+ private:
+  Bytes page_;
+  std::vector<Row> rows_;
+  std::vector<std::vector<TensorNumber>> in_;  // by unit
+};
+
+}  // namespace ravenstore::core

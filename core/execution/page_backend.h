@@ -1,0 +1,62 @@
+// The port of the executor: what it does to a client's memory and to its lease words.
+//
+// The daemon implements it with CUDA and shared memory, the simulator in virtual time, and a test
+// with a ledger of bytes, delays and faults. Copies and mappings are asynchronous: each ends with
+// one call of the executor's Mapped, Unmapped, CopiedIn or CopiedOut, never from within the call
+// that began it.
+//
+// Owns: nothing of the executor's. Threads: that of the executor. Units: bytes.
+#pragma once
+
+#include "core/books/page_books.h"
+#include "core/books/page_tensors.h"
+#include "core/plan/units.h"
+
+namespace ravenstore::core {
+
+class PageBackend {
+ public:
+  struct MapOrder {
+    plan::Unit unit;
+    plan::PhysicalPage page;
+    plan::PageSupply::Steps steps;  // neither: the page is mapped there, or is made there
+  };
+  struct CopyOrder {
+    plan::Unit unit;
+    PageBooks::Memory memory;  // on the device
+    Bytes bytes;               // that live in the unit
+    bool demanded = false;     // a call waits for it
+  };
+
+  PageBackend() = default;
+  PageBackend(const PageBackend&) = delete;
+  PageBackend& operator=(const PageBackend&) = delete;
+  virtual ~PageBackend() = default;
+
+  // ---- Lease words.
+  // Sets the tensor's word from "idle, used `uses` times" to "away". Returns false if it is
+  // another: the client has used or freed the tensor, and its report is on its way.
+  virtual bool Revoke(TensorNumber tensor, uint32_t uses) = 0;
+  // Sets the word from "away" to "idle"; one that the client has freed stays so.
+  virtual void Publish(TensorNumber tensor) = 0;
+  // The call that waits for the tensor may go on: its word is "in use".
+  virtual void Grant(TensorNumber tensor) = 0;
+  // The call that waits fails: the tensor's bytes did not come. Its word stays as it is.
+  virtual void Refuse(TensorNumber tensor) = 0;
+
+  // ---- Memory. Returns true if the mapping is done already.
+  virtual bool Map(const MapOrder& order) = 0;
+  virtual void Unmap(plan::PhysicalPage page) = 0;
+  // The executor has at most one copy out under way that still occupies the link, and in the other
+  // direction one and one that a call waits for. See LinkIsFree.
+  virtual void CopyIn(const CopyOrder& order) = 0;
+  virtual void CopyOut(const CopyOrder& order) = 0;
+  // Copies on the device, in order with all other work on this memory.
+  virtual void MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) = 0;
+
+  // The next copy may begin; `demanded`: one that a call waits for may.
+  virtual bool CanCopyIn(bool demanded) const = 0;
+  virtual bool CanCopyOut() const = 0;
+};
+
+}  // namespace ravenstore::core

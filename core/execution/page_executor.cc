@@ -1,0 +1,351 @@
+#include "core/execution/page_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "core/plan/move_chooser.h"
+
+namespace ravenstore::core {
+
+using plan::MapChoice;
+using plan::MoveQueues;
+using plan::Unit;
+using plan::UnitSpan;
+using Queue = MoveQueues::Queue;
+
+PageExecutor::PageExecutor(const PageBooks::Options& options, PageBackend* backend)
+    : backend_(backend), books_(options), tensors_(options.limits.page) {}
+
+// ---- The client's calls.
+
+void PageExecutor::Place(TensorNumber tensor, const UnitSpan& units, Bytes first, Bytes size) {
+  tensors_.Place(tensor, units, first, size);
+  books_.Ensure(units);
+}
+
+bool PageExecutor::Pin(TensorNumber tensor) {
+  PageTensors::Row& row = tensors_[tensor];
+  RAVEN_CHECK(row.placed);
+  RAVEN_CHECK(!row.pinned);
+  row.pinned = true;
+  ++row.uses;
+  for (uint32_t i = 0; i < row.units.count; ++i) books_.Pin(row.units[i]);
+  if (IsResident(tensor)) return true;
+  waiting_.insert(tensor);
+  return false;
+}
+
+bool PageExecutor::IsResident(TensorNumber tensor) const {
+  const UnitSpan& units = tensors_[tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i) {
+    if (!books_[units[i]].IsResident()) return false;
+  }
+  return true;
+}
+
+void PageExecutor::Begin(TensorNumber tensor) {
+  tensors_.Begin(tensor);
+  const UnitSpan& units = tensors_[tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i)
+    books_.AddTensor(units[i], tensors_.BytesIn(tensor, i));
+}
+
+void PageExecutor::Unpin(TensorNumber tensor) {
+  PageTensors::Row& row = tensors_[tensor];
+  RAVEN_CHECK(std::exchange(row.pinned, false));
+  for (uint32_t i = 0; i < row.units.count; ++i) books_.Unpin(row.units[i]);
+}
+
+void PageExecutor::Reach(TensorNumber tensor) {
+  const UnitSpan& units = tensors_[tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i) books_.Reach(units[i]);
+}
+
+void PageExecutor::Modify(TensorNumber tensor) {
+  const UnitSpan& units = tensors_[tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i) books_.Modify(units[i]);
+}
+
+void PageExecutor::End(TensorNumber tensor) {
+  tensors_.End(tensor);
+  const UnitSpan& units = tensors_[tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i)
+    books_.RemoveTensor(units[i], tensors_.BytesIn(tensor, i));
+}
+
+void PageExecutor::Remove(TensorNumber tensor) {
+  RAVEN_CHECK(!tensors_[tensor].lives);
+  RAVEN_CHECK(!tensors_[tensor].pinned);
+  tensors_.Remove(tensor);
+}
+
+void PageExecutor::KeepInPlace(const UnitSpan& units) {
+  for (uint32_t i = 0; i < units.count; ++i) {
+    RAVEN_CHECK(books_[units[i]].IsResident());
+    books_.Pin(units[i]);
+  }
+}
+
+void PageExecutor::EndKeepInPlace(const UnitSpan& units) {
+  for (uint32_t i = 0; i < units.count; ++i) {
+    books_.Unpin(units[i]);
+    books_.Reach(units[i]);
+  }
+}
+
+void PageExecutor::Retire() {
+  waiting_.clear();
+  books_.SetPlan({});
+  books_.EndUses();
+  for (TensorNumber tensor = 0; tensor < tensors_.size(); ++tensor) {
+    if (tensors_[tensor].lives) End(tensor);
+    tensors_.Remove(tensor);
+  }
+}
+
+// ---- The backend's reports.
+
+void PageExecutor::Mapped(Unit unit) {
+  mapping_ = false;
+  books_.FinishMap(unit);
+}
+
+void PageExecutor::Unmapped(plan::PhysicalPage page) {
+  mapping_ = false;
+  books_.FinishUnmap(page);
+}
+
+void PageExecutor::CopiedIn(Unit unit, bool ok) {
+  --under_way_;
+  books_.FinishIn(unit, ok);
+  if (books_[unit].IsResident()) return;
+  std::vector<TensorNumber> refused;
+  for (const TensorNumber tensor : waiting_) {
+    if (tensors_[tensor].units.Contains(unit)) refused.push_back(tensor);
+  }
+  for (const TensorNumber tensor : refused) Refuse(tensor);
+}
+
+void PageExecutor::CopiedOut(Unit unit, bool ok) {
+  --under_way_;
+  books_.FinishOut(unit, ok);
+  // Not tried again in this gap: what fails once would fail in a loop.
+  if (!ok) books_.Keep(unit);
+}
+
+void PageExecutor::Refuse(TensorNumber tensor) {
+  waiting_.erase(tensor);
+  Unpin(tensor);
+  Reach(tensor);
+  --tensors_[tensor].uses;  // the client's word does not count this one
+  backend_->Refuse(tensor);
+}
+
+size_t PageExecutor::RefuseWaiting() {
+  const std::set<TensorNumber> waiting = waiting_;
+  for (const TensorNumber tensor : waiting) Refuse(tensor);
+  return waiting.size();
+}
+
+void PageExecutor::HandleArrivals() {
+  arrivals_.clear();
+  books_.TakeArrivals(&arrivals_);
+  for (const auto& arrival : arrivals_) {
+    arrived_ |= arrival.demanded;
+    for (const TensorNumber tensor : tensors_.In(arrival.unit)) {
+      if (tensors_[tensor].away && IsResident(tensor)) Publish(tensor);
+    }
+  }
+  if (arrivals_.empty()) return;
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    const TensorNumber tensor = *next;
+    if (!IsResident(tensor)) {
+      ++next;
+      continue;
+    }
+    next = waiting_.erase(next);
+    backend_->Grant(tensor);
+  }
+}
+
+void PageExecutor::Publish(TensorNumber tensor) {
+  tensors_[tensor].away = false;
+  if (waiting_.count(tensor) == 0) backend_->Publish(tensor);
+}
+
+// ---- The engines.
+
+bool PageExecutor::Start() {
+  HandleArrivals();
+  DropClean();
+  StartOut();
+  StartMaps();
+  StartIn();
+  HandleArrivals();
+  return std::exchange(arrived_, false);
+}
+
+bool PageExecutor::Revoke(Unit unit) {
+  const auto tensors = tensors_.In(unit);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    PageTensors::Row& row = tensors_[tensors[i]];
+    if (row.away) continue;
+    if (backend_->Revoke(tensors[i], row.uses)) {
+      row.away = true;
+      continue;
+    }
+    for (size_t k = 0; k < i; ++k) {
+      if (IsResident(tensors[k]) && tensors_[tensors[k]].away) Publish(tensors[k]);
+    }
+    ++stats_.not_revoked;
+    books_.Contest(unit);
+    return false;
+  }
+  return true;
+}
+
+bool PageExecutor::Drop(Unit unit) {
+  if (!Revoke(unit)) return false;
+  books_.Drop(unit);
+  return true;
+}
+
+void PageExecutor::DropClean() {
+  while (const auto next = books_.view().queues.First(Queue::kDrops)) Drop(next->unit);
+}
+
+PageBackend::CopyOrder PageExecutor::OrderFor(Unit unit) const {
+  const plan::UnitState& state = books_[unit];
+  // A tensor may have died since the unit was mapped; what is copied is never nothing.
+  return {.unit = unit,
+          .memory = books_.MemoryOf(unit),
+          .bytes = std::max(state.bytes, kExtentAlignment),
+          .demanded = state.demanded};
+}
+
+bool PageExecutor::MakeRoomForCopy(Unit unit) {
+  while (!books_.HasRoomForCopy(unit)) {
+    const auto other = books_.FindCopyToDrop();
+    if (!other) return false;
+    books_.DropCopy(*other);
+    ++stats_.dropped_copies;
+  }
+  return true;
+}
+
+void PageExecutor::StartOut() {
+  while (backend_->CanCopyOut()) {
+    const auto unit = plan::NextOut(books_.view());
+    if (!unit || !MakeRoomForCopy(*unit)) return;
+    books_.StartOut(*unit);
+    const auto order = OrderFor(*unit);
+    stats_.out += order.bytes;
+    ++under_way_;
+    backend_->CopyOut(order);
+  }
+}
+
+void PageExecutor::StartIn() {
+  while (const auto unit = plan::NextIn(books_.view())) {
+    if (!backend_->CanCopyIn(books_[*unit].demanded)) return;
+    const auto order = OrderFor(*unit);
+    books_.StartIn(*unit);
+    stats_.in += order.bytes;
+    ++under_way_;
+    backend_->CopyIn(order);
+  }
+}
+
+void PageExecutor::StartMaps() {
+  while (!mapping_) {
+    if (StartMap()) continue;
+    if (const auto unit = plan::NextExchange(books_.view())) {
+      ++stats_.exchanges;
+      books_.Force(*unit);
+      DropClean();
+      StartOut();
+      continue;
+    }
+    if (LeaveInEmergency()) continue;
+    if (!books_.view().supply.HasStale()) return;
+    mapping_ = true;
+    backend_->Unmap(books_.StartUnmap());
+  }
+}
+
+bool PageExecutor::StartMap() {
+  auto choice = plan::NextMap(books_.view());
+  if (choice && choice->from == MapChoice::From::kSparse) {
+    if (!Compact()) return true;
+    choice->from = MapChoice::From::kSupply;
+    choice->source = *books_.view().supply.Find(plan::IsSlot(choice->unit));
+  }
+  if (!choice) return false;
+  const auto mapping = books_.StartMap(*choice);
+  if (mapping.steps.map || mapping.steps.unmap) ++stats_.maps;
+  if (backend_->Map({choice->unit, mapping.page, mapping.steps})) {
+    books_.FinishMap(choice->unit);
+  } else {
+    mapping_ = true;
+  }
+  return true;
+}
+
+// Returns false if a slot of the page was used by the client; the page is then not sparse any more.
+bool PageExecutor::Compact() {
+  const auto view = books_.view();
+  const auto slots =
+      view.slot_pages.FindSparse([&](Unit slot) { return view.units[slot].IsIdle(); });
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (Revoke(slots[i])) continue;
+    for (size_t k = 0; k < i; ++k) {
+      for (const TensorNumber tensor : tensors_.In(slots[k])) Publish(tensor);
+    }
+    return false;
+  }
+  for (const auto& move : books_.Compact(slots)) backend_->MoveSlot(move, books_[move.slot].bytes);
+  for (const Unit slot : slots) {
+    for (const TensorNumber tensor : tensors_.In(slot)) Publish(tensor);
+  }
+  return true;
+}
+
+Bytes PageExecutor::Demanded() const {
+  // At most the units of one call wait; those that are mapped already need no memory.
+  Bytes bytes;
+  const auto view = books_.view();
+  for (Unit unit = 0; unit < books_.size(); ++unit) {
+    if (view.units[unit].demanded && view.units[unit].life == PageState::kAway)
+      bytes += books_.WeightOf(unit);
+  }
+  return bytes;
+}
+
+bool PageExecutor::LeaveInEmergency() {
+  const auto view = books_.view();
+  const auto waits = [&view](Queue queue) {
+    const auto next = view.queues.First(queue);
+    return next && next->need == MoveQueues::kWaitedFor;
+  };
+  if (!waits(Queue::kComes) && !waits(Queue::kBorn)) return false;
+  const bool leaves = view.can_copy_out && !view.queues.IsEmpty(Queue::kLeaves);
+  if (leaves || view.leaving > 0) return false;
+  Bytes need = Demanded();
+  bool any = false;
+  while (need > Bytes{}) {
+    const auto unit = plan::NextEmergency(books_.view());
+    if (!unit) break;
+    books_.Force(*unit);
+    any = true;
+    const bool leaves_now = books_[*unit].life == PageState::kClean;
+    if (leaves_now && !Drop(*unit)) continue;
+    need = Minus(need, books_.WeightOf(*unit));
+  }
+  if (!any) return false;
+  ++stats_.emergencies;
+  StartOut();
+  return true;
+}
+
+}  // namespace ravenstore::core

@@ -1,0 +1,120 @@
+// Carries a client's plan out on one device: a mapper, and a link in each direction.
+//
+// The owner reports the client's calls in order, and the backend reports when what it began has
+// ended. Start() then begins what there is to do: each engine asks core/plan/move_chooser.h for the
+// next unit. Mapping overlaps with copying. A unit leaves only after the lease words of all tensors
+// in it are revoked; the client may have used one since, and the unit then stays.
+//
+// A copy in that fails refuses the calls that wait for the unit; its bytes stay in the other pool,
+// and the next get tries again. A copy out that fails leaves the unit where it is.
+//
+// Owns: the books, the tensors' rows. The backend outlives it. Units: bytes, positions. Threads:
+// one at a time; the same calls have the same result. Errors: through the backend (Refuse).
+// Cost: O(units of the tensor x log units) a call; O(log units + tensors of the unit) a move.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "core/books/page_books.h"
+#include "core/books/page_tensors.h"
+#include "core/execution/page_backend.h"
+#include "core/plan/units.h"
+
+namespace ravenstore::core {
+
+class PageExecutor {
+ public:
+  struct Stats {
+    Bytes in;
+    Bytes out;
+    uint64_t maps = 0;  // that took calls of the driver
+    uint64_t emergencies = 0;
+    uint64_t exchanges = 0;
+    uint64_t not_revoked = 0;     // units that stayed because the client was faster
+    uint64_t dropped_copies = 0;  // because their memory was needed
+  };
+
+  PageExecutor(const PageBooks::Options& options, PageBackend* backend);
+
+  PageBooks& books() { return books_; }
+  const PageBooks& books() const { return books_; }
+  const PageTensors& tensors() const { return tensors_; }
+  const Stats& stats() const { return stats_; }
+
+  // ---- The client's calls.
+  // There is room for a create in these units. Without it the create is to fail.
+  bool CanCreate(const plan::UnitSpan& units) const { return books_.HasRoomFor(units); }
+  // A create: the tensor has this place. `first`: the bytes in its first unit.
+  void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size);
+  // A create or a get holds the tensor's units. Returns true if all are resident. Else the call
+  // waits, and the backend's Grant or Refuse ends that.
+  bool Pin(TensorNumber tensor);
+  // No call waits for a unit of the tensor.
+  bool IsResident(TensorNumber tensor) const;
+  bool FitsInUse(TensorNumber tensor) const { return books_.FitsInUse(tensors_[tensor].units); }
+  // The tensor lives from now on. REQUIRES: it is pinned and resident.
+  void Begin(TensorNumber tensor);
+  // A put or a free ends the pin for the CPU; its units stay until the stream has come there.
+  void Unpin(TensorNumber tensor);
+  // The stream has come to an Unpin.
+  void Reach(TensorNumber tensor);
+  // The tensor's bytes have changed, and will be read again.
+  void Modify(TensorNumber tensor);
+  // Its bytes are not used any more. REQUIRES: it lives.
+  void End(TensorNumber tensor);
+  // Its place is free. REQUIRES: it does not live, and is not pinned.
+  void Remove(TensorNumber tensor);
+  // The physical memory of these units stays beneath them, whatever lives there: a network card has
+  // its addresses. REQUIRES: they are resident, and are the units of a tensor in use.
+  void KeepInPlace(const plan::UnitSpan& units);
+  void EndKeepInPlace(const plan::UnitSpan& units);
+  // The client is gone, and so is its stream: no tensor lives. What is under way goes on.
+  void Retire();
+
+  // ---- The backend's reports.
+  void Mapped(plan::Unit unit);
+  void Unmapped(plan::PhysicalPage page);
+  void CopiedIn(plan::Unit unit, bool ok);
+  void CopiedOut(plan::Unit unit, bool ok);
+
+  // Begins what there is to do. Returns true if a unit for which a call waited has become resident
+  // since the last time.
+  bool Start();
+  // No mapping and no copy is under way.
+  bool IsQuiet() const { return !mapping_ && under_way_ == 0; }
+  // Calls wait, and nothing that is under way or may begin helps them: all waiting calls fail.
+  // Returns how many.
+  size_t RefuseWaiting();
+
+ private:
+  bool Revoke(plan::Unit unit);
+  bool Drop(plan::Unit unit);
+  void DropClean();
+  void StartOut();
+  void StartIn();
+  void StartMaps();
+  bool StartMap();
+  bool Compact();
+  bool MakeRoomForCopy(plan::Unit unit);
+  // Idle units leave, for as many bytes as calls wait for. Returns true if one does.
+  bool LeaveInEmergency();
+  Bytes Demanded() const;
+  void HandleArrivals();
+  void Publish(TensorNumber tensor);
+  void Refuse(TensorNumber tensor);
+  PageBackend::CopyOrder OrderFor(plan::Unit unit) const;
+
+  PageBackend* const backend_;
+  PageBooks books_;
+  PageTensors tensors_;
+  std::set<TensorNumber> waiting_;            // whose call waits
+  std::vector<PageBooks::Arrival> arrivals_;  // kept for its memory
+  bool mapping_ = false;
+  uint32_t under_way_ = 0;  // copies
+  bool arrived_ = false;
+  Stats stats_;
+};
+
+}  // namespace ravenstore::core

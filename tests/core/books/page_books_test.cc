@@ -1,0 +1,142 @@
+#include "core/books/page_books.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "core/plan/residency_plan.h"
+
+namespace ravenstore::core {
+namespace {
+
+using plan::MapChoice;
+using plan::Unit;
+
+constexpr Bytes kPage = MiB(2);
+
+PageBooks::Options OptionsFor(Bytes copies_most) {
+  return {.limits = {.page = kPage, .pages = 2, .out_bytes_per_second = 1e9, .per_copy = {}},
+          .copy_in_rate = 1e9,
+          .coming_most = kPage * 2,
+          .copies_most = copies_most};
+}
+
+// Two pages may be held.
+struct SmallStore {
+  explicit SmallStore(Bytes copies_most) : books(OptionsFor(copies_most)) {}
+  void MapFromSupply(Unit unit) {
+    const auto source = books.view().supply.Find(plan::IsSlot(unit));
+    ASSERT_TRUE(source);
+    books.StartMap({.unit = unit, .from = MapChoice::From::kSupply, .source = *source});
+    books.FinishMap(unit);
+  }
+  // A tensor that fills the page is created; it is idle.
+  void Create(Unit page) {
+    books.Ensure({page, 1});
+    books.Pin(page);
+    MapFromSupply(page);
+    books.AddTensor(page, kPage);
+    books.Unpin(page);
+    books.Reach(page);
+  }
+  void CopyOut(Unit unit) {
+    books.StartOut(unit);
+    books.FinishOut(unit, true);
+  }
+
+  PageBooks books;
+};
+
+class PageBooksTest : public testing::Test {
+ protected:
+  SmallStore store_{Bytes(UINT64_MAX)};
+  PageBooks& books_ = store_.books;
+};
+
+TEST_F(PageBooksTest, APageLeavesAndComesBack) {
+  store_.Create(0);
+  EXPECT_TRUE(books_[0].IsDirty());
+  store_.CopyOut(0);
+  EXPECT_EQ(books_[0].life, PageState::kClean);
+  EXPECT_EQ(books_.copies(), kPage);
+  books_.Drop(0);
+  EXPECT_EQ(books_[0].life, PageState::kAway);
+  EXPECT_TRUE(books_.Pin(0));  // a call waits
+  store_.MapFromSupply(0);
+  books_.StartIn(0);
+  books_.FinishIn(0, true);
+  EXPECT_FALSE(books_[0].demanded);
+  std::vector<PageBooks::Arrival> arrivals;
+  books_.TakeArrivals(&arrivals);
+  ASSERT_EQ(arrivals.size(), 2u);  // created, and back
+  EXPECT_TRUE(arrivals[1].demanded);
+  books_.Check();
+}
+
+TEST_F(PageBooksTest, AChangeWhileACopyIsUnderWayMakesItUseless) {
+  store_.Create(0);
+  books_.StartOut(0);
+  books_.Pin(0);
+  books_.Unpin(0);
+  books_.Modify(0);
+  books_.Reach(0);
+  books_.FinishOut(0, true);
+  EXPECT_TRUE(books_[0].IsDirty());
+  EXPECT_EQ(books_.copies(), Bytes{});
+}
+
+TEST_F(PageBooksTest, AFailedCopyInLeavesTheBytesWhereTheyWere) {
+  store_.Create(0);
+  store_.CopyOut(0);
+  books_.Drop(0);
+  books_.Pin(0);
+  store_.MapFromSupply(0);
+  books_.StartIn(0);
+  books_.FinishIn(0, false);
+  EXPECT_EQ(books_[0].life, PageState::kAway);
+  EXPECT_EQ(books_.copies(), kPage);
+  EXPECT_TRUE(books_[0].demanded);
+  books_.Check();
+}
+
+TEST_F(PageBooksTest, AContestedPageStaysUntilItsUseIsReported) {
+  store_.Create(0);
+  EXPECT_TRUE(books_[0].IsIdle());
+  books_.Contest(0);
+  EXPECT_FALSE(books_[0].IsIdle());
+  books_.Pin(0);
+  books_.Unpin(0);
+  books_.Reach(0);
+  EXPECT_TRUE(books_[0].IsIdle());
+}
+
+TEST_F(PageBooksTest, CreatesAreRefusedWhereNoPageCouldLeaveForAnother) {
+  PageBooks books(OptionsFor(kPage));
+  books.Ensure({0, 4});
+  EXPECT_TRUE(books.HasRoomFor({0, 2}));  // of three places one stays free
+  EXPECT_FALSE(books.HasRoomFor({0, 3}));
+  books.Pin(0);
+  EXPECT_TRUE(books.HasRoomFor({0, 2}));
+  EXPECT_FALSE(books.HasRoomFor({2, 2}));
+}
+
+TEST(PageBooksCopiesTest, ACopyOfAResidentPageGivesItsRoomToAnother) {
+  SmallStore store(kPage);
+  store.Create(0);
+  store.CopyOut(0);
+  store.Create(2);
+  EXPECT_TRUE(store.books.view().can_copy_out);
+  EXPECT_FALSE(store.books.HasRoomForCopy(2));
+  EXPECT_EQ(store.books.FindCopyToDrop(), std::optional<Unit>(0));
+  store.books.DropCopy(0);
+  EXPECT_TRUE(store.books[0].IsDirty());
+  store.CopyOut(2);
+  store.books.Drop(2);
+  EXPECT_FALSE(store.books.FindCopyToDrop());
+  EXPECT_FALSE(store.books.view().can_copy_out);
+  store.books.Check();
+}
+
+}  // namespace
+}  // namespace ravenstore::core

@@ -1,0 +1,45 @@
+#include "core/books/page_tensors.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace ravenstore::core {
+namespace {
+
+std::vector<TensorNumber> In(const PageTensors& tensors, plan::Unit unit) {
+  const auto found = tensors.In(unit);
+  std::vector<TensorNumber> sorted(found.begin(), found.end());
+  std::sort(sorted.begin(), sorted.end());
+  return sorted;
+}
+
+TEST(PageTensorsTest, ATensorsBytesAreInItsUnits) {
+  PageTensors tensors(MiB(2));
+  tensors.Place(0, {4, 3}, KiB(512), MiB(2) + KiB(513));
+  EXPECT_EQ(tensors.BytesIn(0, 0), KiB(512));
+  EXPECT_EQ(tensors.BytesIn(0, 1), MiB(2));
+  EXPECT_EQ(tensors.BytesIn(0, 2), KiB(1));
+}
+
+TEST(PageTensorsTest, NeighboursShareABorderPageUntilTheyEnd) {
+  PageTensors tensors(MiB(2));
+  tensors.Place(0, {0, 2}, MiB(2), MiB(3));
+  tensors.Place(1, {2, 2}, MiB(1), MiB(2));
+  EXPECT_TRUE(In(tensors, 2).empty());  // placed, but no bytes yet
+  tensors.Begin(0);
+  tensors.Begin(1);
+  EXPECT_EQ(In(tensors, 0), std::vector<TensorNumber>({0}));
+  EXPECT_EQ(In(tensors, 2), std::vector<TensorNumber>({0, 1}));
+  EXPECT_EQ(In(tensors, 4), std::vector<TensorNumber>({1}));
+  tensors.End(0);
+  EXPECT_EQ(In(tensors, 2), std::vector<TensorNumber>({1}));
+  EXPECT_TRUE(In(tensors, 0).empty());
+  tensors.Remove(0);
+  EXPECT_FALSE(tensors[0].placed);
+  EXPECT_TRUE(tensors.In(1000).empty());
+}
+
+}  // namespace
+}  // namespace ravenstore::core

@@ -1,0 +1,211 @@
+#include "core/execution/page_executor.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "core/plan/residency_plan.h"
+
+namespace ravenstore::core {
+namespace {
+
+using plan::Unit;
+
+constexpr Bytes kPage = MiB(2);
+
+// Begins nothing by itself: the test says when a mapping or a copy ends.
+class Backend : public PageBackend {
+ public:
+  bool Revoke(TensorNumber tensor, uint32_t) override {
+    if (in_use.count(tensor) > 0) return false;
+    away.insert(tensor);
+    return true;
+  }
+  void Publish(TensorNumber tensor) override { away.erase(tensor); }
+  void Grant(TensorNumber tensor) override { granted.push_back(tensor); }
+  void Refuse(TensorNumber tensor) override { refused.push_back(tensor); }
+  bool Map(const MapOrder& order) override {
+    mapping = order;
+    return false;
+  }
+  void Unmap(plan::PhysicalPage page) override { unmapping = page; }
+  void CopyIn(const CopyOrder& order) override { in = order; }
+  void CopyOut(const CopyOrder& order) override { out = order; }
+  void MoveSlot(const PageBooks::SlotMove& move, Bytes) override { moves.push_back(move); }
+  bool CanCopyIn(bool) const override { return !in; }
+  bool CanCopyOut() const override { return !out; }
+
+  std::set<TensorNumber> in_use;  // as the client's words say
+  std::set<TensorNumber> away;
+  std::vector<TensorNumber> granted;
+  std::vector<TensorNumber> refused;
+  std::optional<MapOrder> mapping;
+  std::optional<plan::PhysicalPage> unmapping;
+  std::optional<CopyOrder> in;
+  std::optional<CopyOrder> out;
+  std::vector<PageBooks::SlotMove> moves;
+};
+
+// Two pages may be held. Tensor i fills page i, if no other place is said.
+class PageExecutorTest : public testing::Test {
+ protected:
+  PageExecutorTest()
+      : executor_(
+            {.limits = {.page = kPage, .pages = 2, .out_bytes_per_second = 1e9, .per_copy = {}},
+             .copy_in_rate = 1e9,
+             .coming_most = kPage * 2},
+            &backend_) {}
+
+  // Starts what there is to do, and lets all mappings end.
+  bool Map() {
+    bool arrived = executor_.Start();
+    while (backend_.mapping || backend_.unmapping) {
+      if (backend_.mapping) {
+        const Unit unit = backend_.mapping->unit;
+        backend_.mapping.reset();
+        executor_.Mapped(unit);
+      } else {
+        const plan::PhysicalPage page = *backend_.unmapping;
+        backend_.unmapping.reset();
+        executor_.Unmapped(page);
+      }
+      arrived |= executor_.Start();
+    }
+    return arrived;
+  }
+  void EndIn(bool ok) {
+    const Unit unit = backend_.in->unit;
+    backend_.in.reset();
+    executor_.CopiedIn(unit, ok);
+    Map();
+  }
+  void EndOut(bool ok) {
+    const Unit unit = backend_.out->unit;
+    backend_.out.reset();
+    executor_.CopiedOut(unit, ok);
+    Map();
+  }
+  void Create(TensorNumber tensor) {
+    executor_.Place(tensor, {2 * tensor, 1}, kPage, kPage);
+    if (!executor_.Pin(tensor)) Map();
+    ASSERT_TRUE(executor_.IsResident(tensor));
+    executor_.Begin(tensor);
+  }
+  void Put(TensorNumber tensor, bool modified) {
+    executor_.Unpin(tensor);
+    if (modified) executor_.Modify(tensor);
+    executor_.Reach(tensor);
+  }
+  // Tensors 0 and 1 are idle; tensor 2 is created, for which one of them must leave.
+  void FillAndCreateOneMore() {
+    for (TensorNumber tensor : {0u, 1u}) {
+      Create(tensor);
+      Put(tensor, true);
+    }
+    backend_.granted.clear();
+    executor_.Place(2, {4, 1}, kPage, kPage);
+    EXPECT_FALSE(executor_.Pin(2));
+    Map();
+  }
+
+  Backend backend_;
+  PageExecutor executor_;
+};
+
+TEST_F(PageExecutorTest, AnIdlePageLeavesForACallThatWaits) {
+  FillAndCreateOneMore();
+  ASSERT_TRUE(backend_.out);
+  EXPECT_EQ(backend_.out->unit, 0u);   // used least recently
+  EXPECT_TRUE(backend_.away.empty());  // a get would still find it
+  EndOut(true);
+  EXPECT_EQ(backend_.away, std::set<TensorNumber>({0}));
+  EXPECT_EQ(backend_.granted, std::vector<TensorNumber>({2}));
+}
+
+TEST_F(PageExecutorTest, AnUnreportedUseKeepsThePage) {
+  FillAndCreateOneMore();
+  backend_.in_use.insert(0);
+  EndOut(true);
+  EXPECT_TRUE(backend_.away.empty());
+  EXPECT_EQ(executor_.stats().not_revoked, 1u);
+  ASSERT_TRUE(backend_.out);  // the other one leaves
+  EXPECT_EQ(backend_.out->unit, 2u);
+  EndOut(true);
+  EXPECT_EQ(backend_.away, std::set<TensorNumber>({1}));
+}
+
+TEST_F(PageExecutorTest, AFailedCopyInRefusesTheCallsThatWait) {
+  FillAndCreateOneMore();
+  EndOut(true);
+  executor_.Begin(2);
+  Put(2, true);
+  EXPECT_FALSE(executor_.Pin(0));
+  Map();
+  EndOut(true);  // tensor 1 leaves
+  ASSERT_TRUE(backend_.in);
+  EndIn(false);
+  EXPECT_EQ(backend_.refused, std::vector<TensorNumber>({0}));
+  EXPECT_EQ(executor_.books()[0].life, PageState::kAway);
+  EXPECT_FALSE(executor_.Pin(0));  // the client tries again
+  Map();
+  EndIn(true);
+  EXPECT_EQ(backend_.granted.back(), 0u);
+  executor_.books().Check();
+}
+
+TEST_F(PageExecutorTest, AFailedCopyOutLosesNothing) {
+  FillAndCreateOneMore();
+  EndOut(false);
+  EXPECT_TRUE(backend_.away.empty());
+  ASSERT_TRUE(backend_.out);
+  EndOut(true);
+  EXPECT_EQ(backend_.granted, std::vector<TensorNumber>({2}));
+}
+
+TEST_F(PageExecutorTest, KeptMemoryStaysBeneathItsAddresses) {
+  Create(0);
+  executor_.KeepInPlace({0, 1});
+  const auto memory = executor_.books().MemoryOf(0);
+  executor_.Unpin(0);
+  executor_.End(0);
+  executor_.Reach(0);
+  executor_.Remove(0);
+  Create(1);
+  Put(1, true);
+  executor_.Place(2, {4, 1}, kPage, kPage);
+  EXPECT_FALSE(executor_.Pin(2));
+  Map();
+  EndOut(true);  // tensor 1 left, though page 0 is empty
+  EXPECT_EQ(executor_.books().MemoryOf(0).page, memory.page);
+  EXPECT_TRUE(executor_.books()[0].IsResident());
+  executor_.EndKeepInPlace({0, 1});
+  EXPECT_FALSE(executor_.books()[0].InUse());
+}
+
+TEST_F(PageExecutorTest, ARetiredClientLeavesWhenWhatIsUnderWayHasEnded) {
+  FillAndCreateOneMore();
+  executor_.Retire();
+  EXPECT_FALSE(executor_.IsQuiet());
+  EndOut(true);
+  EXPECT_TRUE(executor_.IsQuiet());
+  EXPECT_EQ(executor_.books().copies(), Bytes{});
+  executor_.books().Check();
+}
+
+TEST_F(PageExecutorTest, CallsThatNothingHelpsAreRefused) {
+  Create(0);
+  Create(1);
+  executor_.Place(2, {4, 1}, kPage, kPage);
+  EXPECT_FALSE(executor_.Pin(2));
+  Map();
+  EXPECT_TRUE(executor_.IsQuiet());
+  EXPECT_EQ(executor_.RefuseWaiting(), 1u);
+  EXPECT_EQ(backend_.refused, std::vector<TensorNumber>({2}));
+  executor_.Remove(2);
+}
+
+}  // namespace
+}  // namespace ravenstore::core

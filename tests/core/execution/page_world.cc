@@ -1,0 +1,500 @@
+#include "tests/core/execution/page_world.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/plan/residency_plan.h"
+
+namespace ravenstore::core {
+
+using plan::Unit;
+using plan::UnitSpan;
+
+namespace {
+constexpr Bytes kCell = kExtentAlignment;
+constexpr size_t kTensorsMost = 40;
+constexpr uint64_t kGarbage = ~uint64_t{0};
+}  // namespace
+
+PageWorld::PageWorld(const Options& options, plan::Random* random)
+    : options_(options),
+      random_(random),
+      page_(kCell * options.cells_per_page),
+      physical_(options.pages, Cells(options.cells_per_page, kGarbage)) {
+  Begin();
+}
+
+void PageWorld::Begin() {
+  const PageBooks::Options books{.limits = {.page = page_,
+                                            .pages = options_.pages,
+                                            .out_bytes_per_second = 1e9,
+                                            .per_copy = {}},
+                                 .copy_in_rate = 1e9,
+                                 .coming_most = page_ * 3,
+                                 .copies_most = options_.copies_most};
+  executor_ = std::make_unique<PageExecutor>(books, this);
+  places_ =
+      std::make_unique<plan::Places>(plan::SmallTensorRule{.page = page_, .slots = options_.slots});
+  mapped_.clear();
+  copies_.clear();
+  tensors_.clear();
+  live_.clear();
+  kept_.clear();
+  enqueued_ = executed_ = 0;
+  position_ = 0;
+}
+
+void PageWorld::Fail(const std::string& what) {
+  if (fault_.empty()) fault_ = what;
+}
+
+std::string PageWorld::Describe() const {
+  const PageBooks& books = executor_->books();
+  std::string text = "copies " + std::to_string(books.copies().count() / page_.count()) + " pages";
+  for (Unit unit = 0; unit < books.size(); ++unit) {
+    const auto& state = books[unit];
+    if (state.live == 0 && !state.InUse() && state.life == PageState::kAway) continue;
+    text += "; unit " + std::to_string(unit) + " " + std::to_string(static_cast<int>(state.life)) +
+            (state.InUse() ? " in use" : "") + (state.forced ? " forced" : "") +
+            (state.contested ? " contested" : "") + " live " + std::to_string(state.live);
+  }
+  for (const TensorNumber tensor : live_) {
+    const Tensor& of = tensors_[tensor];
+    text += "; tensor " + std::to_string(tensor) + " word " +
+            std::to_string(static_cast<int>(of.word)) + (of.has_request ? " waits" : "") +
+            " units " + std::to_string(of.units.first) + "+" + std::to_string(of.units.count);
+  }
+  return text + "; pages " + std::to_string(options_.pages) + ", copies at most " +
+         std::to_string(options_.copies_most.count() / page_.count());
+}
+
+// ---- What happens.
+
+void PageWorld::Step() {
+  if (options_.kills > 0 && random_->OneIn(options_.kills)) return Kill();
+  const uint64_t choice = random_->Below(16);
+  if (choice < 5) {
+    Client();
+  } else if (choice < 8) {
+    RunKernel();
+  } else if (choice < 10) {
+    HearReports(1 + random_->Below(4));
+  } else if (choice < 11) {
+    HearTickets();
+  } else if (choice < 14) {
+    if (random_->OneIn(options_.slowness)) EndOne();
+  } else if (choice < 15 && options_.plans && random_->OneIn(4)) {
+    ChangePlan();
+  } else {
+    executor_->Start();
+    HandleGrants();
+    GoOnOrRefuse();
+  }
+  executor_->books().Check();
+  for (const auto& [unit, page] : kept_) {
+    if (mapped_.count(unit) == 0 || mapped_[unit] != page) Fail("memory kept in place was moved");
+  }
+}
+
+bool PageWorld::IsIdle() const {
+  return reports_.empty() && stream_.empty() && pending_.empty() && under_way_.empty();
+}
+
+void PageWorld::GoOnOrRefuse() {
+  if (!IsIdle()) return;
+  if (executor_->RefuseWaiting() > 0) ++counts_.stuck;
+}
+
+void PageWorld::Finish() {
+  EndKeeps();
+  for (const TensorNumber tensor : std::vector<TensorNumber>(live_)) {
+    for (int i = 0; i < 2000 && fault_.empty(); ++i) {
+      if (tensors_[tensor].word == Word::kInUse && !tensors_[tensor].has_request) break;
+      if (!tensors_[tensor].has_request) Get(tensor);
+      // What others use gives way.
+      TensorNumber other = 0;
+      if (Find(Word::kInUse, &other) && other != tensor) End(other);
+      while (!stream_.empty()) RunKernel();
+      HearReports(100);
+      HearTickets();
+      EndOne();
+      executor_->Start();
+      HandleGrants();
+      GoOnOrRefuse();
+    }
+    if (!fault_.empty()) return;
+    const Tensor& last = tensors_[tensor];
+    if (last.word == Word::kFreed) continue;
+    if (last.word != Word::kInUse)
+      return Fail("tensor " + std::to_string(tensor) + " did not come back: " + Describe());
+    stream_.push_back({Kernel::Kind::kRead, tensor});
+    ++enqueued_;
+    while (!stream_.empty()) RunKernel();
+    End(tensor);
+  }
+  Kill();
+}
+
+void PageWorld::Kill() {
+  ++counts_.kills;
+  reports_.clear();
+  stream_.clear();
+  pending_.clear();
+  granted_.clear();
+  executor_->Retire();
+  while (!under_way_.empty()) {
+    EndOne();
+    executor_->Start();
+  }
+  if (!executor_->IsQuiet()) Fail("a retired client's executor is not quiet");
+  executor_->books().Check();
+  if (executor_->books().copies() > Bytes{}) Fail("a retired client left copies");
+  counts_.in += executor_->stats().in;
+  counts_.out += executor_->stats().out;
+  counts_.not_revoked += executor_->stats().not_revoked;
+  counts_.dropped_copies += executor_->stats().dropped_copies;
+  Begin();
+}
+
+// ---- The client.
+
+bool PageWorld::Find(Word word, TensorNumber* tensor) {
+  if (live_.empty()) return false;
+  const size_t first = random_->Below(live_.size());
+  for (size_t i = 0; i < live_.size(); ++i) {
+    *tensor = live_[(first + i) % live_.size()];
+    if (tensors_[*tensor].word == word && !tensors_[*tensor].has_request) return true;
+  }
+  return false;
+}
+
+void PageWorld::Client() {
+  TensorNumber tensor = 0;
+  const uint64_t choice = random_->Below(12);
+  if (choice < 2) {
+    if (live_.size() < kTensorsMost) Create();
+  } else if (choice < 4) {
+    if (Find(Word::kIdle, &tensor)) Get(tensor);
+  } else if (choice < 6) {
+    if (Find(Word::kAway, &tensor)) Get(tensor);
+  } else if (choice < 9) {
+    if (!Find(Word::kInUse, &tensor)) return;
+    const bool writes = random_->OneIn(3);
+    tensors_[tensor].writes |= writes;
+    stream_.push_back({writes ? Kernel::Kind::kWrite : Kernel::Kind::kRead, tensor});
+    ++enqueued_;
+  } else if (choice < 11) {
+    if (Find(Word::kInUse, &tensor)) End(tensor);
+  } else if (random_->OneIn(2)) {
+    if (Find(Word::kInUse, &tensor)) Keep(tensor);
+  } else if (random_->OneIn(4) && Find(random_->OneIn(2) ? Word::kIdle : Word::kAway, &tensor)) {
+    tensors_[tensor].word = Word::kFreed;
+    live_.erase(std::find(live_.begin(), live_.end(), tensor));
+    reports_.push_back({Report::Kind::kFreeIdle, tensor, false, enqueued_});
+  }
+}
+
+void PageWorld::Create() {
+  const uint64_t most = random_->OneIn(4) ? 3 * options_.cells_per_page : 6;
+  const uint64_t cells = 1 + random_->Below(most);
+  const auto tensor = static_cast<TensorNumber>(tensors_.size());
+  tensors_.push_back({.size = kCell * cells, .expected = Cells(cells, 0), .has_request = true});
+  live_.push_back(tensor);
+  reports_.push_back({Report::Kind::kCreate, tensor});
+}
+
+void PageWorld::Get(TensorNumber tensor) {
+  Tensor& of = tensors_[tensor];
+  of.writes = false;
+  if (of.word == Word::kIdle) {
+    of.word = Word::kInUse;
+    ++of.uses;
+    reports_.push_back({Report::Kind::kGet, tensor});
+  } else if (of.word == Word::kAway) {
+    of.has_request = true;
+    reports_.push_back({Report::Kind::kGetAsked, tensor});
+  }
+}
+
+// A put, or a free.
+void PageWorld::End(TensorNumber tensor) {
+  Tensor& of = tensors_[tensor];
+  const bool frees = random_->OneIn(16);
+  of.word = frees ? Word::kFreed : Word::kIdle;
+  if (frees) live_.erase(std::find(live_.begin(), live_.end(), tensor));
+  reports_.push_back(
+      {frees ? Report::Kind::kFree : Report::Kind::kPut, tensor, of.writes, enqueued_});
+}
+
+// The executor hears of it immediately, as of a call that waits for its answer.
+void PageWorld::Keep(TensorNumber tensor) {
+  HearReports(reports_.size());
+  const UnitSpan& units = tensors_[tensor].units;
+  if (!kept_.empty()) {
+    EndKeeps();
+  } else if (!units.is_slot()) {
+    executor_->KeepInPlace(units);
+    for (uint32_t i = 0; i < units.count; ++i) kept_[units[i]] = mapped_[units[i]];
+  }
+}
+
+void PageWorld::EndKeeps() {
+  for (const auto& [unit, page] : kept_) executor_->EndKeepInPlace({unit, 1});
+  kept_.clear();
+}
+
+// ---- The stream.
+
+uint64_t* PageWorld::CellAt(const Tensor& tensor, uint64_t cell) {
+  if (tensor.units.is_slot()) {
+    return &physical_[tensor.slot.page][tensor.slot.offset.count() / kCell.count() + cell];
+  }
+  const uint64_t at = tensor.place.at / kCell.count() + cell;
+  const auto found = mapped_.find(static_cast<Unit>(at / options_.cells_per_page) * 2);
+  if (found == mapped_.end()) return nullptr;
+  return &physical_[found->second][at % options_.cells_per_page];
+}
+
+void PageWorld::RunKernel() {
+  if (stream_.empty()) return;
+  const Kernel kernel = stream_.front();
+  stream_.pop_front();
+  ++executed_;
+  Tensor& tensor = tensors_[kernel.tensor];
+  const bool fills = kernel.kind == Kernel::Kind::kFill;
+  const bool writes = fills || kernel.kind == Kernel::Kind::kWrite;
+  if (writes) ++stamp_;
+  counts_.reads += writes ? 0 : 1;
+  for (uint64_t i = 0; i < tensor.expected.size(); ++i) {
+    uint64_t* cell = CellAt(tensor, i);
+    if (cell == nullptr) return Fail("a kernel used unmapped memory");
+    if (fills || (writes && !random_->OneIn(4))) {
+      *cell = tensor.expected[i] = stamp_;
+    } else if (*cell != tensor.expected[i]) {
+      return Fail("tensor " + std::to_string(kernel.tensor) + " has wrong bytes");
+    }
+  }
+}
+
+// ---- The executor's side of the client.
+
+void PageWorld::HearReports(uint64_t most) {
+  for (; most > 0 && !reports_.empty(); --most) {
+    const Report report = reports_.front();
+    reports_.pop_front();
+    Hear(report);
+  }
+}
+
+void PageWorld::Hear(const Report& report) {
+  using Kind = Report::Kind;
+  Tensor& tensor = tensors_[report.tensor];
+  if (report.kind == Kind::kCreate) {
+    tensor.place = places_->Allocate(tensor.size);
+    tensor.units = places_->UnitsOf(tensor.place, tensor.size);
+    if (!executor_->CanCreate(tensor.units)) return RefuseCreate(report.tensor);
+    executor_->Place(report.tensor, tensor.units, places_->BytesIn(tensor.place, tensor.size, 0),
+                     tensor.size);
+  }
+  if (report.kind == Kind::kCreate || report.kind == Kind::kGetAsked) {
+    if (executor_->Pin(report.tensor)) granted_.push_back(report.tensor);
+    HandleGrants();
+  } else if (report.kind == Kind::kGet) {
+    if (!executor_->Pin(report.tensor)) Fail("a tensor that was in use had left");
+  } else {
+    if (report.kind != Kind::kFreeIdle) executor_->Unpin(report.tensor);
+    // The stream's own order lets a later create have the addresses immediately.
+    const bool frees = report.kind != Kind::kPut;
+    if (frees && !tensor.units.is_slot()) places_->Free(tensor.place, tensor.size);
+    pending_.push_back(report);
+  }
+}
+
+void PageWorld::HearTickets() {
+  using Kind = Report::Kind;
+  while (!pending_.empty() && pending_.front().ticket <= executed_) {
+    const Report report = pending_.front();
+    pending_.erase(pending_.begin());
+    Tensor& tensor = tensors_[report.tensor];
+    const bool frees = report.kind != Kind::kPut;
+    if (!frees && report.modified) executor_->Modify(report.tensor);
+    if (frees) executor_->End(report.tensor);
+    if (report.kind != Kind::kFreeIdle) executor_->Reach(report.tensor);
+    if (!frees) continue;
+    if (tensor.units.is_slot()) places_->Free(tensor.place, tensor.size);
+    executor_->Remove(report.tensor);
+  }
+}
+
+void PageWorld::HandleGrants() {
+  for (const TensorNumber number : std::exchange(granted_, {})) {
+    Tensor& tensor = tensors_[number];
+    if (!tensor.created) {
+      tensor.created = true;
+      executor_->Begin(number);
+      if (tensor.units.is_slot()) tensor.slot = executor_->books().MemoryOf(tensor.units.first);
+      for (uint64_t i = 0; i < tensor.expected.size(); ++i) {
+        uint64_t* cell = CellAt(tensor, i);
+        if (cell == nullptr) return Fail("a created tensor has no memory");
+      }
+      // Its first kernel writes all of it.
+      stream_.push_back({Kernel::Kind::kFill, number});
+      ++enqueued_;
+      tensor.writes = true;
+    }
+    tensor.word = Word::kInUse;
+    tensor.uses = executor_->tensors()[number].uses;
+    tensor.has_request = false;
+    if (tensor.units.is_slot()) tensor.slot = executor_->books().MemoryOf(tensor.units.first);
+  }
+}
+
+bool PageWorld::Revoke(TensorNumber tensor, uint32_t uses) {
+  Tensor& of = tensors_[tensor];
+  if (of.word != Word::kIdle || of.uses != uses) return false;
+  of.word = Word::kAway;
+  return true;
+}
+
+void PageWorld::Publish(TensorNumber tensor) {
+  Tensor& of = tensors_[tensor];
+  if (of.word == Word::kAway && !of.has_request) of.word = Word::kIdle;
+  if (of.units.is_slot()) of.slot = executor_->books().MemoryOf(of.units.first);
+}
+
+void PageWorld::Grant(TensorNumber tensor) {
+  granted_.push_back(tensor);
+}
+
+void PageWorld::Refuse(TensorNumber tensor) {
+  ++counts_.refused;
+  Tensor& of = tensors_[tensor];
+  of.has_request = false;
+  if (of.created) return;
+  RefuseCreate(tensor);
+  executor_->Remove(tensor);
+}
+
+void PageWorld::RefuseCreate(TensorNumber tensor) {
+  Tensor& of = tensors_[tensor];
+  of.has_request = false;
+  of.word = Word::kFreed;
+  live_.erase(std::find(live_.begin(), live_.end(), tensor));
+  places_->Free(of.place, of.size);
+}
+
+// ---- The device.
+
+uint64_t PageWorld::CellsOf(Unit unit) const {
+  return executor_->books().WeightOf(unit).count() / kCell.count();
+}
+
+bool PageWorld::Map(const MapOrder& order) {
+  // The old mapping is gone from the moment the mapper begins.
+  if (order.steps.unmap) {
+    std::erase_if(mapped_, [&](const auto& of) { return of.second == order.page; });
+  }
+  under_way_.push_back({.kind = UnderWay::Kind::kMap, .map = order});
+  return false;
+}
+
+void PageWorld::Unmap(plan::PhysicalPage page) {
+  std::erase_if(mapped_, [&](const auto& of) { return of.second == page; });
+  under_way_.push_back({.kind = UnderWay::Kind::kUnmap, .page = page});
+}
+
+bool PageWorld::CanCopyIn(bool demanded) const {
+  return copies_in_ < 1 || (demanded && copies_in_ < 2);
+}
+
+void PageWorld::CopyIn(const CopyOrder& order) {
+  ++copies_in_;
+  under_way_.push_back({.kind = UnderWay::Kind::kIn, .copy = order});
+}
+
+void PageWorld::CopyOut(const CopyOrder& order) {
+  ++copies_out_;
+  UnderWay of{.kind = UnderWay::Kind::kOut, .copy = order};
+  const uint64_t first = order.memory.offset.count() / kCell.count();
+  for (uint64_t i = 0; i < CellsOf(order.unit); ++i)
+    of.cells.push_back(physical_[order.memory.page][first + i]);
+  under_way_.push_back(of);
+}
+
+void PageWorld::MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) {
+  for (uint64_t i = 0; i < bytes.count() / kCell.count(); ++i) {
+    physical_[move.to.page][move.to.offset.count() / kCell.count() + i] =
+        physical_[move.from.page][move.from.offset.count() / kCell.count() + i];
+  }
+}
+
+void PageWorld::EndOne() {
+  if (under_way_.empty()) return;
+  const size_t which = random_->Below(under_way_.size());
+  const UnderWay of = under_way_[which];
+  under_way_.erase(under_way_.begin() + static_cast<ptrdiff_t>(which));
+  const bool is_copy = of.kind == UnderWay::Kind::kIn || of.kind == UnderWay::Kind::kOut;
+  const bool fails = is_copy && options_.failures > 0 && random_->OneIn(options_.failures);
+  counts_.failures += fails ? 1 : 0;
+  switch (of.kind) {
+    case UnderWay::Kind::kMap:
+      if (!plan::IsSlot(of.map.unit)) mapped_[of.map.unit] = of.map.page;
+      executor_->Mapped(of.map.unit);
+      break;
+    case UnderWay::Kind::kUnmap: executor_->Unmapped(of.page); break;
+    case UnderWay::Kind::kIn: EndCopyIn(of, fails); break;
+    case UnderWay::Kind::kOut: EndCopyOut(of, fails); break;
+  }
+}
+
+void PageWorld::EndCopyIn(const UnderWay& of, bool fails) {
+  --copies_in_;
+  const Cells& copy = copies_[of.copy.unit];
+  const uint64_t first = of.copy.memory.offset.count() / kCell.count();
+  for (uint64_t i = 0; i < copy.size(); ++i)
+    physical_[of.copy.memory.page][first + i] = fails && i % 2 == 1 ? kGarbage : copy[i];
+  executor_->CopiedIn(of.copy.unit, !fails);
+}
+
+void PageWorld::EndCopyOut(const UnderWay& of, bool fails) {
+  --copies_out_;
+  Cells copy = of.cells;
+  const uint64_t first = of.copy.memory.offset.count() / kCell.count();
+  for (uint64_t i = 0; i < copy.size(); ++i) {
+    if (i % 2 == 1) copy[i] = physical_[of.copy.memory.page][first + i];
+    if (fails) copy[i] = kGarbage;
+  }
+  copies_[of.copy.unit] = copy;
+  executor_->CopiedOut(of.copy.unit, !fails);
+}
+
+// ---- The plan: what it says is never what the client does.
+
+void PageWorld::ChangePlan() {
+  PageBooks& books = executor_->books();
+  const auto horizon = static_cast<uint64_t>(books.plan().horizon());
+  if (horizon > 0 && !random_->OneIn(4)) {
+    position_ += static_cast<plan::Position>(random_->Below(4));
+    return books.MoveTo(std::min(position_, static_cast<plan::Position>(horizon)));
+  }
+  std::vector<plan::PlannedCall> calls;
+  for (uint64_t i = 0; i < random_->Below(40); ++i) {
+    plan::PlannedCall call{.at = Duration(1000 * i)};
+    if (!live_.empty() && !random_->OneIn(4)) {
+      call.units = tensors_[live_[random_->Below(live_.size())]].units;
+    } else {
+      call.units = {static_cast<Unit>(2 * random_->Below(2 * options_.pages)), 1};
+    }
+    calls.push_back(call);
+    call.kind = plan::CallKind::kPut;
+    call.unpins = true;
+    call.modifies = random_->OneIn(2);
+    calls.push_back(call);
+  }
+  const plan::PlanLimits limits{
+      .page = page_, .pages = options_.pages, .out_bytes_per_second = 1e9, .per_copy = {}};
+  books.SetPlan(plan::ResidencyPlan::Make(calls, books.Snapshot(), limits));
+  position_ = 0;
+}
+
+}  // namespace ravenstore::core

@@ -1,0 +1,164 @@
+// A client, its stream, its lease words and its memory, for the executor on pages; with a ledger of
+// bytes of its own.
+//
+// The client uses idle tensors without asking, and its reports come late. Mappings and copies end
+// in any order and at any time, and may fail. A copy reads some of its bytes when it begins and
+// some when it ends. Kernels run late, in the stream's order; each checks all bytes that it reads
+// through the mappings of that moment. The ledger knows what a tensor must hold from the kernels
+// alone; it asks the executor for nothing but the address of a slot.
+//
+// Units: a cell is 512 bytes, the alignment of tensors. Threads: one. The same seed has the same
+// course.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/execution/page_backend.h"
+#include "core/execution/page_executor.h"
+#include "core/plan/places.h"
+#include "tests/core/plan/seeds.h"
+
+namespace ravenstore::core {
+
+class PageWorld : public PageBackend {
+ public:
+  struct Options {
+    uint32_t pages = 8;
+    uint32_t cells_per_page = 16;
+    bool slots = false;  // small tensors have slots
+    Bytes copies_most{UINT64_MAX};
+    uint64_t failures = 0;  // of so many copies one fails; 0: none
+    uint64_t kills = 0;     // of so many steps the client dies in one; 0: never
+    uint64_t slowness = 1;  // a mapping or a copy ends in one of so many moments
+    bool plans = true;      // plans say nonsense; else there is none
+  };
+  struct Counts {
+    uint64_t reads = 0;  // of whole tensors by kernels
+    uint64_t failures = 0;
+    uint64_t refused = 0;
+    uint64_t kills = 0;
+    uint64_t stuck = 0;  // nothing could go on but a refusal
+    Bytes in;
+    Bytes out;
+    uint64_t not_revoked = 0;
+    uint64_t dropped_copies = 0;
+  };
+
+  PageWorld(const Options& options, plan::Random* random);
+
+  // One thing happens.
+  void Step();
+  // The client dies; another begins when what was under way has ended.
+  void Kill();
+  // All tensors are read once more; then the client dies, and all memory is free.
+  void Finish();
+  // What is wrong; empty: nothing.
+  const std::string& fault() const { return fault_; }
+  const Counts& counts() const { return counts_; }
+
+  // ---- PageBackend.
+  bool Revoke(TensorNumber tensor, uint32_t uses) override;
+  void Publish(TensorNumber tensor) override;
+  void Grant(TensorNumber tensor) override;
+  void Refuse(TensorNumber tensor) override;
+  bool Map(const MapOrder& order) override;
+  void Unmap(plan::PhysicalPage page) override;
+  void CopyIn(const CopyOrder& order) override;
+  void CopyOut(const CopyOrder& order) override;
+  void MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) override;
+  bool CanCopyIn(bool demanded) const override;
+  bool CanCopyOut() const override { return copies_out_ < 2; }
+
+ private:
+  using Cells = std::vector<uint64_t>;
+  enum class Word : uint8_t { kAsked, kInUse, kIdle, kAway, kFreed };
+  // As the client knows it.
+  struct Tensor {
+    Word word = Word::kAsked;
+    uint32_t uses = 0;
+    Bytes size = {};
+    plan::Place place = {};
+    plan::UnitSpan units = {};
+    PageBooks::Memory slot = {};  // its address; pages have theirs by the mappings
+    Cells expected = {};          // after the kernels that have run
+    bool created = false;
+    bool has_request = false;  // a call waits
+    bool writes = false;       // a kernel of this use writes
+    bool is_kept = false;
+  };
+  struct Report {
+    enum class Kind : uint8_t { kCreate, kGet, kGetAsked, kPut, kFree, kFreeIdle } kind;
+    TensorNumber tensor;
+    bool modified = false;
+    uint64_t ticket = 0;
+  };
+  struct Kernel {
+    enum class Kind : uint8_t { kRead, kWrite, kFill } kind;
+    TensorNumber tensor;
+  };
+  struct UnderWay {
+    enum class Kind : uint8_t { kMap, kUnmap, kIn, kOut } kind;
+    MapOrder map{};
+    CopyOrder copy{};
+    plan::PhysicalPage page = 0;
+    Cells cells = {};  // kOut: what was read when it began
+  };
+
+  void Begin();
+  void Client();
+  void Create();
+  void Get(TensorNumber tensor);
+  void End(TensorNumber tensor);
+  void Keep(TensorNumber tensor);
+  void EndKeeps();
+  void RunKernel();
+  void HearReports(uint64_t most);
+  void Hear(const Report& report);
+  void HearTickets();
+  void RefuseCreate(TensorNumber tensor);
+  void HandleGrants();
+  void EndOne();
+  void EndCopyIn(const UnderWay& of, bool fails);
+  void EndCopyOut(const UnderWay& of, bool fails);
+  void ChangePlan();
+  bool IsIdle() const;
+  void GoOnOrRefuse();
+  // A random tensor with this word; false: there is none.
+  bool Find(Word word, TensorNumber* tensor);
+  uint64_t* CellAt(const Tensor& tensor, uint64_t cell);
+  uint64_t CellsOf(plan::Unit unit) const;
+  void Fail(const std::string& what);
+  std::string Describe() const;
+
+  const Options options_;
+  plan::Random* const random_;
+  const Bytes page_;
+  std::unique_ptr<PageExecutor> executor_;
+  std::unique_ptr<plan::Places> places_;
+  std::vector<Cells> physical_;
+  std::map<plan::Unit, plan::PhysicalPage> mapped_;  // pages
+  std::map<plan::Unit, Cells> copies_;
+  std::vector<Tensor> tensors_;
+  std::vector<TensorNumber> live_;  // of tensors_, those not freed
+  std::deque<Report> reports_;
+  std::deque<Kernel> stream_;
+  std::vector<Report> pending_;  // puts and frees heard of, until the stream comes there
+  std::vector<TensorNumber> granted_;
+  std::vector<UnderWay> under_way_;
+  std::map<plan::Unit, plan::PhysicalPage> kept_;
+  uint64_t enqueued_ = 0;
+  uint64_t executed_ = 0;
+  uint64_t stamp_ = 0;
+  uint32_t copies_in_ = 0;
+  uint32_t copies_out_ = 0;
+  plan::Position position_ = 0;
+  std::string fault_;
+  Counts counts_;
+};
+
+}  // namespace ravenstore::core
