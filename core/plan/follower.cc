@@ -37,6 +37,10 @@ void Follower::Step() {
   last_step_ = this_step_;
   this_step_ = history_.pinning_calls();
   stepped_ = true;
+  if (jumps_ > 0) return;
+  // The second iteration may repeat the first, of which no part was a repetition.
+  search_from_ = 0;
+  search_pause_ = 1;
 }
 
 Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size) {
@@ -64,7 +68,9 @@ Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size) 
       progress.lost = true;
     }
   }
-  if (counterpart_ == kNone && Search(n)) {
+  // The next step is a better place to be found again than the middle of one.
+  const bool waits_for_step = last_step_ > 0 && jumps_ > 0;
+  if (counterpart_ == kNone && !waits_for_step && Search(n)) {
     matched_ = true;
     trust_ = std::max(trust_, kPlanTrust);
     progress.moved = true;

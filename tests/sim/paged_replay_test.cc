@@ -114,7 +114,7 @@ TEST(PagedReplayTest, WhatIsLearnedIsAsGoodAsWhatIsKnown) {
   const Duration learned = StallFrom(ReplayPaged(trace, setup).outcome, 2);
   setup.foresight = Foresight::kCalls;
   const Duration known = StallFrom(ReplayPaged(trace, setup).outcome, 2);
-  EXPECT_LT(learned, known + known / 50);
+  EXPECT_LT(learned, known + known / 40);
 }
 
 // Without hints, and without a repetition to learn from, a plan has no calls.

@@ -55,6 +55,16 @@ TEST_F(FollowerTest, MarkedStepsAreTriedBeforeTheCallsShowIt) {
   EXPECT_EQ(follower_.counterpart(), 2 * passes_.pinning() - 1);
 }
 
+// Searches in a first pass of equal layers find nothing, and are repeated ever more rarely.
+TEST_F(FollowerTest, TheSecondIterationIsFoundSoonAfterItsBegin) {
+  passes_.RunOther(300);
+  passes_.Run();
+  follower_.Step();
+  passes_.Run();
+  EXPECT_TRUE(follower_.matched());
+  EXPECT_GE(follower_.compared(), passes_.pinning() - 40);
+}
+
 TEST_F(FollowerTest, AnotherProgramLosesThePlace) {
   passes_.Run();
   passes_.Run();
