@@ -1,11 +1,11 @@
 #include "sim/paged_foresight.h"
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "core/check.h"
-#include "core/plan/hint_forecast.h"
+#include "core/plan/growth.h"
+#include "core/plan/next_uses.h"
 #include "core/plan/sequence_planner.h"
 #include "sim/paged_packing.h"
 
@@ -139,20 +139,35 @@ class WholeTrace : public PlanSource {
   core::plan::Position position_ = 0;
 };
 
-// Plans of what followed the same calls before.
+// Plans of what followed the same calls before. Until the calls are followed, what the puts
+// announce says which units leave and come.
 class Learned : public PlanSource {
  public:
-  using PlanSource::PlanSource;
+  Learned(const Trace& trace, const core::plan::SmallTensorRule& rule,
+          const core::plan::PlanLimits& limits, bool hinted)
+      : PlanSource(trace, rule, limits),
+        hinted_(hinted),
+        growth_(limits.CopyOf(1) * limits.pages / kWindowPart) {}
 
   void Before(const Op& op, Duration at, core::PageBooks* books) override {
-    const auto guidance = planner_.Observe(CallOf(op, at), SizeOf(op));
+    now_ = at;
+    const auto guidance =
+        planner_.Observe(CallOf(op, at), SizeOf(op), hinted_ && next_uses_.KnowsAll());
     if (guidance.remake) {
       SetPlan(planner_.Remake(places_, tensors_).calls, books);
     } else if (guidance.discard) {
       books->SetPlan({});
+      for (core::plan::Unit unit = 0; unit < books->size(); ++unit)
+        books->Announce(unit, next_uses_.Of(unit));
     } else if (planner_.has_plan()) {
       books->MoveTo(guidance.position);
     }
+    if (op.kind == OpKind::kGet) next_uses_.Got(op.tensor, at);
+    if (op.kind == OpKind::kFree) {
+      next_uses_.Freed(op.tensor);
+      growth_.Freed(op.tensor);
+    }
+    if (op.kind != OpKind::kCreate) Announce(op, books);
   }
   void After(const Op& op, core::PageBooks* books) override {
     PlanSource::After(op, books);
@@ -162,8 +177,18 @@ class Learned : public PlanSource {
     stats_.elsewhere = planner_.stats().elsewhere;
     stats_.compared = planner_.follower().compared();
     stats_.found = planner_.follower().found();
+    if (op.kind == OpKind::kCreate) growth_.Created(op.tensor, SizeOf(op), now_);
+    if (op.kind == OpKind::kPut && hinted_) {
+      const Place& place = tensors_[op.tensor].place;
+      tensors_[op.tensor].unneeded = IsLastPut(op);
+      next_uses_.Put(op.tensor, UnitsOf(place, SizeOf(op)), op.next_use, now_);
+    }
+    Announce(op, books);
   }
   void Step() override { planner_.Step(); }
+  bool IsLastPut(const Op& op) const override {
+    return hinted_ && op.next_use.kind == core::NextUse::Kind::kNever;
+  }
   Place PlaceFor(const Op& op) override {
     Place& place = tensors_[op.tensor].place;
     const auto expected = planner_.ExpectedPlace();
@@ -178,86 +203,28 @@ class Learned : public PlanSource {
     return place;
   }
 
- protected:
-  static CallHistory::Call CallOf(const Op& op, Duration at) {
-    return {.kind = KindOf(op), .modifies = op.modified, .tensor = op.tensor, .at = at};
-  }
-
-  core::plan::SequencePlanner planner_;
-};
-
-// Plans of the hints, until the calls are followed; then of what is learned.
-class Hinted : public Learned {
- public:
-  Hinted(const Trace& trace, const core::plan::SmallTensorRule& rule,
-         const core::plan::PlanLimits& limits)
-      : Learned(trace, rule, limits), hints_(WindowOf(limits)) {}
-
-  void Before(const Op& op, Duration at, core::PageBooks* books) override {
-    now_ = at;
-    Learned::Before(op, at, books);
-    if (op.kind == OpKind::kGet) hints_.Got(op.tensor, at);
-    if (op.kind == OpKind::kFree) hints_.Freed(op.tensor);
-    if (planner_.has_plan()) return;
-    if (calls_ >= least_calls_ && uses_ >= least_uses_) Plan(books);
-    if (op.kind != OpKind::kGet) return;
-    const auto found = gets_.find(op.tensor);
-    if (found == gets_.end()) return;
-    position_ = std::max(position_, found->second);
-    books->MoveTo(position_);
-  }
-  void After(const Op& op, core::PageBooks* books) override {
-    Learned::After(op, books);
-    if (op.kind == OpKind::kCreate) hints_.Created(op.tensor, now_);
-    if (op.kind == OpKind::kPut) hints_.Put(op.tensor, op.next_use, now_);
-    if (planner_.has_plan()) return;
-    ++calls_;
-    uses_ += UnitsOf(tensors_[op.tensor].place, SizeOf(op)).count;
-    if (op.kind == OpKind::kGet && gets_.erase(op.tensor) > 0) books->MoveTo(++position_);
-    if (op.kind == OpKind::kPut) Announce(op, books);
-  }
-
  private:
   // Creates are expected for the time in which the link copies 1/kWindowPart of all pages. A longer
   // time lets too much leave where a program stops growing; a shorter one lets it leave too late.
-  // Half and twice of it are within 0.002 on the tuning set.
   static constexpr int kWindowPart = 4;
-  // A plan of hints is recomputed after 1/kPlanPart of its calls, if they used 1/kPlanPart of the
-  // units. A plan is linear in units, so a use costs at most kPlanPart units of that. Higher: plans
-  // cost more (1.062 for 256). Lower: they miss later puts (1.092 for 16).
-  static constexpr size_t kPlanPart = 64;
 
-  static Duration WindowOf(const core::plan::PlanLimits& limits) {
-    return limits.CopyOf(1) * limits.pages / kWindowPart;
+  static CallHistory::Call CallOf(const Op& op, Duration at) {
+    return {.kind = KindOf(op), .modifies = op.modified, .tensor = op.tensor, .at = at};
   }
-  // The plan was made before the put said when the tensor is needed.
   void Announce(const Op& op, core::PageBooks* books) {
-    const auto at = hints_.NextUseOf(op.tensor, now_);
-    books->Announce(UnitsOf(tensors_[op.tensor].place, SizeOf(op)),
-                    at ? books->plan().PositionAt(*at - planned_at_) : core::plan::kNoPosition);
-  }
-  void Plan(core::PageBooks* books) {
-    planned_at_ = now_;
-    auto forecast = hints_.Make(places_, tensors_, now_);
-    SetPlan(forecast.calls, books);
-    gets_ = std::move(forecast.gets);
-    position_ = 0;
-    calls_ = 0;
-    uses_ = 0;
-    least_calls_ = forecast.calls.size() / kPlanPart;
-    least_uses_ = books->size() / kPlanPart;
+    if (planner_.has_plan()) return;
+    const core::plan::UnitSpan span = UnitsOf(tensors_[op.tensor].place, SizeOf(op));
+    for (uint32_t i = 0; i < span.count; ++i) books->Announce(span[i], next_uses_.Of(span[i]));
+    books->SetGrowth({.bytes = growth_.At(now_),
+                      .from = next_uses_.At(now_),
+                      .until = next_uses_.At(now_ + growth_.window())});
   }
 
-  core::plan::HintForecaster hints_;
-  std::unordered_map<core::plan::TensorIndex, core::plan::Position> gets_;
-  core::plan::Position position_ = 0;
+  const bool hinted_;
+  core::plan::SequencePlanner planner_;
+  core::plan::NextUses next_uses_;
+  core::plan::Growth growth_;
   Duration now_{0};
-  Duration planned_at_{0};
-  // Since the plan was made, and before the next one is.
-  size_t calls_ = 0;
-  size_t uses_ = 0;  // of units
-  size_t least_calls_ = 0;
-  size_t least_uses_ = 0;
 };
 
 }  // namespace
@@ -268,10 +235,10 @@ std::unique_ptr<PlanSource> MakePlanSource(const Trace& trace, Foresight foresig
   switch (foresight) {
     case Foresight::kLives: return std::make_unique<WholeTrace>(trace, rule, limits, true);
     case Foresight::kCalls: return std::make_unique<WholeTrace>(trace, rule, limits, false);
-    case Foresight::kHints: return std::make_unique<Hinted>(trace, rule, limits);
+    case Foresight::kHints: return std::make_unique<Learned>(trace, rule, limits, true);
     case Foresight::kLearned: break;
   }
-  return std::make_unique<Learned>(trace, rule, limits);
+  return std::make_unique<Learned>(trace, rule, limits, false);
 }
 
 }  // namespace ravenstore::sim

@@ -23,18 +23,20 @@ PageBooks::PageBooks(const Options& options) : options_(options), supply_(option
 
 plan::MoveView PageBooks::view() const {
   const Bytes free = Minus(options_.copies_most, copies_);
-  return {
-      .units = units_,
-      .queues = queues_,
-      .plan = plan_,
-      .deadlines = deadlines_,
-      .supply = supply_,
-      .slot_pages = slot_pages_,
-      .limits = options_.limits,
-      .coming = coming_,
-      .coming_most = options_.coming_most,
-      .leaving = leaving_,
-      .can_copy_out = free >= options_.limits.page || free + redundant_ >= options_.limits.page};
+  return {.units = units_,
+          .queues = queues_,
+          .plan = plan_,
+          .deadlines = deadlines_,
+          .supply = supply_,
+          .slot_pages = slot_pages_,
+          .limits = options_.limits,
+          .coming = coming_,
+          .coming_most = options_.coming_most,
+          .leaving = leaving_,
+          .can_copy_ahead = free >= options_.limits.page,
+          .can_copy_out = free >= options_.limits.page || free + redundant_ >= options_.limits.page,
+          .ready = ready_,
+          .growth = growth_};
 }
 
 PageBooks::Memory PageBooks::MemoryOf(Unit unit) const {
@@ -97,6 +99,9 @@ void PageBooks::Update(Unit unit) {
     }
   }
   queues_.Update(unit, state, plan_);
+  const bool ready = queues_.Contains(MoveQueues::Queue::kIdleClean, unit);
+  if (ready != std::exchange(details_[unit].ready, ready))
+    ready_ = ready ? ready_ + WeightOf(unit) : ready_ - WeightOf(unit);
   if (queues_.Contains(MoveQueues::Queue::kComes, unit)) {
     const double bytes = static_cast<double>(state.bytes.count());
     deadlines_.Set(unit, state.demanded ? kNoPosition : plan_.NextNeed(unit),
@@ -110,7 +115,6 @@ bool PageBooks::Pin(Unit unit) {
   UnitState& state = units_[unit];
   if (!state.InUse()) in_use_ += WeightOf(unit);
   ++state.pins;
-  plan_.Withdraw(unit);
   state.forced = false;
   state.contested = false;
   state.last_use = ++uses_;
@@ -168,7 +172,6 @@ void PageBooks::RemoveTensor(Unit unit, Bytes bytes) {
   state.contested = false;
   if (state.live == 1) {
     state.forced = false;
-    plan_.Withdraw(unit);
     Apply(unit, PageEvent::kEmpty);
   }
   --state.live;
@@ -228,12 +231,9 @@ void PageBooks::MoveTo(Position position) {
   for (const Unit unit : passed_) Update(unit);
 }
 
-void PageBooks::Announce(const UnitSpan& span, Position need) {
-  for (uint32_t i = 0; i < span.count; ++i) {
-    plan_.ClearLeave(span[i]);
-    plan_.Announce(span[i], need);
-    Update(span[i]);
-  }
+void PageBooks::Announce(Unit unit, Position need) {
+  plan_.Announce(unit, need);
+  Update(unit);
 }
 
 PageBooks::Mapping PageBooks::StartMap(const MapChoice& choice) {
@@ -297,13 +297,14 @@ void PageBooks::FinishIn(Unit unit, bool ok) {
 void PageBooks::StartOut(Unit unit) {
   RAVEN_CHECK(!units_[unit].InUse());
   RAVEN_CHECK(HasRoomForCopy(unit));
+  details_[unit].leaving = queues_.Contains(MoveQueues::Queue::kLeaves, unit);
+  if (details_[unit].leaving) ++leaving_;
   Apply(unit, PageEvent::kCopyOut);
-  ++leaving_;
   Update(unit);
 }
 
 void PageBooks::FinishOut(Unit unit, bool ok) {
-  --leaving_;
+  if (std::exchange(details_[unit].leaving, false)) --leaving_;
   Apply(unit, ok ? PageEvent::kCopied : PageEvent::kNotCopied);
   Update(unit);
 }

@@ -100,9 +100,10 @@ class PageBooks {
   std::vector<plan::UnitSnapshot> Snapshot() const;
   void SetPlan(plan::ResidencyPlan plan);
   void MoveTo(plan::Position position);
-  // The units are needed at this position, which the plan did not know. They stay until it is
-  // remade. kNoPosition: they are not needed in the plan.
-  void Announce(const plan::UnitSpan& span, plan::Position need);
+  // Where the unit is needed. REQUIRES: there is no plan.
+  void Announce(plan::Unit unit, plan::Position need);
+  // What will be created, where there is no plan.
+  void SetGrowth(const plan::ExpectedGrowth& growth) { growth_ = growth; }
 
   // ---- The engines. What they do comes from core/plan/move_chooser.h.
   // Takes physical memory for the unit. REQUIRES: the choice is not kSparse; Compact() comes before
@@ -149,7 +150,9 @@ class PageBooks {
     plan::PhysicalPage page = 0;  // beneath a page; of a slot see slot_memory_
     Bytes copy;                   // memory of the copy in another pool
     bool coming = false;          // it is counted in coming_
-    bool occupied = false;        // it is counted in occupied_
+    bool occupied = false;        // in occupied_
+    bool leaving = false;         // in leaving_
+    bool ready = false;           // in ready_
   };
 
   void Apply(plan::Unit unit, PageEvent event);
@@ -174,6 +177,8 @@ class PageBooks {
   plan::HeldPages occupied_;  // for units in which tensors live, or that are in use
   Bytes copies_;              // memory of all copies
   Bytes redundant_;           // of these, copies of resident units
+  Bytes ready_;
+  plan::ExpectedGrowth growth_;
   uint32_t leaving_ = 0;
   uint64_t uses_ = 0;
   Bytes compacted_;

@@ -329,9 +329,10 @@ bool PageExecutor::LeaveInEmergency() {
     return next && next->need == MoveQueues::kWaitedFor;
   };
   if (!waits(Queue::kComes) && !waits(Queue::kBorn)) return false;
-  const bool leaves = view.can_copy_out && !view.queues.IsEmpty(Queue::kLeaves);
-  if (leaves || view.leaving > 0) return false;
-  Bytes need = Demanded();
+  const uint64_t leaving =
+      view.leaving + (view.can_copy_out ? view.queues.size(Queue::kLeaves) : 0);
+  if (leaving > 0 && !view.plan.empty()) return false;
+  Bytes need = Minus(Demanded(), view.limits.page * leaving);
   bool any = false;
   while (need > Bytes{}) {
     const auto unit = plan::NextEmergency(books_.view());

@@ -64,15 +64,17 @@ void Forecaster::Add(const CallHistory::Call& past) {
     return;
   }
   call.unpins = !gets && tensor.in_use;
-  call.dies = past.kind == CallKind::kFree;
+  call.dies = past.kind == CallKind::kFree && !tensor.unneeded;
   tensor.in_use = gets;
-  tensor.lives = !call.dies;
+  tensor.lives = past.kind != CallKind::kFree;
   Append(call, tensor);
 }
 
 void Forecaster::AddCreate(const CallHistory::Call& past, PlacedTensor* tensor) {
   if (tensor->lives) {
-    Append({.kind = CallKind::kFree, .unpins = tensor->in_use, .dies = true, .at = at_}, *tensor);
+    Append(
+        {.kind = CallKind::kFree, .unpins = tensor->in_use, .dies = !tensor->unneeded, .at = at_},
+        *tensor);
   }
   forecast_.positions.push_back(static_cast<Position>(forecast_.calls.size()));
   const Place& before = tensors_[past.tensor].place;
@@ -87,7 +89,7 @@ void Forecaster::Append(PlannedCall call, const PlacedTensor& tensor) {
   call.units = places_.UnitsOf(tensor.place, tensor.size);
   forecast_.calls.push_back(call);
   forecast_.places.push_back(tensor.place);
-  if (call.dies) places_.Free(tensor.place, tensor.size);
+  if (call.kind == CallKind::kFree) places_.Free(tensor.place, tensor.size);
 }
 
 }  // namespace ravenstore::core::plan

@@ -27,6 +27,7 @@ struct PlacedTensor {
   Bytes size;
   bool lives = false;
   bool in_use = false;
+  bool unneeded = false;  // the client said that its bytes are not used any more
 };
 
 struct CallForecast {

@@ -19,8 +19,8 @@ constexpr bool Pins(CallKind kind) {
   return kind == CallKind::kCreate || kind == CallKind::kGet;
 }
 
-// The number of a call in a plan.
-using Position = int32_t;
+// The number of a call in a plan; without a plan a point of the order in which units are needed.
+using Position = int64_t;
 // Of a unit that no call of the plan needs; later than all positions.
 inline constexpr Position kNoPosition = std::numeric_limits<Position>::max();
 

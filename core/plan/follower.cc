@@ -52,6 +52,7 @@ Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size) 
   }
   if (!Pins(call.kind)) return progress;
   const CallNumber n = history_.pinning_calls() - 1;
+  if (call.kind == CallKind::kCreate) last_create_ = n;
   matched_ = false;
   // The program marks its steps: the last one is tried.
   if (stepped_ && counterpart_ == kNone && last_step_ > history_.first_pinning()) {

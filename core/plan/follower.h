@@ -43,6 +43,9 @@ class Follower {
   // Calls from the counterpart to the last one. They are expected to repeat.
   CallNumber Period() const { return history_.size() - 1 - history_.CallOf(counterpart_); }
 
+  // The calls that are expected create tensors.
+  bool ExpectsCreates() const { return counterpart_ != kNone && last_create_ > counterpart_; }
+
   // Shares of pinning calls that were compared, and found a counterpart.
   uint64_t compared() const { return compared_; }
   uint64_t found() const { return found_; }
@@ -60,6 +63,7 @@ class Follower {
   CallNumber candidate_ = kNone;  // the nearest that did the same as the last call
   CallNumber last_step_ = 0;      // the first pinning call of the iteration before
   CallNumber this_step_ = 0;
+  CallNumber last_create_ = 0;
   bool stepped_ = false;
   bool matched_ = false;
   double trust_;

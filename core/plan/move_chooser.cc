@@ -14,9 +14,24 @@ Bytes WeightOf(const MoveView& view, Unit unit) {
   return view.limits.WeightOf(view.units[unit].slots_per_page);
 }
 
+// Without a copy or an eviction.
+Bytes FreeBytes(const MoveView& view) {
+  const auto dead = static_cast<uint32_t>(view.queues.size(Queue::kDead));
+  return view.limits.page * (view.supply.total() + view.slot_pages.SparePages() + dead);
+}
+
+bool Fits(const MoveView& view, const Next& next) {
+  const Bytes weight = WeightOf(view, next.unit);
+  if (!view.plan.empty()) return view.plan.Fits(weight, next.need);
+  Bytes free = FreeBytes(view);
+  const uint32_t slots = view.units[next.unit].slots_per_page;
+  if (slots > 1 && view.slot_pages.HasRoom(slots)) free += weight;
+  return free >= weight + view.growth.Before(next.need);
+}
+
 bool MayCome(const MoveView& view, const Next& next) {
   if (next.need == MoveQueues::kWaitedFor) return true;
-  return view.coming < view.coming_most && view.plan.Fits(WeightOf(view, next.unit), next.need);
+  return view.coming < view.coming_most && Fits(view, next);
 }
 
 std::optional<MapChoice> FindMemory(const MoveView& view, const Next& next) {
@@ -39,10 +54,24 @@ std::optional<MapChoice> FindMemory(const MoveView& view, const Next& next) {
 
 }  // namespace
 
+Bytes ExpectedGrowth::Before(Position need) const {
+  if (need >= until) return bytes;
+  if (need <= from) return {};
+  const double share = static_cast<double>(need - from) / static_cast<double>(until - from);
+  return Bytes(static_cast<uint64_t>(share * static_cast<double>(bytes.count())));
+}
+
 std::optional<Unit> NextOut(const MoveView& view) {
   if (!view.can_copy_out) return std::nullopt;
   const auto next = view.queues.First(Queue::kLeaves);
-  return next ? std::optional(next->unit) : std::nullopt;
+  if (next) return next->unit;
+  // Without a plan the unit that is needed last is copied ahead; it stays until its memory is
+  // needed.
+  if (!view.plan.empty() || !view.can_copy_ahead) return std::nullopt;
+  const auto dirty = view.queues.First(Queue::kIdleDirty);
+  if (!dirty || dirty->need < view.growth.until) return std::nullopt;
+  if (FreeBytes(view) + view.ready >= view.growth.bytes) return std::nullopt;
+  return dirty->unit;
 }
 
 std::optional<Unit> NextIn(const MoveView& view) {
@@ -67,7 +96,7 @@ std::optional<MapChoice> NextMap(const MoveView& view) {
 std::optional<Unit> NextExchange(const MoveView& view) {
   const auto comes = view.queues.First(Queue::kComes);
   if (!comes || view.coming >= view.coming_most || MayCome(view, *comes)) return std::nullopt;
-  if (!view.deadlines.IsLate(view.plan)) return std::nullopt;
+  if (!view.plan.empty() && !view.deadlines.IsLate(view.plan)) return std::nullopt;
   const auto clean = view.queues.First(Queue::kIdleClean);
   if (clean && clean->need > comes->need) return clean->unit;
   if (!view.can_copy_out) return std::nullopt;
@@ -81,9 +110,13 @@ std::optional<Unit> NextEmergency(const MoveView& view) {
   const auto clean = view.queues.First(Queue::kIdleClean);
   auto dirty = view.queues.First(Queue::kIdleDirty);
   if (!view.can_copy_out) dirty = std::nullopt;
-  if (!clean || (dirty && dirty->need > clean->need))
-    return dirty ? std::optional(dirty->unit) : std::nullopt;
-  return clean->unit;
+  if (!clean) return dirty ? std::optional(dirty->unit) : std::nullopt;
+  if (!dirty || dirty->need <= clean->need) return clean->unit;
+  // A plan has counted the copy. Without one a unit that is needed at least half as late is better:
+  // a copy that is waited for costs more than an earlier way back.
+  const Position from = view.growth.from;
+  if (view.plan.empty() && (dirty->need - from) / 2 <= clean->need - from) return clean->unit;
+  return dirty->unit;
 }
 
 }  // namespace ravenstore::core::plan

@@ -20,6 +20,15 @@
 
 namespace ravenstore::core::plan {
 
+// What will be created without a plan, at an even rate.
+struct ExpectedGrowth {
+  Bytes bytes;
+  Position from = 0;
+  Position until = 0;
+
+  Bytes Before(Position need) const;
+};
+
 struct MoveView {
   std::span<const UnitState> units;
   const MoveQueues& queues;
@@ -28,10 +37,14 @@ struct MoveView {
   const PageSupply& supply;
   const SlotPages& slot_pages;
   PlanLimits limits;
-  Bytes coming;              // mapped, or being mapped, for bytes that have not come yet
-  Bytes coming_most;         // ahead of need
-  uint32_t leaving = 0;      // copies out under way
-  bool can_copy_out = true;  // another pool has room for a page, or for one if a copy is dropped
+  Bytes coming;          // mapped, or being mapped, for bytes that have not come yet
+  Bytes coming_most;     // ahead of need
+  uint32_t leaving = 0;  // copies out under way of units that leave
+  // Another pool has room for a page; it has, or would have without the copies of resident ones.
+  bool can_copy_ahead = true;
+  bool can_copy_out = true;
+  Bytes ready;  // of clean idle units that stay
+  ExpectedGrowth growth;
 };
 
 // A unit to be mapped, and where its physical memory comes from.

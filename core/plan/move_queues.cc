@@ -10,8 +10,7 @@ std::pair<MoveQueues::Queue, Position> MoveQueues::QueueOf(Unit unit, const Unit
     if (need == kNoPosition) return {Queue::kNone, need};
     if (state.live > 0) return {Queue::kComes, need};
     // A slot is found when its tensor is created; only pages are mapped before.
-    const bool is_page = state.slots_per_page <= 1;
-    return {is_page || state.demanded ? Queue::kBorn : Queue::kNone, need};
+    return {!IsSlot(unit) || state.demanded ? Queue::kBorn : Queue::kNone, need};
   }
   if (!state.IsFree()) return {Queue::kNone, need};
   if (state.live == 0) return {Queue::kDead, need};

@@ -48,20 +48,9 @@ void ResidencyPlan::ClearLeave(Unit unit) {
 }
 
 void ResidencyPlan::Announce(Unit unit, Position need) {
-  if (need == kNoPosition) return;
+  RAVEN_CHECK(empty());
   if (unit >= announced_.size()) announced_.resize(unit + 1, kNoPosition);
-  announced_[unit] = std::min(announced_[unit], need);
-}
-
-void ResidencyPlan::Withdraw(Unit unit) {
-  if (unit < announced_.size()) announced_[unit] = kNoPosition;
-}
-
-Position ResidencyPlan::PositionAt(Duration at) const {
-  const auto first =
-      std::lower_bound(calls_.begin(), calls_.end(), at,
-                       [](const PlannedCall& call, Duration time) { return call.at < time; });
-  return static_cast<Position>(first - calls_.begin());
+  announced_[unit] = need;
 }
 
 bool ResidencyPlan::Fits(Bytes weight, Position need) const {

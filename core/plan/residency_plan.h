@@ -87,13 +87,8 @@ class ResidencyPlan {
   // The unit stays in this gap, or its leaving is done.
   void ClearLeave(Unit unit);
 
-  // The unit has a further need that the plan did not know of. Of several the first counts. It
-  // holds until it is withdrawn. Planned needs, slack and departures stay the same.
+  // Where the unit is needed, of a plan without calls; kNoPosition: that is not known.
   void Announce(Unit unit, Position need);
-  // The unit is used, or is empty: its announced need is over.
-  void Withdraw(Unit unit);
-  // The first position at which this time has come; the horizon: none.
-  Position PositionAt(Duration at) const;
 
   // A unit that takes `weight` fits from now until `need`. An overdue need is now.
   bool Fits(Bytes weight, Position need) const;

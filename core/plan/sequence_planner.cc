@@ -11,10 +11,12 @@ namespace {
 constexpr Position kPlanParts = 256;
 }  // namespace
 
-SequencePlanner::Guidance SequencePlanner::Observe(const CallHistory::Call& call, Bytes size) {
+SequencePlanner::Guidance SequencePlanner::Observe(const CallHistory::Call& call, Bytes size,
+                                                   bool hinted) {
   const Follower::Progress progress = follower_.Observe(call, size);
   Guidance guidance;
-  if (progress.lost) {
+  const bool hints_suffice = hinted && !follower_.ExpectsCreates();
+  if (progress.lost || hints_suffice) {
     guidance.discard = has_plan_;
     has_plan_ = false;
   }
@@ -29,7 +31,7 @@ SequencePlanner::Guidance SequencePlanner::Observe(const CallHistory::Call& call
   }
   remake_ |= progress.moved;
   guidance.position = position_;
-  if (follower_.counterpart() == Follower::kNone) return guidance;
+  if (follower_.counterpart() == Follower::kNone || hints_suffice) return guidance;
   if (!has_plan_ && !follower_.trusted()) return guidance;
   if (has_plan_ && !remake_) remake_ = IsOutdated();
   guidance.remake = remake_ || !has_plan_;

@@ -81,6 +81,13 @@ bool SlotPages::Leave(Unit slot) {
   return true;
 }
 
+uint32_t SlotPages::SparePages() const {
+  uint32_t pages = 0;
+  for (const auto& [slots_per_page, of] : classes_)
+    pages += (of.pages * slots_per_page - of.slots) / slots_per_page;
+  return pages;
+}
+
 std::vector<Unit> SlotPages::FindSparse(const std::function<bool(Unit)>& may_move) const {
   for (const auto& [slots_per_page, its_class] : classes_) {
     if (its_class.pages < 2 || its_class.slots > (its_class.pages - 1) * slots_per_page) continue;

@@ -45,6 +45,8 @@ class SlotPages {
   // REQUIRES: the slots are FindSparse's.
   void Empty(const std::vector<Unit>& slots);
 
+  // How many pages would be empty if the slots of each class were on as few pages as possible.
+  uint32_t SparePages() const;
   uint32_t pages() const { return pages_in_use_; }
   bool Contains(Unit slot) const { return page_of_.count(slot) > 0; }
   // REQUIRES: Contains(slot).

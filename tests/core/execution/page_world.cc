@@ -468,7 +468,17 @@ void PageWorld::EndCopyOut(const UnderWay& of, bool fails) {
   executor_->CopiedOut(of.copy.unit, !fails);
 }
 
-// ---- The plan: what it says is never what the client does.
+// ---- The plan, or needs without one: what they say is never what the client does.
+
+void PageWorld::AnnounceNeeds() {
+  PageBooks& books = executor_->books();
+  books.SetPlan({});
+  for (Unit unit = 0; unit < books.size(); ++unit) {
+    const auto need = static_cast<plan::Position>(random_->Below(1000));
+    books.Announce(unit, random_->OneIn(4) ? plan::kNoPosition : need);
+  }
+  books.SetGrowth({.bytes = page_ * random_->Below(options_.pages), .from = 0, .until = 500});
+}
 
 void PageWorld::ChangePlan() {
   PageBooks& books = executor_->books();
@@ -477,6 +487,7 @@ void PageWorld::ChangePlan() {
     position_ += static_cast<plan::Position>(random_->Below(4));
     return books.MoveTo(std::min(position_, static_cast<plan::Position>(horizon)));
   }
+  if (random_->OneIn(2)) return AnnounceNeeds();
   std::vector<plan::PlannedCall> calls;
   for (uint64_t i = 0; i < random_->Below(40); ++i) {
     plan::PlannedCall call{.at = Duration(1000 * i)};

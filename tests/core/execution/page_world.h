@@ -126,6 +126,7 @@ class PageWorld : public PageBackend {
   void EndCopyIn(const UnderWay& of, bool fails);
   void EndCopyOut(const UnderWay& of, bool fails);
   void ChangePlan();
+  void AnnounceNeeds();
   bool IsIdle() const;
   void GoOnOrRefuse();
   // A random tensor with this word; false: there is none.

@@ -38,6 +38,26 @@ class ForecastTest : public testing::Test {
   Duration at_{0};
 };
 
+TEST_F(ForecastTest, AnUnneededTensorDiesNoSecondTime) {
+  Call(CallKind::kCreate, 0);
+  Call(CallKind::kPut, 0);
+  for (TensorIndex tensor = 1; tensor < 4; ++tensor) Pass(tensor);
+  Call(CallKind::kCreate, 4);
+  Call(CallKind::kPut, 4);
+  ASSERT_NE(follower_.counterpart(), Follower::kNone);
+  const CallForecast needed = Forecaster(follower_, places_, tensors_).Make();
+  tensors_[4].unneeded = true;
+  const CallForecast unneeded = Forecaster(follower_, places_, tensors_).Make();
+  ASSERT_EQ(needed.calls.size(), unneeded.calls.size());
+  bool freed = false;
+  for (size_t i = 0; i < needed.calls.size(); ++i) {
+    EXPECT_EQ(needed.places[i], unneeded.places[i]);  // its place is free from then on
+    EXPECT_EQ(unneeded.calls[i].dies, needed.calls[i].dies && freed);
+    freed |= needed.calls[i].dies;
+  }
+  EXPECT_TRUE(freed);
+}
+
 TEST_F(ForecastTest, WhatFollowedTheCounterpartComes) {
   Call(CallKind::kCreate, 0);
   Call(CallKind::kPut, 0);

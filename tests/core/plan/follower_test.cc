@@ -65,6 +65,21 @@ TEST_F(FollowerTest, TheSecondIterationIsFoundSoonAfterItsBegin) {
   EXPECT_GE(follower_.compared(), passes_.pinning() - 40);
 }
 
+TEST_F(FollowerTest, OnlyAPassThatCreatesExpectsCreates) {
+  passes_.Run();
+  passes_.Run();
+  EXPECT_TRUE(follower_.ExpectsCreates());
+  Follower reader;
+  for (TensorIndex tensor = 0; tensor < 20; ++tensor)
+    reader.Observe({CallKind::kCreate, false, tensor, {}}, MiB(1));
+  for (int pass = 0; pass < 4; ++pass) {
+    for (TensorIndex tensor = 0; tensor < 20; ++tensor)
+      reader.Observe({CallKind::kGet, false, tensor, {}}, MiB(1));
+  }
+  EXPECT_NE(reader.counterpart(), Follower::kNone);
+  EXPECT_FALSE(reader.ExpectsCreates());
+}
+
 TEST_F(FollowerTest, AnotherProgramLosesThePlace) {
   passes_.Run();
   passes_.Run();

@@ -39,7 +39,10 @@ class MoveChooserTest : public testing::Test {
             .slot_pages = slot_pages_,
             .limits = limits_,
             .coming = coming_,
-            .coming_most = MiB(4)};
+            .coming_most = MiB(4),
+            .can_copy_ahead = can_copy_ahead_,
+            .ready = ready_,
+            .growth = growth_};
   }
 
   const PlanLimits limits_{.page = MiB(2), .pages = 2, .out_bytes_per_second = 1e9};
@@ -50,6 +53,9 @@ class MoveChooserTest : public testing::Test {
   PageSupply supply_;
   SlotPages slot_pages_;
   Bytes coming_;
+  Bytes ready_;
+  ExpectedGrowth growth_;
+  bool can_copy_ahead_ = true;
 };
 
 TEST_F(MoveChooserTest, AUnitComesAheadOnlyIfItFitsUntilItsNeed) {
@@ -115,6 +121,56 @@ TEST_F(MoveChooserTest, InAnEmergencyTheUnitThatIsNeededLastLeaves) {
   EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(0));
   Set(2, {.life = PageState::kClean, .live = 1, .last_use = 2});
   EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(2));  // clean: no copy is waited for
+}
+
+TEST_F(MoveChooserTest, WithoutAPlanAUnitTakesThePlaceOfOneThatIsNeededLater) {
+  plan_.Announce(0, 100);
+  plan_.Announce(2, 300);
+  plan_.Announce(4, 200);
+  Set(0, {.life = PageState::kClean, .live = 1});
+  Set(2, {.life = PageState::kClean, .live = 1});
+  Set(4, {.live = 1});
+  EXPECT_FALSE(NextMap(View()));
+  EXPECT_EQ(NextExchange(View()), std::optional<Unit>(2));
+  plan_.Announce(2, kNoPosition);
+  Set(2, {});  // it has left
+  EXPECT_FALSE(NextExchange(View()));
+  supply_.AddUnmapped(0);
+  ASSERT_TRUE(NextMap(View()));
+  EXPECT_EQ(NextMap(View())->unit, 4u);
+  growth_ = {.bytes = MiB(4), .from = 0, .until = 1000};
+  EXPECT_FALSE(NextMap(View()));  // what is created before needs the page
+}
+
+TEST_F(MoveChooserTest, WithoutAPlanWhatIsNeededLastIsCopiedAheadOfCreates) {
+  plan_.Announce(0, 1000);
+  plan_.Announce(2, 3000);
+  Set(0, {.life = PageState::kDirty, .live = 1});
+  Set(2, {.life = PageState::kDirty, .live = 1});
+  EXPECT_FALSE(NextOut(View()));  // nothing is created
+  growth_ = {.bytes = MiB(2), .from = 0, .until = 500};
+  EXPECT_EQ(NextOut(View()), std::optional<Unit>(2));
+  // A copy ahead drops no other copy: two units would take turns for ever.
+  can_copy_ahead_ = false;
+  EXPECT_FALSE(NextOut(View()));
+  can_copy_ahead_ = true;
+  ready_ = MiB(2);
+  EXPECT_FALSE(NextOut(View()));
+  ready_ = {};
+  growth_.until = 4000;  // all is needed before that
+  EXPECT_FALSE(NextOut(View()));
+}
+
+TEST_F(MoveChooserTest, WithoutAPlanACleanUnitLeavesIfItIsNeededHalfAsLate) {
+  growth_.from = 100;
+  plan_.Announce(0, 1100);
+  plan_.Announce(2, 700);
+  Set(0, {.life = PageState::kDirty, .live = 1});
+  Set(2, {.life = PageState::kClean, .live = 1});
+  EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(2));
+  plan_.Announce(0, 1400);
+  Set(0, {.life = PageState::kDirty, .live = 1});
+  EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(0));
 }
 
 }  // namespace

@@ -23,6 +23,16 @@ TEST(SlotPagesTest, SlotsGatherOnTheFullestPage) {
   EXPECT_TRUE(pages.Leave(1) || pages.Leave(3));  // one of them was alone
 }
 
+TEST(SlotPagesTest, SparePagesAreThoseThatTheOthersCouldTake) {
+  SlotPages pages;
+  EXPECT_EQ(pages.SparePages(), 0u);
+  for (Unit slot = 1; slot <= 9; slot += 2) pages.JoinEmpty(slot, 4);  // 5 slots on 5 pages
+  pages.JoinEmpty(11, 2);
+  EXPECT_EQ(pages.SparePages(), 3u);
+  pages.Leave(11);
+  EXPECT_EQ(pages.SparePages(), 3u);
+}
+
 TEST(SlotPagesTest, ASparsePageEmptiesOntoTheOthers) {
   SlotPages pages;
   pages.JoinEmpty(1, 4);
