@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <new>
 #include <utility>
 #include <vector>
@@ -43,6 +44,11 @@ constexpr TenantId kTenant{1};
 constexpr DeviceId kDevice{0};
 constexpr Bytes kSize = KiB(16);
 constexpr Bytes kSlab = MiB(2);
+
+// Of this process alone: other load on the machine does not count.
+double CpuSeconds() {
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+}
 
 // Clients with a fifth more tensors than fit on the device, and a host as large as they need.
 class Crowd {
@@ -245,10 +251,9 @@ class Crowd {
   template <typename Function>
   double TimePerEvent(Function function) {
     const size_t before = events_;
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = CpuSeconds();
     function();
-    const auto took = std::chrono::steady_clock::now() - begin;
-    return std::chrono::duration<double>(took).count() / static_cast<double>(events_ - before);
+    return (CpuSeconds() - begin) / static_cast<double>(events_ - before);
   }
   // Some tensors from the `from`-th on, in the order in which they were made and are used.
   std::vector<TensorId> Batch(size_t from) const {
@@ -422,17 +427,17 @@ TEST(PlannerScaleTest, ALargeCreateAmongTensorsOfAllKindsDoesNotSlowItsClientDow
   for (uint32_t i = 0; i < kTensors; i += 2) put(i, 1);
   ASSERT_EQ(planner.stats().waiting, 1u);
   const double each = Best([&] {
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = CpuSeconds();
     for (uint32_t i = 0; i < kTensors; i += 2) {
       tell(GetSeen{granted[i]});
       put(i, 2);
     }
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    return took.count() / (kTensors / 2.0 * 3);
+    return (CpuSeconds() - begin) / (kTensors / 2.0 * 3);
   });
   EXPECT_EQ(planner.stats().waiting, 1u);
   std::printf("before a create among tensors of all kinds %.0f ns per event\n", each * 1e9);
-  EXPECT_LE(each, 4e-6);
+  // Some 1.5 us, or thrice that next to busy neighbours; a walk over all tensors takes 20.
+  EXPECT_LE(each, 8e-6);
 }
 
 // All others wait for the event; a slab that holds many goes whole.
