@@ -48,7 +48,8 @@ class PageExecutor {
   bool CanCreate(const plan::UnitSpan& units) const { return books_.HasRoomFor(units); }
   // A create: the tensor has this place. `first`: the bytes in its first unit.
   void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size);
-  // A create or a get holds the tensor's units. Returns true if all are resident. Else the call
+  // A create or a get holds the tensor's units. REQUIRES: FitsInUse(); otherwise calls that wait
+  // could hold pages that each other needs. Returns true if all are resident. Else the call
   // waits, and the backend's Grant or Refuse ends that.
   bool Pin(TensorNumber tensor);
   // No call waits for a unit of the tensor.

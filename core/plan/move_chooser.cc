@@ -83,12 +83,18 @@ std::optional<MapChoice> NextMap(const MoveView& view) {
   const auto comes = view.queues.First(Queue::kComes);
   const auto born = view.queues.First(Queue::kBorn);
   const bool may_come = comes && MayCome(view, *comes);
+  const auto is_waited_for = [](const auto& next) {
+    return next && next->need == MoveQueues::kWaitedFor;
+  };
   if (may_come && (!born || comes->need <= born->need)) {
     if (const auto choice = FindMemory(view, *comes)) return choice;
   }
+  // While a call waits for memory nothing is mapped ahead: it would leave again for that call.
+  if (is_waited_for(comes) && !is_waited_for(born)) return std::nullopt;
   if (born) {
     if (const auto choice = FindMemory(view, *born)) return choice;
   }
+  if (is_waited_for(born)) return std::nullopt;
   if (may_come && born && born->need < comes->need) return FindMemory(view, *comes);
   return std::nullopt;
 }

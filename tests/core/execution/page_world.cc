@@ -297,6 +297,7 @@ void PageWorld::Hear(const Report& report) {
                      tensor.size);
   }
   if (report.kind == Kind::kCreate || report.kind == Kind::kGetAsked) {
+    if (!executor_->FitsInUse(report.tensor)) return Refuse(report.tensor);
     if (executor_->Pin(report.tensor)) granted_.push_back(report.tensor);
     HandleGrants();
   } else if (report.kind == Kind::kGet) {
@@ -358,7 +359,7 @@ bool PageWorld::Revoke(TensorNumber tensor, uint32_t uses) {
 
 void PageWorld::Publish(TensorNumber tensor) {
   Tensor& of = tensors_[tensor];
-  if (of.word == Word::kAway && !of.has_request) of.word = Word::kIdle;
+  if (of.word == Word::kAway) of.word = Word::kIdle;
   if (of.units.is_slot()) of.slot = executor_->books().MemoryOf(of.units.first);
 }
 

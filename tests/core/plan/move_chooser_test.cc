@@ -100,6 +100,19 @@ TEST_F(MoveChooserTest, ASlotTakesRoomOnAPageOfItsClass) {
   EXPECT_EQ(NextMap(View())->source, PageSupply::Source::kEmpty);
 }
 
+// It would leave again for the call, and come again.
+TEST_F(MoveChooserTest, NothingIsMappedAheadWhileACallWaitsForMemory) {
+  plan_.Announce(1, 100);
+  slot_pages_.JoinEmpty(3, 4);
+  Set(1, {.live = 1, .slots_per_page = 4});
+  EXPECT_EQ(NextMap(View())->from, From::kSlotRoom);
+  Set(4, {.demanded = true});
+  EXPECT_FALSE(NextMap(View()));
+  Set(4, {});
+  Set(2, {.demanded = true, .live = 1});
+  EXPECT_FALSE(NextMap(View()));
+}
+
 TEST_F(MoveChooserTest, ALaterUnitGivesWayOnlyWhereSomethingWouldBeLate) {
   const UnitSnapshot here{.live = 1, .held = true};
   Plan({here, {}, {.live = 1}, {}, here, {}});
