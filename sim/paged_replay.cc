@@ -90,7 +90,6 @@ class PagedReplay {
 
  private:
   struct ClientTensor {
-    Place place;
     bool is_slot = false;
     bool in_use = false;  // for the CPU
     bool dead = false;    // its bytes are not used any more
@@ -195,10 +194,9 @@ class PagedReplay {
   void PlaceTensor(const Op& op) {
     ClientTensor& tensor = tensors_[op.tensor];
     const Bytes size = trace_.tensors[op.tensor].bytes;
-    tensor.place = plans_->PlaceFor(op);
-    tensor.is_slot = tensor.place.slots_per_page > 0;
-    executor_.Place(op.tensor, plans_->UnitsOf(tensor.place, size),
-                    plans_->BytesIn(tensor.place, size, 0), size);
+    const Place place = plans_->PlaceFor(op);
+    tensor.is_slot = place.slots_per_page > 0;
+    executor_.Place(op.tensor, plans_->UnitsOf(place, size), plans_->BytesIn(place, size, 0), size);
   }
 
   // ---- The stream. Returns true if it has executed something.

@@ -245,10 +245,11 @@ PageBooks::Mapping PageBooks::StartMap(const MapChoice& choice) {
   } else if (choice.from == MapChoice::From::kDead) {
     RAVEN_CHECK(units_[choice.dead].live == 0);
     RAVEN_CHECK(units_[choice.dead].IsFree());
-    mapping = {details_[choice.dead].page,
-               PageSupply::StepsOf(PageSupply::Source::kStale, is_slot)};
-    units_[choice.dead].life = PageState::kAway;
+    // A dead page is taken where no other is free: it is then the only stale one.
+    Apply(choice.dead, PageEvent::kRelease);
     Update(choice.dead);
+    mapping = {supply_.Take(PageSupply::Source::kStale),
+               PageSupply::StepsOf(PageSupply::Source::kStale, is_slot)};
   } else {
     RAVEN_CHECK(choice.from == MapChoice::From::kSlotRoom);
     slot_pages_.Join(unit, units_[unit].slots_per_page);

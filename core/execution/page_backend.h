@@ -48,7 +48,7 @@ class PageBackend {
   virtual bool Map(const MapOrder& order) = 0;
   virtual void Unmap(plan::PhysicalPage page) = 0;
   // The executor has at most one copy out under way that still occupies the link, and in the other
-  // direction one and one that a call waits for. See LinkIsFree.
+  // direction one and one that a call waits for. See CanCopyIn and CanCopyOut.
   virtual void CopyIn(const CopyOrder& order) = 0;
   virtual void CopyOut(const CopyOrder& order) = 0;
   // Copies on the device, in order with all other work on this memory.

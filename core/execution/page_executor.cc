@@ -130,7 +130,7 @@ void PageExecutor::CopiedIn(Unit unit, bool ok) {
 void PageExecutor::CopiedOut(Unit unit, bool ok) {
   --under_way_;
   books_.FinishOut(unit, ok);
-  // Not tried again in this gap: what fails once would fail in a loop.
+  // Not tried again in this gap: a copy that always fails would be repeated without end.
   if (!ok) books_.Keep(unit);
 }
 

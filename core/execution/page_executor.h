@@ -99,7 +99,7 @@ class PageExecutor {
   bool StartMap();
   bool Compact();
   bool MakeRoomForCopy(plan::Unit unit);
-  // Idle units leave, for as many bytes as calls wait for. Returns true if one does.
+  // Idle units leave until the bytes that calls wait for are free. Returns true if one does.
   bool LeaveInEmergency();
   Bytes Demanded() const;
   void HandleArrivals();

@@ -1,4 +1,4 @@
-// How many bytes the client will create soon: as many as it created lately and has not freed.
+// Predicts the bytes that the client creates soon: those that it created lately and has not freed.
 //
 // Creates are not announced. Without an expectation nothing would be copied out while a program
 // fills its memory, and each create would wait for a copy.

@@ -25,8 +25,6 @@ class PageSupply {
   struct Steps {
     bool unmap = false;
     bool map = false;
-
-    bool operator==(const Steps&) const = default;
   };
 
   PageSupply() = default;

@@ -256,7 +256,7 @@ class PartsTest : public CudaStoreTest {
   }
   static constexpr uint64_t kTensors = 24;
   static constexpr uint64_t kDevice = MiB(128);  // that the store has of each
-  // Of the 40 MiB that do not fit the first; beside an owner's 32 tensors there is no room for it.
+  // Of the 40 MiB that do not fit the first device. With an owner's 32 tensors it does not fit.
   static constexpr uint64_t kHarvested = MiB(32);
 
   std::vector<std::string> FlagsWithHarvest() {
@@ -270,8 +270,9 @@ class PartsTest : public CudaStoreTest {
   static proto::DeviceUse UseOf(const DaemonProcess& daemon, int device) {
     return StatsOf(daemon).devices(device);
   }
-  // Tensors of which more than kHarvested lies in the second device's memory. That is taken step by
-  // step, each once the device was looked at: until then what leaves the first goes to the host.
+  // Makes tensors, and waits until the second device holds more than kHarvested of them. The daemon
+  // takes that memory in steps, each after a look at the device. Until then evicted tensors go to
+  // the host.
   void Make(const DaemonProcess& daemon, Store& store, Gpu& gpu) {
     for (uint64_t i = 0; i < kTensors; ++i) {
       tensors_.push_back(store.create(kBytes, {.device = 0}));

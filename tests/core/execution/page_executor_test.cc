@@ -207,5 +207,34 @@ TEST_F(PageExecutorTest, CallsThatNothingHelpsAreRefused) {
   executor_.Remove(2);
 }
 
+// Four slots a page. The second page has one slot, and the first has room for it.
+TEST_F(PageExecutorTest, ASlotMovesOnlyWithItsWordRevoked) {
+  for (TensorNumber tensor = 0; tensor < 5; ++tensor) {
+    executor_.Place(tensor, {2 * tensor + 1, 1, 4}, KiB(512), KiB(512));
+    if (!executor_.Pin(tensor)) Map();
+    executor_.Begin(tensor);
+    Put(tensor, true);
+  }
+  executor_.End(0);
+  ASSERT_TRUE(executor_.books().view().supply.total() == 0);
+  backend_.in_use = {1, 2, 3, 4};  // not reported
+  executor_.Place(5, {0, 1}, kPage, kPage);
+  EXPECT_FALSE(executor_.Pin(5));
+  Map();
+  EXPECT_TRUE(backend_.moves.empty());
+  EXPECT_GT(executor_.stats().not_revoked, 0u);
+  backend_.in_use.clear();
+  for (TensorNumber tensor = 1; tensor < 5; ++tensor) {  // the reports come
+    executor_.Pin(tensor);
+    Put(tensor, false);
+  }
+  Map();
+  ASSERT_EQ(backend_.moves.size(), 1u);
+  EXPECT_EQ(backend_.moves[0].slot, 9u);
+  EXPECT_TRUE(backend_.away.empty());  // published where it is now
+  EXPECT_EQ(backend_.granted.back(), 5u);
+  executor_.books().Check();
+}
+
 }  // namespace
 }  // namespace ravenstore::core

@@ -78,17 +78,17 @@ void PageWorld::Step() {
   } else if (choice < 8) {
     RunKernel();
   } else if (choice < 10) {
-    HearReports(1 + random_->Below(4));
+    HandleReports(1 + random_->Below(4));
   } else if (choice < 11) {
-    HearTickets();
+    HandleTickets();
   } else if (choice < 14) {
-    if (random_->OneIn(options_.slowness)) EndOne();
+    if (random_->OneIn(options_.slowness)) CompleteOne();
   } else if (choice < 15 && options_.plans && random_->OneIn(4)) {
     ChangePlan();
   } else {
     executor_->Start();
     HandleGrants();
-    GoOnOrRefuse();
+    RefuseIfStuck();
   }
   executor_->books().Check();
   for (const auto& [unit, page] : kept_) {
@@ -100,7 +100,7 @@ bool PageWorld::IsIdle() const {
   return reports_.empty() && stream_.empty() && pending_.empty() && under_way_.empty();
 }
 
-void PageWorld::GoOnOrRefuse() {
+void PageWorld::RefuseIfStuck() {
   if (!IsIdle()) return;
   if (executor_->RefuseWaiting() > 0) ++counts_.stuck;
 }
@@ -115,12 +115,12 @@ void PageWorld::Finish() {
       TensorNumber other = 0;
       if (Find(Word::kInUse, &other) && other != tensor) End(other);
       while (!stream_.empty()) RunKernel();
-      HearReports(100);
-      HearTickets();
-      EndOne();
+      HandleReports(100);
+      HandleTickets();
+      CompleteOne();
       executor_->Start();
       HandleGrants();
-      GoOnOrRefuse();
+      RefuseIfStuck();
     }
     if (!fault_.empty()) return;
     const Tensor& last = tensors_[tensor];
@@ -143,7 +143,7 @@ void PageWorld::Kill() {
   granted_.clear();
   executor_->Retire();
   while (!under_way_.empty()) {
-    EndOne();
+    CompleteOne();
     executor_->Start();
   }
   if (!executor_->IsQuiet()) Fail("a retired client's executor is not quiet");
@@ -226,9 +226,9 @@ void PageWorld::End(TensorNumber tensor) {
       {frees ? Report::Kind::kFree : Report::Kind::kPut, tensor, of.writes, enqueued_});
 }
 
-// The executor hears of it immediately, as of a call that waits for its answer.
+// The executor handles it immediately, as a call that waits for its answer.
 void PageWorld::Keep(TensorNumber tensor) {
-  HearReports(reports_.size());
+  HandleReports(reports_.size());
   const UnitSpan& units = tensors_[tensor].units;
   if (!kept_.empty()) {
     EndKeeps();
@@ -278,15 +278,15 @@ void PageWorld::RunKernel() {
 
 // ---- The executor's side of the client.
 
-void PageWorld::HearReports(uint64_t most) {
+void PageWorld::HandleReports(uint64_t most) {
   for (; most > 0 && !reports_.empty(); --most) {
     const Report report = reports_.front();
     reports_.pop_front();
-    Hear(report);
+    HandleReport(report);
   }
 }
 
-void PageWorld::Hear(const Report& report) {
+void PageWorld::HandleReport(const Report& report) {
   using Kind = Report::Kind;
   Tensor& tensor = tensors_[report.tensor];
   if (report.kind == Kind::kCreate) {
@@ -311,7 +311,7 @@ void PageWorld::Hear(const Report& report) {
   }
 }
 
-void PageWorld::HearTickets() {
+void PageWorld::HandleTickets() {
   using Kind = Report::Kind;
   while (!pending_.empty() && pending_.front().ticket <= executed_) {
     const Report report = pending_.front();
@@ -429,7 +429,7 @@ void PageWorld::MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) {
   }
 }
 
-void PageWorld::EndOne() {
+void PageWorld::CompleteOne() {
   if (under_way_.empty()) return;
   const size_t which = random_->Below(under_way_.size());
   const UnderWay of = under_way_[which];

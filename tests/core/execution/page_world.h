@@ -32,9 +32,9 @@ class PageWorld : public PageBackend {
     uint32_t cells_per_page = 16;
     bool slots = false;  // small tensors have slots
     Bytes copies_most{UINT64_MAX};
-    uint64_t failures = 0;  // of so many copies one fails; 0: none
-    uint64_t kills = 0;     // of so many steps the client dies in one; 0: never
-    uint64_t slowness = 1;  // a mapping or a copy ends in one of so many moments
+    uint64_t failures = 0;  // one copy in this number fails; 0: none
+    uint64_t kills = 0;     // the client dies in one step of this number; 0: never
+    uint64_t slowness = 1;  // a mapping or a copy ends in one of this number of trials
     bool plans = true;      // plans say nonsense; else there is none
   };
   struct Counts {
@@ -55,7 +55,7 @@ class PageWorld : public PageBackend {
   void Step();
   // The client dies; another begins when what was under way has ended.
   void Kill();
-  // All tensors are read once more; then the client dies, and all memory is free.
+  // All tensors are read again; then the client dies, and all memory is free.
   void Finish();
   // What is wrong; empty: nothing.
   const std::string& fault() const { return fault_; }
@@ -117,18 +117,18 @@ class PageWorld : public PageBackend {
   void Keep(TensorNumber tensor);
   void EndKeeps();
   void RunKernel();
-  void HearReports(uint64_t most);
-  void Hear(const Report& report);
-  void HearTickets();
+  void HandleReports(uint64_t most);
+  void HandleReport(const Report& report);
+  void HandleTickets();
   void RefuseCreate(TensorNumber tensor);
   void HandleGrants();
-  void EndOne();
+  void CompleteOne();
   void EndCopyIn(const UnderWay& of, bool fails);
   void EndCopyOut(const UnderWay& of, bool fails);
   void ChangePlan();
   void AnnounceNeeds();
   bool IsIdle() const;
-  void GoOnOrRefuse();
+  void RefuseIfStuck();
   // A random tensor with this word; false: there is none.
   bool Find(Word word, TensorNumber* tensor);
   uint64_t* CellAt(const Tensor& tensor, uint64_t cell);
@@ -148,7 +148,7 @@ class PageWorld : public PageBackend {
   std::vector<TensorNumber> live_;  // of tensors_, those not freed
   std::deque<Report> reports_;
   std::deque<Kernel> stream_;
-  std::vector<Report> pending_;  // puts and frees heard of, until the stream comes there
+  std::vector<Report> pending_;  // puts and frees that were reported, until the stream comes there
   std::vector<TensorNumber> granted_;
   std::vector<UnderWay> under_way_;
   std::map<plan::Unit, plan::PhysicalPage> kept_;
