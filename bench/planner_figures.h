@@ -58,9 +58,12 @@ struct TenantFigures {
   double learned_vs_oracle = 0;
   int unfair = 0;
   int judged = 0;
+  int failed = 0;  // replays
   std::string unfair_where;
 };
 TenantFigures JudgeTwoTenants(core::Heuristics heuristics);
+// The same of the new core.
+void MeasureTwoTenantsOnPages(const Report& report);
 // Of what is read by chance: stall over the better of LRU and GDSF. `validation`: of the set's
 // prefix-shared cache as well, or null.
 void MeasureZipf(const TraceSet* validation, Failures* failures, const Report& report);

@@ -48,6 +48,7 @@ void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const Ref
   ReplayTight(core::Heuristics{}, &failures);
   if (validation != nullptr) ReplayTight(*validation, &failures);
   MeasureTwoTenants(report);
+  MeasureTwoTenantsOnPages(report);
   MeasureStallRatios(false, &failures, report);
   report({.name = "planner.replays_failed",
           .unit = "replays",
@@ -74,6 +75,7 @@ void PrintTable(const std::string& what, const TraceSet& tuning, const TraceSet&
   if (what == "scores") ScoreSet(tuning, references, &against_lru, &failures, true);
   const Report print = PrintEach(Machine("no GPU"));
   if (what == "paged") ReportPagedScore(tuning, ScorePaged(tuning, references, true), print);
+  if (what == "tenants") MeasureTwoTenantsOnPages(print);
   if (what == "jobs") {
     TellSetScore(jobs, ScoreSet(jobs, references, &against_lru, &failures, true), print);
     ReportPagedScore(jobs, ScorePaged(jobs, references, true), print);
@@ -106,7 +108,7 @@ void AddOptions(Options* options, CLI::App* app) {
       ->needs(recordings);
   app->add_option("--table", options->table,
                   "only a markdown table: of all the tuning set's cases, or of recorded jobs")
-      ->check(CLI::IsMember({"scores", "paged", "jobs", "stalls", "kernels"}));
+      ->check(CLI::IsMember({"scores", "paged", "jobs", "tenants", "stalls", "kernels"}));
   app->add_flag("--ablate", options->ablate, "only what each heuristic is worth");
   const std::vector<std::string> names(core::kHeuristicNames.begin(), core::kHeuristicNames.end());
   app->add_option("--without", options->without, "only what these heuristics are worth together")

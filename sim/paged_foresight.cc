@@ -19,9 +19,8 @@ using core::plan::PlacedTensor;
 using core::plan::PlannedCall;
 using core::plan::ResidencyPlan;
 
-PlanSource::PlanSource(const Trace& trace, const core::plan::SmallTensorRule& rule,
-                       const core::plan::PlanLimits& limits)
-    : trace_(trace), limits_(limits), places_(rule), tensors_(trace.tensors.size()) {}
+PlanSource::PlanSource(const Trace& trace, const core::plan::SmallTensorRule& rule)
+    : trace_(trace), places_(rule), tensors_(trace.tensors.size()) {}
 
 Place PlanSource::PlaceFor(const Op& op) {
   return places_.Allocate(SizeOf(op));
@@ -38,7 +37,7 @@ void PlanSource::After(const Op& op, core::PageBooks* /*books*/) {
 }
 
 void PlanSource::SetPlan(std::span<const PlannedCall> calls, core::PageBooks* books) {
-  ResidencyPlan plan = ResidencyPlan::Make(calls, books->Snapshot(), limits_);
+  ResidencyPlan plan = ResidencyPlan::Make(calls, books->Snapshot(), books->limits());
   ++stats_.plans;
   stats_.over_budget += plan.over_budget();
   books->SetPlan(std::move(plan));
@@ -70,9 +69,8 @@ bool IsCall(const Op& op) {
 // One plan over the whole trace.
 class WholeTrace : public PlanSource {
  public:
-  WholeTrace(const Trace& trace, const core::plan::SmallTensorRule& rule,
-             const core::plan::PlanLimits& limits, bool packs)
-      : PlanSource(trace, rule, limits), packs_(packs), last_put_(trace.ops.size()) {
+  WholeTrace(const Trace& trace, const core::plan::SmallTensorRule& rule, bool packs)
+      : PlanSource(trace, rule), packs_(packs), last_put_(trace.ops.size()) {
     FindLastPuts();
     if (packs_) {
       of_tensor_ = PackPlaces(trace, rule);
@@ -82,7 +80,6 @@ class WholeTrace : public PlanSource {
   }
 
   void Begin(core::PageBooks* books) override {
-    std::vector<PlannedCall> calls;
     std::vector<bool> in_use(trace_.tensors.size());
     std::vector<bool> dead(trace_.tensors.size());
     Duration at{0};
@@ -100,15 +97,18 @@ class WholeTrace : public PlanSource {
         call.dies = !dead[op.tensor] && (op.kind == OpKind::kFree || last_put_[i]);
         dead[op.tensor] = dead[op.tensor] || call.dies;
       }
-      calls.push_back(call);
+      calls_.push_back(call);
     }
-    SetPlan(calls, books);
+    SetPlan(calls_, books);
   }
   void Before(const Op& /*op*/, Duration /*at*/, core::PageBooks* /*books*/) override {}
   void After(const Op& op, core::PageBooks* books) override {
     PlanSource::After(op, books);
-    books->MoveTo(++position_);
+    ++position_;
+    if (std::exchange(remake_, false)) Remake(books);
+    books->MoveTo(position_);
   }
+  void ShareChanged() override { remake_ = true; }
   Place PlaceFor(const Op& op) override { return of_tensor_[op.tensor]; }
   void Free(const Op& /*op*/) override {}
   bool IsLastPut(const Op& op) const override {
@@ -116,6 +116,14 @@ class WholeTrace : public PlanSource {
   }
 
  private:
+  // A plan of the calls that are left.
+  void Remake(core::PageBooks* books) {
+    calls_.erase(calls_.begin(), calls_.begin() + std::exchange(position_, 0));
+    if (calls_.empty()) return;
+    const Duration first = calls_.front().at;
+    for (PlannedCall& call : calls_) call.at -= first;
+    SetPlan(calls_, books);
+  }
   // Of a tensor that is not got afterwards.
   void FindLastPuts() {
     std::vector<bool> is_got(trace_.tensors.size());
@@ -136,7 +144,9 @@ class WholeTrace : public PlanSource {
   const bool packs_;
   std::vector<bool> last_put_;  // by op
   std::vector<Place> of_tensor_;
+  std::vector<PlannedCall> calls_;  // of the plan
   core::plan::Position position_ = 0;
+  bool remake_ = false;
 };
 
 // Plans of what followed the same calls before. Until the calls are followed, what the puts
@@ -145,7 +155,7 @@ class Learned : public PlanSource {
  public:
   Learned(const Trace& trace, const core::plan::SmallTensorRule& rule,
           const core::plan::PlanLimits& limits, bool hinted)
-      : PlanSource(trace, rule, limits),
+      : PlanSource(trace, rule),
         hinted_(hinted),
         growth_(limits.CopyOf(1) * limits.pages / kWindowPart) {}
 
@@ -186,6 +196,7 @@ class Learned : public PlanSource {
     Announce(op, books);
   }
   void Step() override { planner_.Step(); }
+  void ShareChanged() override { planner_.RequestPlan(); }
   bool IsLastPut(const Op& op) const override {
     return hinted_ && op.next_use.kind == core::NextUse::Kind::kNever;
   }
@@ -233,8 +244,8 @@ std::unique_ptr<PlanSource> MakePlanSource(const Trace& trace, Foresight foresig
                                            const core::plan::SmallTensorRule& rule,
                                            const core::plan::PlanLimits& limits) {
   switch (foresight) {
-    case Foresight::kLives: return std::make_unique<WholeTrace>(trace, rule, limits, true);
-    case Foresight::kCalls: return std::make_unique<WholeTrace>(trace, rule, limits, false);
+    case Foresight::kLives: return std::make_unique<WholeTrace>(trace, rule, true);
+    case Foresight::kCalls: return std::make_unique<WholeTrace>(trace, rule, false);
     case Foresight::kHints: return std::make_unique<Learned>(trace, rule, limits, true);
     case Foresight::kLearned: break;
   }

@@ -23,8 +23,7 @@ namespace ravenstore::sim {
 class PlanSource {
  public:
   // `trace` outlives it.
-  PlanSource(const Trace& trace, const core::plan::SmallTensorRule& rule,
-             const core::plan::PlanLimits& limits);
+  PlanSource(const Trace& trace, const core::plan::SmallTensorRule& rule);
   virtual ~PlanSource() = default;
   PlanSource(const PlanSource&) = delete;
   PlanSource& operator=(const PlanSource&) = delete;
@@ -35,6 +34,8 @@ class PlanSource {
   // The call is done.
   virtual void After(const Op& op, core::PageBooks* books);
   virtual void Step() {}
+  // The client's share of the device is another: the next call makes a plan.
+  virtual void ShareChanged() = 0;
   // Returns true for a put after which no known call uses the tensor's bytes.
   virtual bool IsLastPut(const Op& /*op*/) const { return false; }
   // The place of the created tensor.
@@ -54,7 +55,6 @@ class PlanSource {
   core::Bytes SizeOf(const Op& op) const { return trace_.tensors[op.tensor].bytes; }
 
   const Trace& trace_;
-  const core::plan::PlanLimits limits_;
   core::plan::Places places_;
   std::vector<core::plan::PlacedTensor> tensors_;
   PagedStats stats_;

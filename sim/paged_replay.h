@@ -1,6 +1,8 @@
-// Replays a trace of one client whose memory is in pages, under one plan, in virtual time.
+// Replays a trace of clients whose memory is in pages of one device, in virtual time.
 //
-// The client's CPU makes its calls in order, and its stream executes them in that order. A create
+// Each client has a plan of its own, and a share of the device (core/decide/page_shares.h).
+//
+// A client's CPU makes its calls in order, and its stream executes them in that order. A create
 // or a get holds the units of its tensor from the call on. The stream waits until all of them are
 // resident. A put or a free releases the units when the stream reaches it. PagedSetup::foresight
 // says which calls the plan knows. Links are those of sim/simulator.h. Mapping has the cost that
@@ -11,7 +13,7 @@
 // takes the recorded time (Op::program). It waits if the units in use would exceed the budget.
 //
 // Owns: nothing. Units: simulated time, bytes. Threads: one at a time; the same input gives the
-// same result. Errors: in the outcome: a trace of several clients; more in use than the budget.
+// same result. Errors: in the outcome: more in use than the budget.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,7 @@
 #include "core/execution/page_executor.h"
 #include "core/types.h"
 #include "sim/hardware.h"
-#include "sim/paged_backend.h"
+#include "sim/paged_device.h"
 #include "sim/simulator.h"
 #include "sim/trace.h"
 
@@ -59,7 +61,11 @@ struct PagedStats {
   uint64_t elsewhere = 0;
   uint64_t compared = 0;  // calls that were followed; of these, found where they were expected
   uint64_t found = 0;
-  core::Bytes range_end;  // of the client's addresses
+  core::Bytes range_end;     // of the client's addresses
+  uint64_t handed_over = 0;  // pages that went to another client
+
+  // Sums, but of the device's: mapping, handed_over.
+  void Add(const PagedStats& other);
 };
 
 struct PagedOutcome {

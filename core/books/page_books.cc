@@ -19,7 +19,9 @@ using plan::UnitSnapshot;
 using plan::UnitSpan;
 using plan::UnitState;
 
-PageBooks::PageBooks(const Options& options) : options_(options), supply_(options.limits.pages) {}
+PageBooks::PageBooks(const Options& options) : options_(options), limits_(options.limits) {
+  AddPages(limits_.pages);
+}
 
 plan::MoveView PageBooks::view() const {
   const Bytes free = Minus(options_.copies_most, copies_);
@@ -29,12 +31,13 @@ plan::MoveView PageBooks::view() const {
           .deadlines = deadlines_,
           .supply = supply_,
           .slot_pages = slot_pages_,
-          .limits = options_.limits,
+          .limits = limits_,
           .coming = coming_,
           .coming_most = options_.coming_most,
           .leaving = leaving_,
-          .can_copy_ahead = free >= options_.limits.page,
-          .can_copy_out = free >= options_.limits.page || free + redundant_ >= options_.limits.page,
+          .surplus = surplus(),
+          .can_copy_ahead = free >= limits_.page,
+          .can_copy_out = free >= limits_.page || free + redundant_ >= limits_.page,
           .ready = ready_,
           .growth = growth_};
 }
@@ -139,11 +142,12 @@ void PageBooks::Reach(Unit unit) {
   Update(unit);
 }
 
-bool PageBooks::FitsInUse(const UnitSpan& span) const {
+uint32_t PageBooks::PagesInUse(const UnitSpan& span) const {
   Bytes needed = in_use_;
   for (uint32_t i = 0; i < span.count; ++i)
     if (!units_[span[i]].InUse()) needed += WeightOf(span[i]);
-  return needed.count() <= options_.limits.page.count() * options_.limits.pages;
+  const uint64_t page = limits_.page.count();
+  return static_cast<uint32_t>((needed.count() + page - 1) / page);
 }
 
 bool PageBooks::HasRoomFor(const UnitSpan& span) const {
@@ -152,8 +156,7 @@ bool PageBooks::HasRoomFor(const UnitSpan& span) const {
   for (uint32_t i = 0; i < span.count; ++i) {
     if (span[i] >= units_.size() || !details_[span[i]].occupied) ++needed;
   }
-  const plan::PlanLimits& limits = options_.limits;
-  return needed <= limits.pages + options_.copies_most.count() / limits.page.count();
+  return needed <= limits_.pages + options_.copies_most.count() / limits_.page.count();
 }
 
 void PageBooks::AddTensor(Unit unit, Bytes bytes) {
@@ -234,6 +237,30 @@ void PageBooks::MoveTo(Position position) {
 void PageBooks::Announce(Unit unit, Position need) {
   plan_.Announce(unit, need);
   Update(unit);
+}
+
+void PageBooks::SetShare(uint32_t pages) {
+  const Bytes change = limits_.page * (std::max(pages, limits_.pages) - std::min(pages, limits_.pages));
+  if (pages > limits_.pages) plan_.Release(change, kNoPosition);
+  if (pages < limits_.pages) plan_.Take(change, kNoPosition);
+  limits_.pages = pages;
+}
+
+void PageBooks::AddPages(uint32_t pages) {
+  supply_.Add(pages);
+  pages_ += pages;
+}
+
+std::optional<PageSupply::Given> PageBooks::GivePage() {
+  if (surplus() == 0) return std::nullopt;
+  if (!supply_.Find(false)) {
+    const auto dead = queues_.First(MoveQueues::Queue::kDead);
+    if (!dead) return std::nullopt;
+    Apply(dead->unit, PageEvent::kRelease);
+    Update(dead->unit);
+  }
+  --pages_;
+  return supply_.Give();
 }
 
 PageBooks::Mapping PageBooks::StartMap(const MapChoice& choice) {
@@ -397,7 +424,7 @@ void PageBooks::Check() const {
     copies += details_[unit].copy;
     if (IsRedundant(unit)) redundant += details_[unit].copy;
   }
-  RAVEN_CHECK(pages == options_.limits.pages);
+  RAVEN_CHECK(pages == pages_);
   RAVEN_CHECK(copies == copies_);
   RAVEN_CHECK(redundant == redundant_);
   RAVEN_CHECK(copies_ <= options_.copies_most);

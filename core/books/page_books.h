@@ -33,7 +33,7 @@ namespace ravenstore::core {
 class PageBooks {
  public:
   struct Options {
-    plan::PlanLimits limits;
+    plan::PlanLimits limits;        // .pages: the client's share, all made
     double copy_in_rate = 0;        // bytes per second, for deadlines
     Bytes coming_most;              // bytes that come ahead of need
     Bytes copies_most{UINT64_MAX};  // that the pool for copies holds
@@ -63,10 +63,18 @@ class PageBooks {
   size_t size() const { return units_.size(); }
   const plan::ResidencyPlan& plan() const { return plan_; }
   plan::MoveView view() const;
+  // `pages`: the client's share.
+  const plan::PlanLimits& limits() const { return limits_; }
+  uint32_t pages() const { return pages_; }
+  uint32_t surplus() const { return pages_ > limits_.pages ? pages_ - limits_.pages : 0; }
+  // Pages in which tensors live, or that are in use.
+  uint32_t PagesOccupied() const { return occupied_.pages(); }
+  // Pages that calls hold, with those of a call that would hold these units.
+  uint32_t PagesInUse(const plan::UnitSpan& span) const;
   // REQUIRES: physical memory is beneath the unit.
   Memory MemoryOf(plan::Unit unit) const;
   Bytes WeightOf(plan::Unit unit) const {
-    return options_.limits.WeightOf(units_[unit].slots_per_page);
+    return limits_.WeightOf(units_[unit].slots_per_page);
   }
 
   // ---- The client.
@@ -78,8 +86,8 @@ class PageBooks {
   void Unpin(plan::Unit unit);
   // The stream has come to an Unpin.
   void Reach(plan::Unit unit);
-  // The budget holds these units and all that are in use.
-  bool FitsInUse(const plan::UnitSpan& span) const;
+  // The share holds these units and all that are in use.
+  bool FitsInUse(const plan::UnitSpan& span) const { return PagesInUse(span) <= limits_.pages; }
   // Tensors may be created in these units: they and all that live or are in use fit the device and
   // the pool for copies, and one page is left. Without it no page could leave for another to come.
   bool HasRoomFor(const plan::UnitSpan& span) const;
@@ -104,6 +112,16 @@ class PageBooks {
   void Announce(plan::Unit unit, plan::Position need);
   // What will be created, where there is no plan.
   void SetGrowth(const plan::ExpectedGrowth& growth) { growth_ = growth; }
+
+  // ---- The share of the device.
+  // The client may hold this many pages. What it holds beyond that it gives back as it can; what
+  // its calls hold stays.
+  void SetShare(uint32_t pages);
+  // More physical pages were made for it.
+  void AddPages(uint32_t pages);
+  // A page beyond the share, and whether it is mapped still; it is the client's no more. nullopt:
+  // there is none that is free.
+  std::optional<plan::PageSupply::Given> GivePage();
 
   // ---- The engines. What they do comes from core/plan/move_chooser.h.
   // Takes physical memory for the unit. REQUIRES: the choice is not kSparse; Compact() comes before
@@ -162,6 +180,8 @@ class PageBooks {
   bool IsRedundant(plan::Unit unit) const;
 
   const Options options_;
+  plan::PlanLimits limits_;
+  uint32_t pages_ = 0;  // physical pages of the client's
   std::vector<plan::UnitState> units_;
   std::vector<Detail> details_;
   plan::ResidencyPlan plan_;

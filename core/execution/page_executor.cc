@@ -17,6 +17,16 @@ using Queue = MoveQueues::Queue;
 PageExecutor::PageExecutor(const PageBooks::Options& options, PageBackend* backend)
     : backend_(backend), books_(options), tensors_(options.limits.page) {}
 
+void PageExecutor::Stats::Add(const Stats& other) {
+  in += other.in;
+  out += other.out;
+  maps += other.maps;
+  emergencies += other.emergencies;
+  exchanges += other.exchanges;
+  not_revoked += other.not_revoked;
+  dropped_copies += other.dropped_copies;
+}
+
 // ---- The client's calls.
 
 void PageExecutor::Place(TensorNumber tensor, const UnitSpan& units, Bytes first, Bytes size) {
@@ -179,6 +189,7 @@ void PageExecutor::Publish(TensorNumber tensor) {
 bool PageExecutor::Start() {
   HandleArrivals();
   DropClean();
+  GiveSurplus();
   StartOut();
   StartMaps();
   StartIn();
@@ -292,11 +303,13 @@ bool PageExecutor::StartMap() {
   return true;
 }
 
-// Returns false if a slot of the page was used by the client; the page is then not sparse any more.
+// Returns false if no page can be emptied, or if a slot of it was used by the client; the page is
+// then not sparse any more.
 bool PageExecutor::Compact() {
   const auto view = books_.view();
   const auto slots =
       view.slot_pages.FindSparse([&](Unit slot) { return view.units[slot].IsIdle(); });
+  if (slots.empty()) return false;
   for (size_t i = 0; i < slots.size(); ++i) {
     if (Revoke(slots[i])) continue;
     for (size_t k = 0; k < i; ++k) {
@@ -332,7 +345,13 @@ bool PageExecutor::LeaveInEmergency() {
   const uint64_t leaving =
       view.leaving + (view.can_copy_out ? view.queues.size(Queue::kLeaves) : 0);
   if (leaving > 0 && !view.plan.empty()) return false;
-  Bytes need = Minus(Demanded(), view.limits.page * leaving);
+  if (!Leave(Minus(Demanded(), view.limits.page * leaving))) return false;
+  ++stats_.emergencies;
+  StartOut();
+  return true;
+}
+
+bool PageExecutor::Leave(Bytes need) {
   bool any = false;
   while (need > Bytes{}) {
     const auto unit = plan::NextEmergency(books_.view());
@@ -343,10 +362,19 @@ bool PageExecutor::LeaveInEmergency() {
     if (leaves_now && !Drop(*unit)) continue;
     need = Minus(need, books_.WeightOf(*unit));
   }
-  if (!any) return false;
-  ++stats_.emergencies;
-  StartOut();
-  return true;
+  return any;
+}
+
+void PageExecutor::GiveSurplus() {
+  const auto give = [this] {
+    while (const auto page = books_.GivePage()) backend_->Give(*page);
+  };
+  give();
+  while (books_.surplus() > 0 && books_.view().slot_pages.SparePages() > 0 && Compact()) give();
+  const auto view = books_.view();
+  const uint64_t leaving = view.leaving + view.queues.size(Queue::kLeaves) +
+                           view.slot_pages.SparePages();
+  if (view.surplus > leaving && Leave(view.limits.page * (view.surplus - leaving))) give();
 }
 
 }  // namespace ravenstore::core

@@ -34,6 +34,8 @@ class PageExecutor {
     uint64_t exchanges = 0;
     uint64_t not_revoked = 0;     // units that stayed because the client was faster
     uint64_t dropped_copies = 0;  // because their memory was needed
+
+    void Add(const Stats& other);
   };
 
   PageExecutor(const PageBooks::Options& options, PageBackend* backend);
@@ -74,6 +76,12 @@ class PageExecutor {
   // The client is gone, and so is its stream: no tensor lives. What is under way goes on.
   void Retire();
 
+  // ---- The share of the device. Start() gives back what is beyond it, and lets idle units leave
+  // for that.
+  void SetShare(uint32_t pages) { books_.SetShare(pages); }
+  // Physical pages were made for the client.
+  void AddPages(uint32_t pages) { books_.AddPages(pages); }
+
   // ---- The backend's reports.
   void Mapped(plan::Unit unit);
   void Unmapped(plan::PhysicalPage page);
@@ -93,6 +101,7 @@ class PageExecutor {
   bool Revoke(plan::Unit unit);
   bool Drop(plan::Unit unit);
   void DropClean();
+  void GiveSurplus();
   void StartOut();
   void StartIn();
   void StartMaps();
@@ -101,6 +110,8 @@ class PageExecutor {
   bool MakeRoomForCopy(plan::Unit unit);
   // Idle units leave until the bytes that calls wait for are free. Returns true if one does.
   bool LeaveInEmergency();
+  // The same, until `need` bytes are free or on their way out.
+  bool Leave(Bytes need);
   Bytes Demanded() const;
   void HandleArrivals();
   void Publish(TensorNumber tensor);

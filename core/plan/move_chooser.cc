@@ -17,7 +17,8 @@ Bytes WeightOf(const MoveView& view, Unit unit) {
 // Without a copy or an eviction.
 Bytes FreeBytes(const MoveView& view) {
   const auto dead = static_cast<uint32_t>(view.queues.size(Queue::kDead));
-  return view.limits.page * (view.supply.total() + view.slot_pages.SparePages() + dead);
+  const uint32_t free = view.supply.total() + view.slot_pages.SparePages() + dead;
+  return view.limits.page * (free > view.surplus ? free - view.surplus : 0);
 }
 
 bool Fits(const MoveView& view, const Next& next) {

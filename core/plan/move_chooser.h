@@ -40,6 +40,7 @@ struct MoveView {
   Bytes coming;          // mapped, or being mapped, for bytes that have not come yet
   Bytes coming_most;     // ahead of need
   uint32_t leaving = 0;  // copies out under way of units that leave
+  uint32_t surplus = 0;  // pages that are held beyond the client's share
   // Another pool has room for a page; it has, or would have without the copies of resident ones.
   bool can_copy_ahead = true;
   bool can_copy_out = true;

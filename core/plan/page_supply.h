@@ -1,7 +1,7 @@
 // The physical pages that are free, and where one comes from: the order is never used, unmapped,
 // stale, empty.
 //
-// A stale page is still mapped where a page has left; it is unmapped when its address or its
+// A page that is never used is mapped where it is needed first. A stale page is still mapped where a page has left; it is unmapped when its address or its
 // physical memory is needed. An empty page held slots, and is mapped for them still.
 //
 // Owns: the lists. Units: pages. Threads: one at a time. Cost: O(1).
@@ -27,9 +27,6 @@ class PageSupply {
     bool map = false;
   };
 
-  PageSupply() = default;
-  // All pages [0, pages) are never used: one is mapped where it is needed when it is made.
-  explicit PageSupply(uint32_t pages) : end_(pages) {}
 
   // The first of the order; an empty one first if it is for slots. nullopt: there is none.
   std::optional<Source> Find(bool for_slots) const {
@@ -73,6 +70,19 @@ class PageSupply {
     RAVEN_CHECK(unmapping_ > 0);
     --unmapping_;
     AddUnmapped(page);
+  }
+  // More pages of the client's: never used. Their numbers follow those that there are.
+  void Add(uint32_t pages) { end_ += pages; }
+  // A page that the client gives back, and whether it is mapped still.
+  struct Given {
+    PhysicalPage page = 0;
+    bool mapped = false;
+  };
+  // Takes one that is not mapped, if there is one; nullopt: no page is free.
+  std::optional<Given> Give() {
+    const auto source = Find(false);
+    if (!source) return std::nullopt;
+    return Given{Take(*source), *source == Source::kStale || *source == Source::kEmpty};
   }
   // Of free pages, those on their way from stale to unmapped included.
   uint32_t total() const {

@@ -102,6 +102,7 @@ void PlanBuilder::Restart() {
     const uint32_t slots = of.slots_per_page;
     of = unit < given_.size() ? given_[unit] : UnitSnapshot{};
     of.slots_per_page = slots;
+    CountNeeds(unit, 0, 0);
     const bool held = of.held && (of.live > 0 || of.pins > 0);
     of.held = false;
     if (!held) continue;
@@ -122,21 +123,26 @@ void PlanBuilder::Apply(const PlannedCall& call) {
 
 void PlanBuilder::Acquire(const PlannedCall& call, Unit unit) {
   UnitSnapshot& of = units_[unit];
+  const UnitSnapshot before = of;
   if (!of.held) Hold(unit);
   if (call.kind == CallKind::kCreate) {
     ++of.live;
     of.dirty = true;
   }
-  if (of.pins++ > 0) return;
+  ++of.pins;
+  CountNeeds(unit, before.pins, before.live);
+  if (before.pins > 0) return;
   ++plan_.now_[unit];
   order_.Remove(unit);
 }
 
 void PlanBuilder::Yield(const PlannedCall& call, Unit unit) {
   UnitSnapshot& of = units_[unit];
+  const UnitSnapshot before = of;
   of.dirty |= call.modifies;
   of.pins -= call.unpins ? 1 : 0;
   of.live -= call.dies ? 1 : 0;
+  CountNeeds(unit, before.pins, before.live);
   if (of.pins > 0 || !of.held) return;
   if (of.live == 0) {
     order_.Remove(unit);
@@ -191,6 +197,18 @@ void PlanBuilder::Drop(Unit unit) {
   UnitSnapshot& of = units_[unit];
   of.held = false;
   held_.Remove(of.slots_per_page);
+}
+
+void PlanBuilder::CountNeeds(Unit unit, uint32_t pins, uint32_t live) {
+  const UnitSnapshot& of = units_[unit];
+  const auto count = [&of](bool was, bool is, HeldPages* pages) {
+    if (!was && is) pages->Add(of.slots_per_page);
+    if (was && !is) pages->Remove(of.slots_per_page);
+  };
+  count(pins > 0, of.pins > 0, &pinned_);
+  count(pins > 0 || live > 0, of.pins > 0 || of.live > 0, &alive_);
+  plan_.pages_held_ = std::max(plan_.pages_held_, pinned_.pages());
+  plan_.pages_alive_ = std::max(plan_.pages_alive_, alive_.pages());
 }
 
 void PlanBuilder::Idle(Unit unit, Duration since) {

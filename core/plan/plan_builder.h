@@ -38,6 +38,8 @@ class PlanBuilder {
   void Leave(Unit unit, Position position, Duration now);
   void Hold(Unit unit);
   void Drop(Unit unit);
+  // The unit's pins or tensors have changed; these were there before.
+  void CountNeeds(Unit unit, uint32_t pins, uint32_t live);
   void Idle(Unit unit, Duration since);
   // Where the unit is needed, or dies, next.
   Position KeyOf(Unit unit) const;
@@ -53,6 +55,8 @@ class PlanBuilder {
   std::vector<UnitSnapshot> units_;
   EvictionOrder order_;
   HeldPages held_;
+  HeldPages pinned_;  // for units that calls hold
+  HeldPages alive_;   // the same, and those in which something lives
   Duration link_free_{0};  // the copies that are planned so far end then
   Duration late_{0};       // what the client has waited for copies so far
 };

@@ -96,6 +96,9 @@ class ResidencyPlan {
   void Take(Bytes weight, Position until);
   void Release(Bytes weight, Position until);
 
+  // The most pages that calls hold at one position, and in which something lives.
+  uint32_t pages_held() const { return pages_held_; }
+  uint32_t pages_alive() const { return pages_alive_; }
   // How often a call needed more than all pages.
   uint32_t over_budget() const { return over_budget_; }
   // All gaps of a unit in order, for tests.
@@ -120,6 +123,8 @@ class ResidencyPlan {
   RangeMinimum slack_;               // by position
   Position position_ = 0;
   Position passed_ = 0;  // the gaps are of this position; it never goes back
+  uint32_t pages_held_ = 0;
+  uint32_t pages_alive_ = 0;
   uint32_t over_budget_ = 0;
 };
 

@@ -32,6 +32,7 @@ class Backend : public PageBackend {
     return false;
   }
   void Unmap(plan::PhysicalPage page) override { unmapping = page; }
+  void Give(const plan::PageSupply::Given& page) override { given.push_back(page); }
   void CopyIn(const CopyOrder& order) override { in = order; }
   void CopyOut(const CopyOrder& order) override { out = order; }
   void MoveSlot(const PageBooks::SlotMove& move, Bytes) override { moves.push_back(move); }
@@ -44,6 +45,7 @@ class Backend : public PageBackend {
   std::vector<TensorNumber> refused;
   std::optional<MapOrder> mapping;
   std::optional<plan::PhysicalPage> unmapping;
+  std::vector<plan::PageSupply::Given> given;
   std::optional<CopyOrder> in;
   std::optional<CopyOrder> out;
   std::vector<PageBooks::SlotMove> moves;
@@ -122,6 +124,51 @@ TEST_F(PageExecutorTest, AnIdlePageLeavesForACallThatWaits) {
   EXPECT_TRUE(backend_.away.empty());  // a get would still find it
   EndOut(true);
   EXPECT_EQ(backend_.away, std::set<TensorNumber>({0}));
+  EXPECT_EQ(backend_.granted, std::vector<TensorNumber>({2}));
+}
+
+TEST_F(PageExecutorTest, AFreePageIsGivenBackFirst) {
+  Create(0);
+  executor_.SetShare(1);
+  Map();
+  ASSERT_EQ(backend_.given.size(), 1u);
+  EXPECT_FALSE(backend_.given[0].mapped);
+  EXPECT_EQ(executor_.books().pages(), 1u);
+}
+
+TEST_F(PageExecutorTest, AnIdlePageLeavesWhereTheShareFalls) {
+  for (TensorNumber tensor : {0u, 1u}) {
+    Create(tensor);
+    Put(tensor, true);
+  }
+  executor_.SetShare(1);
+  Map();
+  EXPECT_TRUE(backend_.given.empty());
+  ASSERT_TRUE(backend_.out);
+  EndOut(true);
+  ASSERT_EQ(backend_.given.size(), 1u);
+  EXPECT_TRUE(backend_.given[0].mapped);
+  EXPECT_EQ(backend_.away, std::set<TensorNumber>({0}));
+}
+
+TEST_F(PageExecutorTest, WhatCallsHoldStaysBeyondTheShare) {
+  Create(0);
+  Create(1);
+  executor_.SetShare(1);
+  Map();
+  EXPECT_TRUE(backend_.given.empty());
+  EXPECT_EQ(executor_.books().surplus(), 1u);
+  Put(1, false);
+  Map();
+  EndOut(true);
+  EXPECT_EQ(backend_.given.size(), 1u);
+}
+
+TEST_F(PageExecutorTest, APageThatWasMadeIsUsed) {
+  FillAndCreateOneMore();
+  executor_.SetShare(3);
+  executor_.AddPages(1);
+  Map();
   EXPECT_EQ(backend_.granted, std::vector<TensorNumber>({2}));
 }
 

@@ -33,6 +33,7 @@ PageWorld::Options OptionsOf(plan::Random* random) {
     options.copies_most = kExtentAlignment * options.cells_per_page * (1 + random->Below(12));
   if (random->OneIn(2)) options.slowness = 1 + random->Below(20);
   options.plans = !random->OneIn(4);
+  options.shares = random->OneIn(3);
   return options;
 }
 
@@ -46,6 +47,7 @@ void Add(const PageWorld::Counts& of, PageWorld::Counts* counts) {
   counts->out += of.out;
   counts->not_revoked += of.not_revoked;
   counts->dropped_copies += of.dropped_copies;
+  counts->given += of.given;
 }
 
 TEST(PageFuzzTest, NoClientReadsWrongBytes) {
@@ -69,13 +71,16 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   }
   std::printf(
       "seeds from %lu: %lu programs, %lu reads checked, %lu copies failed, %lu calls refused, "
-      "%lu deaths, %lu stuck; in %lu, out %lu cells, %lu units not revoked, %lu copies dropped\n",
+      "%lu deaths, %lu stuck; in %lu, out %lu cells, %lu units not revoked, %lu copies dropped, "
+      "%lu pages given away\n",
       first, programs, counts.reads, counts.failures, counts.refused, counts.kills, counts.stuck,
-      counts.in.count() / 512, counts.out.count() / 512, counts.not_revoked, counts.dropped_copies);
+      counts.in.count() / 512, counts.out.count() / 512, counts.not_revoked, counts.dropped_copies,
+      counts.given);
   // Each kind of adversity was there.
   EXPECT_GT(counts.failures, 0u);
   EXPECT_GT(counts.kills, 0u);
   EXPECT_GT(counts.not_revoked, 0u);
+  EXPECT_GT(counts.given, 0u);
 }
 
 // The same course ends at each of its steps, with whatever is under way then.

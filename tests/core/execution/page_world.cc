@@ -19,8 +19,7 @@ constexpr uint64_t kGarbage = ~uint64_t{0};
 PageWorld::PageWorld(const Options& options, plan::Random* random)
     : options_(options),
       random_(random),
-      page_(kCell * options.cells_per_page),
-      physical_(options.pages, Cells(options.cells_per_page, kGarbage)) {
+      page_(kCell * options.cells_per_page) {
   Begin();
 }
 
@@ -35,6 +34,7 @@ void PageWorld::Begin() {
   executor_ = std::make_unique<PageExecutor>(books, this);
   places_ =
       std::make_unique<plan::Places>(plan::SmallTensorRule{.page = page_, .slots = options_.slots});
+  physical_.resize(options_.pages, Cells(options_.cells_per_page, kGarbage));
   mapped_.clear();
   copies_.clear();
   tensors_.clear();
@@ -85,6 +85,8 @@ void PageWorld::Step() {
     if (random_->OneIn(options_.slowness)) CompleteOne();
   } else if (choice < 15 && options_.plans && random_->OneIn(4)) {
     ChangePlan();
+  } else if (choice < 15 && options_.shares && random_->OneIn(4)) {
+    ChangeShare(static_cast<uint32_t>(1 + random_->Below(options_.pages)));
   } else {
     executor_->Start();
     HandleGrants();
@@ -107,6 +109,7 @@ void PageWorld::RefuseIfStuck() {
 
 void PageWorld::Finish() {
   EndKeeps();
+  ChangeShare(options_.pages);
   for (const TensorNumber tensor : std::vector<TensorNumber>(live_)) {
     for (int i = 0; i < 2000 && fault_.empty(); ++i) {
       if (tensors_[tensor].word == Word::kInUse && !tensors_[tensor].has_request) break;
@@ -404,6 +407,15 @@ void PageWorld::Unmap(plan::PhysicalPage page) {
   under_way_.push_back({.kind = UnderWay::Kind::kUnmap, .page = page});
 }
 
+// Another client writes there.
+void PageWorld::Give(const plan::PageSupply::Given& page) {
+  ++counts_.given;
+  const size_t mappings =
+      std::erase_if(mapped_, [&](const auto& of) { return of.second == page.page; });
+  if (mappings > 0 && !page.mapped) Fail("a page is given away with its mapping");
+  physical_[page.page].assign(options_.cells_per_page, kGarbage);
+}
+
 bool PageWorld::CanCopyIn(bool demanded) const {
   return copies_in_ < 1 || (demanded && copies_in_ < 2);
 }
@@ -469,6 +481,15 @@ void PageWorld::EndCopyOut(const UnderWay& of, bool fails) {
   executor_->CopiedOut(of.copy.unit, !fails);
 }
 
+// The pages that it has to give back, or that are made for it, may be others by then.
+void PageWorld::ChangeShare(uint32_t pages) {
+  executor_->SetShare(pages);
+  const uint32_t held = executor_->books().pages();
+  if (held >= pages) return;
+  executor_->AddPages(pages - held);
+  physical_.resize(physical_.size() + pages - held, Cells(options_.cells_per_page, kGarbage));
+}
+
 // ---- The plan, or needs without one: what they say is never what the client does.
 
 void PageWorld::AnnounceNeeds() {
@@ -503,9 +524,7 @@ void PageWorld::ChangePlan() {
     call.modifies = random_->OneIn(2);
     calls.push_back(call);
   }
-  const plan::PlanLimits limits{
-      .page = page_, .pages = options_.pages, .out_bytes_per_second = 1e9, .per_copy = {}};
-  books.SetPlan(plan::ResidencyPlan::Make(calls, books.Snapshot(), limits));
+  books.SetPlan(plan::ResidencyPlan::Make(calls, books.Snapshot(), books.limits()));
   position_ = 0;
 }
 

@@ -36,6 +36,7 @@ class PageWorld : public PageBackend {
     uint64_t kills = 0;     // the client dies in one step of this number; 0: never
     uint64_t slowness = 1;  // a mapping or a copy ends in one of this number of trials
     bool plans = true;      // plans say nonsense; else there is none
+    bool shares = false;    // the client's share of the device changes
   };
   struct Counts {
     uint64_t reads = 0;  // of whole tensors by kernels
@@ -47,6 +48,7 @@ class PageWorld : public PageBackend {
     Bytes out;
     uint64_t not_revoked = 0;
     uint64_t dropped_copies = 0;
+    uint64_t given = 0;  // pages
   };
 
   PageWorld(const Options& options, plan::Random* random);
@@ -68,6 +70,7 @@ class PageWorld : public PageBackend {
   void Refuse(TensorNumber tensor) override;
   bool Map(const MapOrder& order) override;
   void Unmap(plan::PhysicalPage page) override;
+  void Give(const plan::PageSupply::Given& page) override;
   void CopyIn(const CopyOrder& order) override;
   void CopyOut(const CopyOrder& order) override;
   void MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) override;
@@ -126,6 +129,7 @@ class PageWorld : public PageBackend {
   void EndCopyIn(const UnderWay& of, bool fails);
   void EndCopyOut(const UnderWay& of, bool fails);
   void ChangePlan();
+  void ChangeShare(uint32_t pages);
   void AnnounceNeeds();
   bool IsIdle() const;
   void RefuseIfStuck();

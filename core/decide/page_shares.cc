@@ -1,0 +1,84 @@
+#include "core/decide/page_shares.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace ravenstore::core::decide {
+
+namespace {
+
+// What each client has at this level of pages for a weight of 1.
+uint32_t AtLevel(double level, double weight, uint32_t has, uint32_t most) {
+  const double pages = level * weight;
+  if (pages >= most) return std::max(has, most);
+  return std::max(has, static_cast<uint32_t>(pages));
+}
+
+class Division {
+ public:
+  Division(std::span<const PageDemand> demands, uint32_t pages)
+      : demands_(demands), most_(demands.size()), shares_(demands.size()), left_(pages) {}
+
+  // Raises the shares towards `most_of(demand)`, evenly by weight, as long as pages are left.
+  template <typename MostOf>
+  void Raise(MostOf most_of) {
+    for (size_t i = 0; i < demands_.size(); ++i) most_[i] = most_of(demands_[i]);
+    // The highest level that the pages suffice for; the rest goes one by one.
+    double low = 0;
+    double high = 1;
+    while (Needed(high) <= left_ && Needed(high) < NeededForAll()) high *= 2;
+    for (int i = 0; i < kHalvings; ++i) {
+      const double middle = (low + high) / 2;
+      (Needed(middle) <= left_ ? low : high) = middle;
+    }
+    if (NeededForAll() <= left_) low = high;
+    left_ -= static_cast<uint32_t>(Needed(low));
+    for (size_t i = 0; i < demands_.size(); ++i)
+      shares_[i] = AtLevel(low, demands_[i].weight, shares_[i], most_[i]);
+    for (size_t i = 0; i < demands_.size() && left_ > 0; ++i) {
+      if (shares_[i] >= most_[i]) continue;
+      ++shares_[i];
+      --left_;
+    }
+  }
+  std::vector<uint32_t> Take() { return std::move(shares_); }
+
+ private:
+  static constexpr int kHalvings = 64;
+
+  // Pages beyond the shares.
+  uint64_t Needed(double level) const {
+    uint64_t needed = 0;
+    for (size_t i = 0; i < demands_.size(); ++i)
+      needed += AtLevel(level, demands_[i].weight, shares_[i], most_[i]) - shares_[i];
+    return needed;
+  }
+  uint64_t NeededForAll() const {
+    uint64_t needed = 0;
+    for (size_t i = 0; i < demands_.size(); ++i)
+      needed += std::max(shares_[i], most_[i]) - shares_[i];
+    return needed;
+  }
+
+  std::span<const PageDemand> demands_;
+  std::vector<uint32_t> most_;
+  std::vector<uint32_t> shares_;
+  uint32_t left_;
+};
+
+}  // namespace
+
+std::vector<uint32_t> SharePages(std::span<const PageDemand> demands, uint32_t pages) {
+  for (const PageDemand& demand : demands) RAVEN_CHECK(demand.weight > 0);
+  Division division(demands, pages);
+  division.Raise([](const PageDemand& of) { return of.in_use; });
+  division.Raise([](const PageDemand& of) { return of.expected; });
+  division.Raise([](const PageDemand& of) { return std::min(of.alive, of.guarantee); });
+  division.Raise([](const PageDemand& of) { return of.alive; });
+  division.Raise([](const PageDemand& of) { return of.held; });
+  division.Raise([pages](const PageDemand&) { return pages; });
+  return division.Take();
+}
+
+}  // namespace ravenstore::core::decide

@@ -1,0 +1,89 @@
+// A device and its link in virtual time, for several clients' executors
+// (core/execution/page_executor.h), each behind a port of its own.
+//
+// Clients share the link of sim/link.h, by turns; a copy that a call waits for goes before the
+// pieces of others that are not in flight. Each client has a mapper of its own. A page that one
+// client gives back is destroyed and made anew for another, one at a time. A client's lease words
+// agree with its books at all times: a call is reported when it is made.
+//
+// Owns: the events. Units: simulated time from the replay's beginning. Threads: one at a time; the
+// same calls give the same result.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <vector>
+
+#include "core/execution/page_backend.h"
+#include "core/execution/page_executor.h"
+#include "core/types.h"
+#include "sim/hardware.h"
+#include "sim/link.h"
+
+namespace ravenstore::sim {
+
+// What the driver takes, as measured on an H100: cuMemMap and cuMemSetAccess for one device, and
+// cuMemUnmap; and to create, export and import a page.
+struct MappingCosts {
+  core::Duration map{std::chrono::microseconds(1)};
+  core::Duration access{std::chrono::microseconds(40)};
+  core::Duration unmap{std::chrono::microseconds(30)};
+  core::Duration make{std::chrono::microseconds(200)};
+};
+
+class PagedDevice {
+ public:
+  PagedDevice(const Hardware& hardware, const MappingCosts& costs);
+  ~PagedDevice();
+
+  // A client of the device. Its pages are made already.
+  core::PageExecutor* AddClient(const core::PageBooks::Options& options);
+
+  // When the next event is; nullopt: there is none.
+  std::optional<core::Duration> NextEvent() const;
+  // That event happens and is reported. Returns the client that it is of.
+  uint32_t Advance();
+  // The time of what executors begin next.
+  void SetTime(core::Duration now);
+  // What is idle begins with what there is to do: the links, and the making of pages.
+  void Start();
+  // How long mappers were busy.
+  core::Duration mapping() const { return mapping_; }
+  // Pages that went from one client to another.
+  uint64_t handed_over() const { return handed_over_; }
+
+ private:
+  class Client;
+  enum class Kind : uint8_t { kUnmapped, kMapped, kPieceIn, kIn, kPieceOut, kOut, kGiven, kMade };
+  struct Event {
+    core::Duration at;
+    uint64_t sequence;
+    Kind kind;
+    uint32_t client;
+    uint32_t number;  // of a unit; kUnmapped: of a page
+    bool operator<(const Event& other) const {
+      return at != other.at ? at > other.at : sequence > other.sequence;
+    }
+  };
+
+  void Schedule(core::Duration after, Kind kind, uint32_t client, uint32_t number);
+  uint32_t EndPiece(Link* link, Kind kind);
+  void StartMaking();
+
+  const Hardware hardware_;
+  const MappingCosts costs_;
+  Link in_;
+  Link out_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  uint32_t free_pages_ = 0;  // that no client has
+  bool making_ = false;
+  core::Duration now_{0};
+  core::Duration mapping_{0};
+  uint64_t handed_over_ = 0;
+  uint64_t sequence_ = 0;
+  std::priority_queue<Event> events_;
+};
+
+}  // namespace ravenstore::sim
