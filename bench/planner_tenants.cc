@@ -82,8 +82,12 @@ class Tenants {
   }
 
   TenantFigures figures() const {
-    return {std::exp(logarithms_ / cases_), std::exp(learned_logarithms_ / cases_), unfair_,
-            judged_, failed_, unfair_where_};
+    return {std::exp(logarithms_ / cases_),
+            std::exp(learned_logarithms_ / cases_),
+            unfair_,
+            judged_,
+            failed_,
+            unfair_where_};
   }
 
  private:
@@ -103,8 +107,8 @@ class Tenants {
       const Trace only = runs.front().Only(tenant);
       if (part < only.LargestStep().RoundUp(core::MiB(2))) continue;  // it could not run there
       const bool hinted = where.ends_with("hinted");
-      const Outcome alone = replay_(hinted ? sim::WithHints(only, sim::Hints::kTime) : only, share,
-                                    part, hinted);
+      const Outcome alone =
+          replay_(hinted ? sim::WithHints(only, sim::Hints::kTime) : only, share, part, hinted);
       if (!alone.failure.empty()) continue;
       ++judged_;
       const double stall = StallOf(together, tenant);

@@ -44,8 +44,8 @@ class PagedDevice::Client : public core::PageBackend {
   void CopyIn(const CopyOrder& order) override {
     ++copies_in_;
     if (order.demanded) demanded_ = order.unit;
-    device_->in_.Submit(JobOf(order), order.demanded ? Link::Urgency::kDemand
-                                                     : Link::Urgency::kBackground);
+    device_->in_.Submit(JobOf(order),
+                        order.demanded ? Link::Urgency::kDemand : Link::Urgency::kBackground);
   }
   void CopyOut(const CopyOrder& order) override {
     ++copies_out_;
@@ -111,11 +111,18 @@ uint32_t PagedDevice::Advance() {
     case Kind::kIn: executor.CopiedIn(event.number, true); break;
     case Kind::kPieceOut: return EndPiece(&out_, Kind::kOut);
     case Kind::kOut: executor.CopiedOut(event.number, true); break;
-    case Kind::kGiven: ++free_pages_; break;
+    case Kind::kGiven:
+      ++free_pages_;
+      if (handed_ahead_ > 0) {
+        --handed_ahead_;
+      } else {
+        ++unassigned_;
+      }
+      break;
     case Kind::kMade:
       making_ = false;
       ++handed_over_;
-      executor.AddPages(1);
+      executor.AddPage();
       break;
   }
   return event.client;
@@ -140,18 +147,40 @@ void PagedDevice::Start() {
   StartMaking();
 }
 
+void PagedDevice::HandOver(uint32_t from, uint32_t to) {
+  ++handed_ahead_;
+  clients_[to]->executor().ExpectPage();
+  RAVEN_CHECK(clients_[from]->executor().GivePage());
+}
+
+void PagedDevice::AssignPages() {
+  while (unassigned_ > 0) {
+    uint32_t most = 0;  // that a client lacks
+    core::PageExecutor* found = nullptr;
+    for (const auto& client : clients_) {
+      const core::PageBooks& books = client->executor().books();
+      const uint32_t has = books.pages() + books.expected();
+      if (books.limits().pages <= has || books.limits().pages - has <= most) continue;
+      most = books.limits().pages - has;
+      found = &client->executor();
+    }
+    if (found == nullptr) return;
+    --unassigned_;
+    found->ExpectPage();
+  }
+}
+
 void PagedDevice::StartMaking() {
-  if (making_ || free_pages_ == 0) return;
-  uint32_t most = 0;  // that a client lacks
+  AssignPages();
+  if (making_ || free_pages_ == unassigned_) return;
   uint32_t number = 0;
+  uint32_t most = 0;
   for (uint32_t i = 0; i < clients_.size(); ++i) {
-    const core::PageBooks& books = clients_[i]->executor().books();
-    const uint32_t share = books.limits().pages;
-    if (share <= books.pages() || share - books.pages() <= most) continue;
-    most = share - books.pages();
+    const uint32_t expected = clients_[i]->executor().books().expected();
+    if (expected <= most) continue;
+    most = expected;
     number = i;
   }
-  if (most == 0) return;
   making_ = true;
   --free_pages_;
   Schedule(costs_.make, Kind::kMade, number, 0);

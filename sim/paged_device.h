@@ -45,6 +45,8 @@ class PagedDevice {
   std::optional<core::Duration> NextEvent() const;
   // That event happens and is reported. Returns the client that it is of.
   uint32_t Advance();
+  // A free page of one client's becomes another's. REQUIRES: there is one.
+  void HandOver(uint32_t from, uint32_t to);
   // The time of what executors begin next.
   void SetTime(core::Duration now);
   // What is idle begins with what there is to do: the links, and the making of pages.
@@ -71,13 +73,17 @@ class PagedDevice {
   void Schedule(core::Duration after, Kind kind, uint32_t client, uint32_t number);
   uint32_t EndPiece(Link* link, Kind kind);
   void StartMaking();
+  // Pages that nobody has become those of clients that hold less than their shares.
+  void AssignPages();
 
   const Hardware hardware_;
   const MappingCosts costs_;
   Link in_;
   Link out_;
   std::vector<std::unique_ptr<Client>> clients_;
-  uint32_t free_pages_ = 0;  // that no client has
+  uint32_t free_pages_ = 0;    // that no client has
+  uint32_t unassigned_ = 0;    // of these, to be made for nobody yet
+  uint32_t handed_ahead_ = 0;  // that were promised before they were given back
   bool making_ = false;
   core::Duration now_{0};
   core::Duration mapping_{0};

@@ -17,6 +17,7 @@ using core::plan::CallKind;
 using core::plan::Place;
 using core::plan::PlacedTensor;
 using core::plan::PlannedCall;
+using core::plan::Position;
 using core::plan::ResidencyPlan;
 
 PlanSource::PlanSource(const Trace& trace, const core::plan::SmallTensorRule& rule)
@@ -36,11 +37,27 @@ void PlanSource::After(const Op& op, core::PageBooks* /*books*/) {
   tensor.in_use = op.kind == OpKind::kCreate || op.kind == OpKind::kGet;
 }
 
-void PlanSource::SetPlan(std::span<const PlannedCall> calls, core::PageBooks* books) {
-  ResidencyPlan plan = ResidencyPlan::Make(calls, books->Snapshot(), books->limits());
+void PlanSource::SetCalls(std::vector<PlannedCall> calls) {
+  calls_ = std::move(calls);
+  position_ = begin_ = 0;
+}
+
+std::vector<PlannedCall> PlanSource::BeginPlan(bool made) {
+  begin_ = std::min<Position>(position_ + (made ? 1 : 0), static_cast<Position>(calls_.size()));
+  std::vector<PlannedCall> ahead(calls_.begin() + begin_, calls_.end());
+  const Duration last = position_ > 0 ? calls_[static_cast<size_t>(position_) - 1].at : Duration{0};
+  for (PlannedCall& call : ahead) call.at = std::max(Duration{0}, call.at - last);
+  return ahead;
+}
+
+void PlanSource::MoveTo(Position position, core::PageBooks* books) {
+  position_ = std::min(position, static_cast<Position>(calls_.size()));
+  books->MoveTo(std::max<Position>(0, position - begin_));
+}
+
+void PlanSource::CountPlan(const ResidencyPlan& plan) {
   ++stats_.plans;
   stats_.over_budget += plan.over_budget();
-  books->SetPlan(std::move(plan));
 }
 
 PagedStats PlanSource::stats() const {
@@ -77,9 +94,25 @@ class WholeTrace : public PlanSource {
     } else {
       PlaceInOrder();
     }
+    FindCalls();
   }
 
-  void Begin(core::PageBooks* books) override {
+  void Before(const Op& /*op*/, Duration /*at*/, core::PageBooks* /*books*/) override {}
+  void After(const Op& op, core::PageBooks* books) override {
+    PlanSource::After(op, books);
+    MoveTo(++position_, books);
+  }
+  bool has_plan() const override { return true; }
+  void ShareChanged() override { remake_ = true; }
+  Place PlaceFor(const Op& op) override { return of_tensor_[op.tensor]; }
+  void Free(const Op& /*op*/) override {}
+  bool IsLastPut(const Op& op) const override {
+    return last_put_[static_cast<size_t>(&op - trace_.ops.data())];
+  }
+
+ private:
+  void FindCalls() {
+    std::vector<PlannedCall> calls;
     std::vector<bool> in_use(trace_.tensors.size());
     std::vector<bool> dead(trace_.tensors.size());
     Duration at{0};
@@ -97,32 +130,10 @@ class WholeTrace : public PlanSource {
         call.dies = !dead[op.tensor] && (op.kind == OpKind::kFree || last_put_[i]);
         dead[op.tensor] = dead[op.tensor] || call.dies;
       }
-      calls_.push_back(call);
+      calls.push_back(call);
     }
-    SetPlan(calls_, books);
-  }
-  void Before(const Op& /*op*/, Duration /*at*/, core::PageBooks* /*books*/) override {}
-  void After(const Op& op, core::PageBooks* books) override {
-    PlanSource::After(op, books);
-    ++position_;
-    if (std::exchange(remake_, false)) Remake(books);
-    books->MoveTo(position_);
-  }
-  void ShareChanged() override { remake_ = true; }
-  Place PlaceFor(const Op& op) override { return of_tensor_[op.tensor]; }
-  void Free(const Op& /*op*/) override {}
-  bool IsLastPut(const Op& op) const override {
-    return last_put_[static_cast<size_t>(&op - trace_.ops.data())];
-  }
-
- private:
-  // A plan of the calls that are left.
-  void Remake(core::PageBooks* books) {
-    calls_.erase(calls_.begin(), calls_.begin() + std::exchange(position_, 0));
-    if (calls_.empty()) return;
-    const Duration first = calls_.front().at;
-    for (PlannedCall& call : calls_) call.at -= first;
-    SetPlan(calls_, books);
+    SetCalls(std::move(calls));
+    remake_ = true;
   }
   // Of a tensor that is not got afterwards.
   void FindLastPuts() {
@@ -144,33 +155,31 @@ class WholeTrace : public PlanSource {
   const bool packs_;
   std::vector<bool> last_put_;  // by op
   std::vector<Place> of_tensor_;
-  std::vector<PlannedCall> calls_;  // of the plan
-  core::plan::Position position_ = 0;
-  bool remake_ = false;
+  Position position_ = 0;
 };
 
 // Plans of what followed the same calls before. Until the calls are followed, what the puts
 // announce says which units leave and come.
 class Learned : public PlanSource {
  public:
-  Learned(const Trace& trace, const core::plan::SmallTensorRule& rule,
-          const core::plan::PlanLimits& limits, bool hinted)
-      : PlanSource(trace, rule),
-        hinted_(hinted),
-        growth_(limits.CopyOf(1) * limits.pages / kWindowPart) {}
+  Learned(const Trace& trace, const core::plan::SmallTensorRule& rule, Duration copies, bool hinted)
+      : PlanSource(trace, rule), hinted_(hinted), growth_(copies / kWindowPart) {}
 
   void Before(const Op& op, Duration at, core::PageBooks* books) override {
     now_ = at;
     const auto guidance =
         planner_.Observe(CallOf(op, at), SizeOf(op), hinted_ && next_uses_.KnowsAll());
     if (guidance.remake) {
-      SetPlan(planner_.Remake(places_, tensors_).calls, books);
+      const auto& forecast = planner_.Remake(places_, tensors_, least_);
+      pass_ = forecast.pass;
+      SetCalls(forecast.calls);
+      remake_ = true;
     } else if (guidance.discard) {
       books->SetPlan({});
       for (core::plan::Unit unit = 0; unit < books->size(); ++unit)
         books->Announce(unit, next_uses_.Of(unit));
     } else if (planner_.has_plan()) {
-      books->MoveTo(guidance.position);
+      MoveTo(guidance.position, books);
     }
     if (op.kind == OpKind::kGet) next_uses_.Got(op.tensor, at);
     if (op.kind == OpKind::kFree) {
@@ -182,7 +191,7 @@ class Learned : public PlanSource {
   void After(const Op& op, core::PageBooks* books) override {
     PlanSource::After(op, books);
     planner_.Done(CallOf(op, {}));
-    if (planner_.has_plan()) books->MoveTo(planner_.position());
+    if (planner_.has_plan()) MoveTo(planner_.position(), books);
     stats_.creates = planner_.stats().creates;
     stats_.elsewhere = planner_.stats().elsewhere;
     stats_.compared = planner_.follower().compared();
@@ -196,6 +205,7 @@ class Learned : public PlanSource {
     Announce(op, books);
   }
   void Step() override { planner_.Step(); }
+  bool has_plan() const override { return planner_.has_plan(); }
   void ShareChanged() override { planner_.RequestPlan(); }
   bool IsLastPut(const Op& op) const override {
     return hinted_ && op.next_use.kind == core::NextUse::Kind::kNever;
@@ -242,14 +252,14 @@ class Learned : public PlanSource {
 
 std::unique_ptr<PlanSource> MakePlanSource(const Trace& trace, Foresight foresight,
                                            const core::plan::SmallTensorRule& rule,
-                                           const core::plan::PlanLimits& limits) {
+                                           Duration copies) {
   switch (foresight) {
     case Foresight::kLives: return std::make_unique<WholeTrace>(trace, rule, true);
     case Foresight::kCalls: return std::make_unique<WholeTrace>(trace, rule, false);
-    case Foresight::kHints: return std::make_unique<Learned>(trace, rule, limits, true);
+    case Foresight::kHints: return std::make_unique<Learned>(trace, rule, copies, true);
     case Foresight::kLearned: break;
   }
-  return std::make_unique<Learned>(trace, rule, limits, false);
+  return std::make_unique<Learned>(trace, rule, copies, false);
 }
 
 }  // namespace ravenstore::sim

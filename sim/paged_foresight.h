@@ -1,13 +1,13 @@
 // What the replay's plan knows of the calls to come, and where it places tensors.
 //
-// A PlanSource sees each call before and after it is made. It sets plans on the client's books and
-// moves their position.
+// A PlanSource sees each call before and after it is made. It says which calls are ahead, and moves
+// the position in the plan that its owner makes of them.
 //
 // Owns: the places, the tensors as they are now, and what was learned. Threads: one at a time.
 #pragma once
 
 #include <memory>
-#include <span>
+#include <utility>
 #include <vector>
 
 #include "core/books/page_books.h"
@@ -28,11 +28,22 @@ class PlanSource {
   PlanSource(const PlanSource&) = delete;
   PlanSource& operator=(const PlanSource&) = delete;
 
-  virtual void Begin(core::PageBooks* /*books*/) {}
   // The client makes the call, at this time of its own.
   virtual void Before(const Op& op, core::Duration at, core::PageBooks* books) = 0;
   // The call is done.
   virtual void After(const Op& op, core::PageBooks* books);
+  // Since the last time, the calls ahead have become others, or the share of the device: a plan is
+  // to be made.
+  bool TakeRemake() { return std::exchange(remake_, false); }
+  // Calls are ahead. Else what the puts announce says which units leave and come.
+  virtual bool has_plan() const = 0;
+  // A plan begins with the first of the calls that are ahead; `made`: the client has made that one
+  // already, and it waits: the plan begins after it. Times are from the last call.
+  std::vector<core::plan::PlannedCall> BeginPlan(bool made);
+  // How long the calls ahead of one pass take, and how long all that are known should.
+  core::Duration pass() const { return pass_; }
+  void SetLeast(core::Duration least) { least_ = least; }
+  void CountPlan(const core::plan::ResidencyPlan& plan);
   virtual void Step() {}
   // The client's share of the device is another: the next call makes a plan.
   virtual void ShareChanged() = 0;
@@ -51,17 +62,29 @@ class PlanSource {
   PagedStats stats() const;
 
  protected:
-  void SetPlan(std::span<const core::plan::PlannedCall> calls, core::PageBooks* books);
+  // The calls that are ahead are the first and what follows.
+  void SetCalls(std::vector<core::plan::PlannedCall> calls);
+  // The client has come to this one of them.
+  void MoveTo(core::plan::Position position, core::PageBooks* books);
   core::Bytes SizeOf(const Op& op) const { return trace_.tensors[op.tensor].bytes; }
 
   const Trace& trace_;
   core::plan::Places places_;
   std::vector<core::plan::PlacedTensor> tensors_;
   PagedStats stats_;
+  bool remake_ = false;
+  core::Duration pass_{0};
+  core::Duration least_{0};
+
+ private:
+  std::vector<core::plan::PlannedCall> calls_;
+  core::plan::Position position_ = 0;  // in these
+  core::plan::Position begin_ = 0;     // where the plan begins
 };
 
+// `copies`: the time in which the link copies all that the client may hold.
 std::unique_ptr<PlanSource> MakePlanSource(const Trace& trace, Foresight foresight,
                                            const core::plan::SmallTensorRule& rule,
-                                           const core::plan::PlanLimits& limits);
+                                           core::Duration copies);
 
 }  // namespace ravenstore::sim

@@ -1,6 +1,7 @@
 // Replays a trace of clients whose memory is in pages of one device, in virtual time.
 //
-// Each client has a plan of its own, and a share of the device (core/decide/page_shares.h).
+// Clients whose calls are all expected have one plan (core/plan/shared_plan.h). Otherwise each has
+// a share of the device (core/decide/page_shares.h) and a plan of its own.
 //
 // A client's CPU makes its calls in order, and its stream executes them in that order. A create
 // or a get holds the units of its tensor from the call on. The stream waits until all of them are

@@ -20,7 +20,8 @@ using plan::UnitSpan;
 using plan::UnitState;
 
 PageBooks::PageBooks(const Options& options) : options_(options), limits_(options.limits) {
-  AddPages(limits_.pages);
+  supply_.Add(limits_.pages);
+  pages_ = limits_.pages;
 }
 
 plan::MoveView PageBooks::view() const {
@@ -35,6 +36,7 @@ plan::MoveView PageBooks::view() const {
           .coming = coming_,
           .coming_most = options_.coming_most,
           .leaving = leaving_,
+          .expected = expected_,
           .surplus = surplus(),
           .can_copy_ahead = free >= limits_.page,
           .can_copy_out = free >= limits_.page || free + redundant_ >= limits_.page,
@@ -240,19 +242,20 @@ void PageBooks::Announce(Unit unit, Position need) {
 }
 
 void PageBooks::SetShare(uint32_t pages) {
-  const Bytes change = limits_.page * (std::max(pages, limits_.pages) - std::min(pages, limits_.pages));
+  const Bytes change =
+      limits_.page * (std::max(pages, limits_.pages) - std::min(pages, limits_.pages));
   if (pages > limits_.pages) plan_.Release(change, kNoPosition);
   if (pages < limits_.pages) plan_.Take(change, kNoPosition);
   limits_.pages = pages;
 }
 
-void PageBooks::AddPages(uint32_t pages) {
-  supply_.Add(pages);
-  pages_ += pages;
+void PageBooks::AddPage() {
+  if (expected_ > 0) --expected_;
+  supply_.Add(1);
+  ++pages_;
 }
 
 std::optional<PageSupply::Given> PageBooks::GivePage() {
-  if (surplus() == 0) return std::nullopt;
   if (!supply_.Find(false)) {
     const auto dead = queues_.First(MoveQueues::Queue::kDead);
     if (!dead) return std::nullopt;

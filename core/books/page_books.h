@@ -73,9 +73,7 @@ class PageBooks {
   uint32_t PagesInUse(const plan::UnitSpan& span) const;
   // REQUIRES: physical memory is beneath the unit.
   Memory MemoryOf(plan::Unit unit) const;
-  Bytes WeightOf(plan::Unit unit) const {
-    return limits_.WeightOf(units_[unit].slots_per_page);
-  }
+  Bytes WeightOf(plan::Unit unit) const { return limits_.WeightOf(units_[unit].slots_per_page); }
 
   // ---- The client.
   // The units exist, of this size class. REQUIRES: an occupied slot has this class already.
@@ -117,10 +115,12 @@ class PageBooks {
   // The client may hold this many pages. What it holds beyond that it gives back as it can; what
   // its calls hold stays.
   void SetShare(uint32_t pages);
-  // More physical pages were made for it.
-  void AddPages(uint32_t pages);
-  // A page beyond the share, and whether it is mapped still; it is the client's no more. nullopt:
-  // there is none that is free.
+  // Another physical page is being made for it, and is there.
+  void ExpectPage() { ++expected_; }
+  void AddPage();
+  uint32_t expected() const { return expected_; }
+  // A page that is free, and whether it is mapped still; it is the client's no more. nullopt: no
+  // page is free.
   std::optional<plan::PageSupply::Given> GivePage();
 
   // ---- The engines. What they do comes from core/plan/move_chooser.h.
@@ -182,6 +182,7 @@ class PageBooks {
   const Options options_;
   plan::PlanLimits limits_;
   uint32_t pages_ = 0;  // physical pages of the client's
+  uint32_t expected_ = 0;
   std::vector<plan::UnitState> units_;
   std::vector<Detail> details_;
   plan::ResidencyPlan plan_;

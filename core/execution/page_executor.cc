@@ -278,7 +278,7 @@ void PageExecutor::StartMaps() {
       StartOut();
       continue;
     }
-    if (LeaveInEmergency()) continue;
+    if (!others_make_room_ && LeaveInEmergency()) continue;
     if (!books_.view().supply.HasStale()) return;
     mapping_ = true;
     backend_->Unmap(books_.StartUnmap());
@@ -343,7 +343,7 @@ bool PageExecutor::LeaveInEmergency() {
   };
   if (!waits(Queue::kComes) && !waits(Queue::kBorn)) return false;
   const uint64_t leaving =
-      view.leaving + (view.can_copy_out ? view.queues.size(Queue::kLeaves) : 0);
+      view.leaving + view.expected + (view.can_copy_out ? view.queues.size(Queue::kLeaves) : 0);
   if (leaving > 0 && !view.plan.empty()) return false;
   if (!Leave(Minus(Demanded(), view.limits.page * leaving))) return false;
   ++stats_.emergencies;
@@ -365,15 +365,22 @@ bool PageExecutor::Leave(Bytes need) {
   return any;
 }
 
+bool PageExecutor::GivePage() {
+  const auto page = books_.GivePage();
+  if (page) backend_->Give(*page);
+  return page.has_value();
+}
+
 void PageExecutor::GiveSurplus() {
   const auto give = [this] {
-    while (const auto page = books_.GivePage()) backend_->Give(*page);
+    while (books_.surplus() > 0 && GivePage()) {
+    }
   };
   give();
   while (books_.surplus() > 0 && books_.view().slot_pages.SparePages() > 0 && Compact()) give();
   const auto view = books_.view();
-  const uint64_t leaving = view.leaving + view.queues.size(Queue::kLeaves) +
-                           view.slot_pages.SparePages();
+  const uint64_t leaving =
+      view.leaving + view.queues.size(Queue::kLeaves) + view.slot_pages.SparePages();
   if (view.surplus > leaving && Leave(view.limits.page * (view.surplus - leaving))) give();
 }
 

@@ -79,8 +79,15 @@ class PageExecutor {
   // ---- The share of the device. Start() gives back what is beyond it, and lets idle units leave
   // for that.
   void SetShare(uint32_t pages) { books_.SetShare(pages); }
-  // Physical pages were made for the client.
-  void AddPages(uint32_t pages) { books_.AddPages(pages); }
+  // A physical page is being made for the client, and was made.
+  void ExpectPage() { books_.ExpectPage(); }
+  void AddPage() { books_.AddPage(); }
+  // A free page is given back. Returns false if there is none.
+  bool GivePage();
+  // Idle units leave until `need` bytes are free or on their way out. Returns true if one does.
+  bool Leave(Bytes need);
+  // Where a call waits for memory, the owner calls Leave() of some client; else Start() does that.
+  void SetOthersMakeRoom(bool others) { others_make_room_ = others; }
 
   // ---- The backend's reports.
   void Mapped(plan::Unit unit);
@@ -110,8 +117,6 @@ class PageExecutor {
   bool MakeRoomForCopy(plan::Unit unit);
   // Idle units leave until the bytes that calls wait for are free. Returns true if one does.
   bool LeaveInEmergency();
-  // The same, until `need` bytes are free or on their way out.
-  bool Leave(Bytes need);
   Bytes Demanded() const;
   void HandleArrivals();
   void Publish(TensorNumber tensor);
@@ -123,6 +128,7 @@ class PageExecutor {
   PageTensors tensors_;
   std::set<TensorNumber> waiting_;            // whose call waits
   std::vector<PageBooks::Arrival> arrivals_;  // kept for its memory
+  bool others_make_room_ = false;
   bool mapping_ = false;
   uint32_t under_way_ = 0;  // copies
   bool arrived_ = false;

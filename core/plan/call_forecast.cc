@@ -11,6 +11,8 @@ namespace {
 // A forecast is longer than a pass, so that what is needed early in the next one is known when this
 // one ends. Longer: plans cost more.
 constexpr CallNumber kPassQuarters = 5;
+// The longest, for a client whose passes are shorter than those of others.
+constexpr CallNumber kPassesMost = 16;
 // The shortest forecast, in calls.
 constexpr CallNumber kFewestCalls = 64;
 }  // namespace
@@ -26,19 +28,22 @@ Forecaster::Forecaster(const Follower& follower, const Places& places,
   RAVEN_CHECK(follower.counterpart() != Follower::kNone);
 }
 
-CallForecast Forecaster::Make() {
+CallForecast Forecaster::Make(Duration least) {
   const CallNumber last = history_.size() - 1;
   const CallNumber period = follower_.Period();
   const CallNumber from = history_.CallOf(follower_.counterpart()) + (follower_.matched() ? 0 : 1);
   const CallNumber calls = std::max(kFewestCalls, period / 4 * kPassQuarters);
   forecast_.base = from;
-  for (CallNumber k = 0; k < calls; ++k) {
+  const CallNumber most = std::max(calls, period * kPassesMost);
+  for (CallNumber k = 0; k < calls || (k < most && at_ < least); ++k) {
+    if (k == calls) forecast_.pass = at_;
     CallNumber past = from + k;
     if (past >= last) past -= ((past - last) / period + 1) * period;
     if (k > 0 && past > history_.first())
       at_ += std::max(Duration{0}, history_[past].at - history_[past - 1].at);
     Add(history_[past]);
   }
+  if (forecast_.pass == Duration{0}) forecast_.pass = at_;
   return std::move(forecast_);
 }
 

@@ -35,6 +35,7 @@ struct CallForecast {
   std::vector<std::optional<Place>> places;  // by position; none: the call touches nothing
   CallNumber base = 0;                       // the call of the history that comes again first
   std::vector<Position> positions;           // by call of the history, from `base` on
+  Duration pass{0};                          // until the calls of a pass and a quarter are over
 
   // Where the call of the history comes again; nullopt: not in this forecast.
   std::optional<Position> PositionOf(CallNumber call) const;
@@ -45,7 +46,8 @@ class Forecaster {
   // All outlive it. REQUIRES: the follower has a counterpart.
   Forecaster(const Follower& follower, const Places& places, std::span<const PlacedTensor> tensors);
 
-  CallForecast Make();
+  // As long as a pass and a quarter, and as `least`, but no longer than kPassesMost passes.
+  CallForecast Make(Duration least = {});
 
  private:
   PlacedTensor& TensorOf(uint32_t role);

@@ -1,5 +1,7 @@
 #include "core/plan/move_chooser.h"
 
+#include <algorithm>
+
 namespace ravenstore::core::plan {
 
 namespace {
@@ -98,6 +100,27 @@ std::optional<MapChoice> NextMap(const MoveView& view) {
   if (is_waited_for(born)) return std::nullopt;
   if (may_come && born && born->need < comes->need) return FindMemory(view, *comes);
   return std::nullopt;
+}
+
+std::optional<Position> FirstLack(const MoveView& view) {
+  std::optional<Position> lack;
+  const auto comes = view.queues.First(Queue::kComes);
+  const auto born = view.queues.First(Queue::kBorn);
+  if (comes && MayCome(view, *comes) && !FindMemory(view, *comes)) lack = comes->need;
+  if (born && !FindMemory(view, *born)) lack = std::min(lack.value_or(born->need), born->need);
+  return lack;
+}
+
+std::optional<Position> LastSpare(const MoveView& view) {
+  if (view.supply.Find(false)) {
+    const auto comes = view.queues.First(Queue::kComes);
+    const auto born = view.queues.First(Queue::kBorn);
+    const Position own = std::min(born ? born->need : kNoPosition,
+                                  comes && MayCome(view, *comes) ? comes->need : kNoPosition);
+    if (own == kNoPosition) return own;
+  }
+  const auto dead = view.queues.First(Queue::kDead);
+  return dead ? std::optional(dead->need) : std::nullopt;
 }
 
 std::optional<Unit> NextExchange(const MoveView& view) {

@@ -37,10 +37,11 @@ struct MoveView {
   const PageSupply& supply;
   const SlotPages& slot_pages;
   PlanLimits limits;
-  Bytes coming;          // mapped, or being mapped, for bytes that have not come yet
-  Bytes coming_most;     // ahead of need
-  uint32_t leaving = 0;  // copies out under way of units that leave
-  uint32_t surplus = 0;  // pages that are held beyond the client's share
+  Bytes coming;           // mapped, or being mapped, for bytes that have not come yet
+  Bytes coming_most;      // ahead of need
+  uint32_t leaving = 0;   // copies out under way of units that leave
+  uint32_t expected = 0;  // pages that are being made for the client
+  uint32_t surplus = 0;   // pages that are held beyond the client's share
   // Another pool has room for a page; it has, or would have without the copies of resident ones.
   bool can_copy_ahead = true;
   bool can_copy_out = true;
@@ -62,6 +63,12 @@ struct MapChoice {
   Unit dead = 0;                // of kDead
 };
 
+// The first unit that may be mapped and finds no memory: where it is needed; kWaitedFor: a call
+// waits. nullopt: there is none.
+std::optional<Position> FirstLack(const MoveView& view);
+// Where the client itself needs the free page that it needs last; kNoPosition: nowhere. nullopt: no
+// page is free.
+std::optional<Position> LastSpare(const MoveView& view);
 // The unit whose copy out begins; its leaving position is the first.
 std::optional<Unit> NextOut(const MoveView& view);
 // The unit whose copy in begins: the one that is needed first.

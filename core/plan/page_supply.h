@@ -1,8 +1,9 @@
 // The physical pages that are free, and where one comes from: the order is never used, unmapped,
 // stale, empty.
 //
-// A page that is never used is mapped where it is needed first. A stale page is still mapped where a page has left; it is unmapped when its address or its
-// physical memory is needed. An empty page held slots, and is mapped for them still.
+// A page that is never used is mapped where it is needed first. A stale page is still mapped where
+// a page has left; it is unmapped when its address or its physical memory is needed. An empty page
+// held slots, and is mapped for them still.
 //
 // Owns: the lists. Units: pages. Threads: one at a time. Cost: O(1).
 #pragma once
@@ -26,7 +27,6 @@ class PageSupply {
     bool unmap = false;
     bool map = false;
   };
-
 
   // The first of the order; an empty one first if it is for slots. nullopt: there is none.
   std::optional<Source> Find(bool for_slots) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <utility>
 
 #include "core/check.h"
@@ -43,7 +44,8 @@ ResidencyPlan PlanBuilder::Build() {
     Shrink(i);
     free.push_back(Free());
   }
-  plan_.slack_.Assign(free);
+  plan_.slack_ = std::make_shared<RangeMinimum>();
+  plan_.slack_->Assign(free);
   for (Unit unit = 0; unit < units_.size(); ++unit) plan_.now_[unit] = plan_.first_gap_[unit];
   return std::move(plan_);
 }

@@ -55,8 +55,8 @@ class PlanBuilder {
   std::vector<UnitSnapshot> units_;
   EvictionOrder order_;
   HeldPages held_;
-  HeldPages pinned_;  // for units that calls hold
-  HeldPages alive_;   // the same, and those in which something lives
+  HeldPages pinned_;       // for units that calls hold
+  HeldPages alive_;        // the same, and those in which something lives
   Duration link_free_{0};  // the copies that are planned so far end then
   Duration late_{0};       // what the client has waited for copies so far
 };

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/plan/plan_builder.h"
+#include "core/plan/shared_plan.h"
 
 namespace ravenstore::core::plan {
 
@@ -15,9 +16,21 @@ ResidencyPlan ResidencyPlan::Make(std::span<const PlannedCall> calls,
   return PlanBuilder(calls, units, limits).Build();
 }
 
+std::vector<ResidencyPlan> ResidencyPlan::MakeShared(std::span<const Forecast> clients,
+                                                     const PlanLimits& limits) {
+  return SharedPlan(clients).Build(limits);
+}
+
 Duration ResidencyPlan::TimeOf(Position position) const {
   if (calls_.empty()) return Duration{0};
   return call(std::min(position, horizon() - 1)).at;
+}
+
+Duration ResidencyPlan::TimeFromNow(Position position) const {
+  if (position == kNoPosition) return Duration::max();
+  if (position < position_) return Duration{0};
+  const Duration now = position_ == 0 ? Duration{0} : TimeOf(position_ - 1);
+  return std::max(Duration{0}, TimeOf(position) - now);
 }
 
 const ResidencyPlan::Gap& ResidencyPlan::GapOf(Unit unit) const {
@@ -53,25 +66,29 @@ void ResidencyPlan::Announce(Unit unit, Position need) {
   announced_[unit] = need;
 }
 
+size_t ResidencyPlan::SlackPosition(Position position) const {
+  const Position own = std::clamp(position, position_, horizon());
+  return static_cast<size_t>(shared_.empty() ? own : shared_[static_cast<size_t>(own)]);
+}
+
 bool ResidencyPlan::Fits(Bytes weight, Position need) const {
-  const auto last = static_cast<size_t>(std::clamp(need, position_, horizon()));
-  return slack_.Least(static_cast<size_t>(position_), last) >= static_cast<int64_t>(weight.count());
+  return !slack_ || slack_->Least(SlackPosition(position_), SlackPosition(need)) >=
+                        static_cast<int64_t>(weight.count());
 }
 
 void ResidencyPlan::Take(Bytes weight, Position until) {
-  slack_.Add(static_cast<size_t>(position_),
-             static_cast<size_t>(std::clamp(until, position_, horizon())),
-             -static_cast<int64_t>(weight.count()));
+  if (!slack_) return;
+  slack_->Add(SlackPosition(position_), SlackPosition(until),
+              -static_cast<int64_t>(weight.count()));
 }
 
 void ResidencyPlan::Release(Bytes weight, Position until) {
-  slack_.Add(static_cast<size_t>(position_),
-             static_cast<size_t>(std::clamp(until, position_, horizon())),
-             static_cast<int64_t>(weight.count()));
+  if (!slack_) return;
+  slack_->Add(SlackPosition(position_), SlackPosition(until), static_cast<int64_t>(weight.count()));
 }
 
 int64_t ResidencyPlan::SlackAt(Position position) const {
-  return slack_.Least(static_cast<size_t>(position), static_cast<size_t>(position));
+  return slack_->Least(SlackPosition(position), SlackPosition(position));
 }
 
 }  // namespace ravenstore::core::plan

@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -68,6 +69,15 @@ class ResidencyPlan {
   // `units` by their numbers; those beyond are away and empty.
   static ResidencyPlan Make(std::span<const PlannedCall> calls, std::span<const UnitSnapshot> units,
                             const PlanLimits& limits);
+  // What is expected of one of several clients. `calls`: times from now on, in order.
+  struct Forecast {
+    std::span<const PlannedCall> calls;
+    std::span<const UnitSnapshot> units;
+  };
+  // One plan of clients that share the pages, in the order of their calls' times: each client's
+  // part of it, with positions of its own. The parts share what stays free.
+  static std::vector<ResidencyPlan> MakeShared(std::span<const Forecast> clients,
+                                               const PlanLimits& limits);
 
   bool empty() const { return calls_.empty(); }
   Position horizon() const { return static_cast<Position>(calls_.size()); }
@@ -76,6 +86,9 @@ class ResidencyPlan {
   const std::vector<PlannedCall>& calls() const { return calls_; }
   // The time of a position; beyond the horizon that of the last call.
   Duration TimeOf(Position position) const;
+  // From the last call until then: zero for a need that is overdue, the longest time for
+  // kNoPosition.
+  Duration TimeFromNow(Position position) const;
   // The client has reached the position. Appends the units whose next need has changed to `passed`.
   void MoveTo(Position position, std::vector<Unit>* passed);
 
@@ -108,11 +121,13 @@ class ResidencyPlan {
 
  private:
   friend class PlanBuilder;
+  friend class SharedPlan;
 
   const Gap& GapOf(Unit unit) const;
   Position AnnouncedNeed(Unit unit) const {
     return unit < announced_.size() ? announced_[unit] : kNoPosition;
   }
+  size_t SlackPosition(Position position) const;
   static const Gap kNoGap;
 
   std::vector<PlannedCall> calls_;
@@ -120,7 +135,9 @@ class ResidencyPlan {
   std::vector<uint32_t> first_gap_;  // of each unit; the last is gaps_.size()
   std::vector<uint32_t> now_;        // each unit's gap
   std::vector<Position> announced_;  // by unit; it may lack the last ones
-  RangeMinimum slack_;               // by position
+  // By position of the plan that the client's is a part of; without calls null.
+  std::shared_ptr<RangeMinimum> slack_;
+  std::vector<Position> shared_;  // its positions, by the client's; empty: they are the same
   Position position_ = 0;
   Position passed_ = 0;  // the gaps are of this position; it never goes back
   uint32_t pages_held_ = 0;

@@ -51,8 +51,8 @@ bool SequencePlanner::IsOutdated() const {
 }
 
 const CallForecast& SequencePlanner::Remake(const Places& places,
-                                            std::span<const PlacedTensor> tensors) {
-  forecast_ = Forecaster(follower_, places, tensors).Make();
+                                            std::span<const PlacedTensor> tensors, Duration least) {
+  forecast_ = Forecaster(follower_, places, tensors).Make(least);
   period_ = follower_.Period();
   position_ = 0;
   has_plan_ = true;

@@ -41,7 +41,9 @@ class SequencePlanner {
   void Step() { follower_.Step(); }
 
   // Forecasts the calls after the last one. If that one is matched, it is the first position.
-  const CallForecast& Remake(const Places& places, std::span<const PlacedTensor> tensors);
+  // `least`: as Forecaster::Make.
+  const CallForecast& Remake(const Places& places, std::span<const PlacedTensor> tensors,
+                             Duration least = {});
   // The next call remakes the plan.
   void RequestPlan() { remake_ = true; }
 

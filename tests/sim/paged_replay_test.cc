@@ -85,10 +85,47 @@ TEST(PagedReplayTest, MoreInUseThanTheBudgetFails) {
   EXPECT_NE(result.outcome.failure.find("no room"), std::string::npos);
 }
 
-TEST(PagedReplayTest, SeveralClientsAreRefused) {
-  Trace trace = TwoInTurn(1);
+TEST(PagedReplayTest, ClientsHaveSharesOrOnePlan) {
+  const Trace trace = Generate(kTwoTenants, kHardware[0], 3);
+  for (const uint64_t percent : {45, 80}) {
+    for (const Foresight foresight : kAll) {
+      PagedSetup setup = SetupOf(Bytes(trace.Footprint().count() / 100 * percent), foresight);
+      setup.page = MiB(16);
+      const PagedOutcome result = ReplayPaged(
+          foresight == Foresight::kHints ? WithHints(trace, Hints::kTime) : trace, setup);
+      EXPECT_EQ(result.outcome.failure, "");
+      EXPECT_EQ(result.outcome.compute, ComputeFrom(trace, 0));
+      ASSERT_EQ(result.outcome.client_stall.size(), 2u);
+      EXPECT_EQ(result.outcome.client_stall[0] + result.outcome.client_stall[1],
+                result.outcome.stall);
+      EXPECT_GT(result.stats.handed_over, 0u);
+    }
+  }
+}
+
+// One client frees all before the other begins, which has use for more than half of the device.
+TEST(PagedReplayTest, WhatOneClientDoesNotNeedTheOtherHas) {
+  Trace trace;
+  trace.name = "one after the other";
   trace.clients = 2;
-  EXPECT_NE(ReplayPaged(trace, SetupOf(MiB(8), Foresight::kCalls)).outcome.failure, "");
+  trace.tensors = {{0, MiB(14), ""}, {1, MiB(14), ""}};
+  for (uint32_t client : {0u, 1u}) {
+    for (const OpKind kind : {OpKind::kCreate, OpKind::kCompute, OpKind::kFree}) {
+      Op op = Call(kind, client);
+      if (kind == OpKind::kCompute) op = Compute(microseconds(100));
+      op.client = client;
+      trace.ops.push_back(op);
+    }
+  }
+  Op late = Compute(std::chrono::milliseconds(10));
+  late.client = 1;
+  trace.ops.insert(trace.ops.begin() + 3, late);
+  for (const Foresight foresight : kAll) {
+    const PagedOutcome result = ReplayPaged(trace, SetupOf(MiB(16), foresight));
+    EXPECT_EQ(result.outcome.failure, "");
+    EXPECT_GE(result.stats.handed_over, 6u);
+    EXPECT_EQ(result.outcome.up, Bytes{});
+  }
 }
 
 TEST(PagedReplayTest, TheSameReplayGivesTheSameResult) {

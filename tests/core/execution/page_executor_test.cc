@@ -167,7 +167,7 @@ TEST_F(PageExecutorTest, WhatCallsHoldStaysBeyondTheShare) {
 TEST_F(PageExecutorTest, APageThatWasMadeIsUsed) {
   FillAndCreateOneMore();
   executor_.SetShare(3);
-  executor_.AddPages(1);
+  executor_.AddPage();
   Map();
   EXPECT_EQ(backend_.granted, std::vector<TensorNumber>({2}));
 }

@@ -17,9 +17,7 @@ constexpr uint64_t kGarbage = ~uint64_t{0};
 }  // namespace
 
 PageWorld::PageWorld(const Options& options, plan::Random* random)
-    : options_(options),
-      random_(random),
-      page_(kCell * options.cells_per_page) {
+    : options_(options), random_(random), page_(kCell * options.cells_per_page) {
   Begin();
 }
 
@@ -486,7 +484,7 @@ void PageWorld::ChangeShare(uint32_t pages) {
   executor_->SetShare(pages);
   const uint32_t held = executor_->books().pages();
   if (held >= pages) return;
-  executor_->AddPages(pages - held);
+  for (uint32_t i = held; i < pages; ++i) executor_->AddPage();
   physical_.resize(physical_.size() + pages - held, Cells(options_.cells_per_page, kGarbage));
 }
 

@@ -1,0 +1,38 @@
+// Which client gives memory to which, on a device that clients share by one plan.
+//
+// A free page goes to the client that needs it first from the one that needs it last itself, if the
+// time between is longer than what making it takes. Where a call waits and no page is free, idle
+// units leave of the client that needs them last.
+//
+// Owns: nothing. Units: times from now on; each client's by its plan. Threads: any. Errors: none.
+// Cost: O(clients).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "core/types.h"
+
+namespace ravenstore::core::decide {
+
+struct PageNeed {
+  std::optional<Duration> lacks;  // when it first needs a page that it has no memory for
+  std::optional<Duration> spare;  // when it needs the free page that it needs last
+  std::optional<Duration> idle;   // when it needs the idle unit that it needs last
+  uint32_t coming = 0;            // pages that are being made for it, or that it is emptying
+
+  bool Waits() const { return lacks && *lacks <= Duration{0}; }
+};
+
+struct PageTransfer {
+  uint32_t from = 0;
+  uint32_t to = 0;
+};
+
+std::optional<PageTransfer> NextTransfer(std::span<const PageNeed> clients, Duration making);
+// The client of which an idle unit leaves; nullopt: no call waits, memory for it is coming, or
+// nothing is idle.
+std::optional<uint32_t> NextToLeave(std::span<const PageNeed> clients);
+
+}  // namespace ravenstore::core::decide

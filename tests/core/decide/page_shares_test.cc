@@ -1,0 +1,86 @@
+#include "core/decide/page_shares.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "tests/core/plan/seeds.h"
+
+namespace ravenstore::core::decide {
+namespace {
+
+using Shares = std::vector<uint32_t>;
+
+Shares Share(const std::vector<PageDemand>& demands, uint32_t pages) {
+  return SharePages(demands, pages);
+}
+
+TEST(PageSharesTest, EachHasWhatItHasUseForIfThereIsRoom) {
+  EXPECT_EQ(Share({{.alive = 3}, {.alive = 5}}, 8), Shares({3, 5}));
+}
+
+TEST(PageSharesTest, WhatIsShortIsDividedEvenly) {
+  EXPECT_EQ(Share({{.alive = 3}, {.alive = 50}, {.alive = 50}}, 23), Shares({3, 10, 10}));
+}
+
+TEST(PageSharesTest, OrByWeight) {
+  EXPECT_EQ(Share({{.alive = 90}, {.alive = 90, .weight = 3}}, 40), Shares({10, 30}));
+}
+
+TEST(PageSharesTest, WhatCallsHoldComesFirst) {
+  EXPECT_EQ(Share({{.in_use = 9, .alive = 9}, {.alive = 9}}, 10), Shares({9, 1}));
+  EXPECT_EQ(Share({{.expected = 9, .alive = 9}, {.in_use = 3, .alive = 9}}, 10), Shares({7, 3}));
+}
+
+TEST(PageSharesTest, AGuaranteeComesBeforeTheRest) {
+  EXPECT_EQ(Share({{.alive = 9, .guarantee = 8}, {.alive = 9}}, 10), Shares({8, 2}));
+  EXPECT_EQ(Share({{.alive = 2, .guarantee = 8}, {.alive = 9}}, 10), Shares({2, 8}));
+}
+
+TEST(PageSharesTest, WhatNobodyNeedsStaysWhereItIs) {
+  EXPECT_EQ(Share({{.alive = 1, .held = 2}, {.alive = 1, .held = 8}}, 10), Shares({2, 8}));
+  EXPECT_EQ(Share({{.alive = 1, .held = 2}, {.alive = 9, .held = 8}}, 10), Shares({1, 9}));
+}
+
+TEST(PageSharesTest, AllPagesAreSharedAndNoStageTakesFromOneBefore) {
+  plan::ForSeeds(300, [](plan::Random& random) {
+    std::vector<PageDemand> demands;
+    for (uint64_t i = 0; i <= random.Below(6); ++i) {
+      const auto number = [&] { return static_cast<uint32_t>(random.Below(200)); };
+      demands.push_back({.in_use = number(),
+                         .expected = number(),
+                         .alive = number(),
+                         .held = number(),
+                         .guarantee = number(),
+                         .weight = 0.1 + static_cast<double>(random.Below(40))});
+    }
+    const auto pages = static_cast<uint32_t>(random.Below(1000));
+    const Shares shares = Share(demands, pages);
+    EXPECT_EQ(std::accumulate(shares.begin(), shares.end(), 0u), pages);
+    const auto lacks = [&](auto most_of) {
+      for (size_t i = 0; i < demands.size(); ++i)
+        if (shares[i] < most_of(demands[i])) return true;
+      return false;
+    };
+    const auto exceeds = [&](auto most_of) {
+      for (size_t i = 0; i < demands.size(); ++i)
+        if (shares[i] > most_of(demands[i])) return true;
+      return false;
+    };
+    const auto base = [](const PageDemand& of) { return std::max(of.in_use, of.expected); };
+    const auto due = [&](const PageDemand& of) {
+      return std::max(base(of), std::min(of.alive, of.guarantee));
+    };
+    const auto useful = [&](const PageDemand& of) { return std::max(due(of), of.alive); };
+    if (lacks([](const PageDemand& of) { return of.in_use; }))
+      EXPECT_FALSE(exceeds([](const PageDemand& of) { return of.in_use; }));
+    if (lacks(base)) EXPECT_FALSE(exceeds(base));
+    if (lacks(due)) EXPECT_FALSE(exceeds(due));
+    if (lacks(useful)) EXPECT_FALSE(exceeds(useful));
+  });
+}
+
+}  // namespace
+}  // namespace ravenstore::core::decide

@@ -1,0 +1,56 @@
+#include "core/decide/page_transfer.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+namespace ravenstore::core::decide {
+namespace {
+
+using std::chrono::microseconds;
+
+constexpr Duration kMaking = microseconds(200);
+constexpr Duration kNow{0};
+
+std::optional<PageTransfer> Next(const std::vector<PageNeed>& clients) {
+  return NextTransfer(clients, kMaking);
+}
+
+TEST(PageTransferTest, ThePageThatIsNeededLastGoesToTheFirstNeed) {
+  const auto next = Next({{.spare = microseconds(2000)},
+                          {.lacks = microseconds(500)},
+                          {.spare = microseconds(3000)},
+                          {.lacks = microseconds(100)}});
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->from, 2u);
+  EXPECT_EQ(next->to, 3u);
+}
+
+TEST(PageTransferTest, ThereIsNoneThatTakesLongerThanItHelps) {
+  EXPECT_FALSE(Next({{.spare = microseconds(300)}, {.lacks = microseconds(100)}}));
+  EXPECT_TRUE(Next({{.spare = microseconds(301)}, {.lacks = microseconds(100)}}));
+  EXPECT_TRUE(Next({{.spare = microseconds(10)}, {.lacks = kNow}}));  // a call waits
+  EXPECT_FALSE(Next({{.spare = kNow}, {.lacks = kNow}}));
+}
+
+TEST(PageTransferTest, NobodyGivesToItself) {
+  EXPECT_FALSE(Next({{.lacks = microseconds(100), .spare = microseconds(900)}}));
+}
+
+TEST(PageTransferTest, WhatIsNeededLastLeavesForACallThatWaits) {
+  const PageNeed waits{.lacks = kNow, .idle = microseconds(100)};
+  EXPECT_EQ(NextToLeave(std::vector<PageNeed>{waits, {.idle = microseconds(400)}}), 1u);
+  EXPECT_EQ(NextToLeave(std::vector<PageNeed>{waits, {.idle = microseconds(50)}}), 0u);
+  EXPECT_EQ(NextToLeave(std::vector<PageNeed>{{.lacks = kNow}, {}}), std::nullopt);
+}
+
+TEST(PageTransferTest, NothingLeavesWhileMemoryComesOrNobodyWaits) {
+  const PageNeed idle{.idle = microseconds(400), .coming = 1};
+  EXPECT_EQ(NextToLeave(std::vector<PageNeed>{{.lacks = kNow}, idle}), std::nullopt);
+  EXPECT_EQ(NextToLeave(std::vector<PageNeed>{{.lacks = microseconds(1)}, {.idle = kNow}}),
+            std::nullopt);
+}
+
+}  // namespace
+}  // namespace ravenstore::core::decide
