@@ -74,11 +74,11 @@ TEST(PageSharesTest, AllPagesAreSharedAndNoStageTakesFromOneBefore) {
       return std::max(base(of), std::min(of.alive, of.guarantee));
     };
     const auto useful = [&](const PageDemand& of) { return std::max(due(of), of.alive); };
-    if (lacks([](const PageDemand& of) { return of.in_use; }))
-      EXPECT_FALSE(exceeds([](const PageDemand& of) { return of.in_use; }));
-    if (lacks(base)) EXPECT_FALSE(exceeds(base));
-    if (lacks(due)) EXPECT_FALSE(exceeds(due));
-    if (lacks(useful)) EXPECT_FALSE(exceeds(useful));
+    const auto in_use = [](const PageDemand& of) { return of.in_use; };
+    EXPECT_FALSE(lacks(in_use) && exceeds(in_use));
+    EXPECT_FALSE(lacks(base) && exceeds(base));
+    EXPECT_FALSE(lacks(due) && exceeds(due));
+    EXPECT_FALSE(lacks(useful) && exceeds(useful));
   });
 }
 
