@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -87,6 +88,19 @@ class Conformance : public testing::TestWithParam<std::string> {
   }
   Word& word(size_t i) { return (*words_)[i]; }
   // Enough for a GPU to be seen at work, and little enough for ThreadSanitizer elsewhere.
+  Bytes Free() {
+    const auto free = device().FreeBytes();
+    EXPECT_TRUE(free.ok());
+    return *free;
+  }
+  // Other processes may use a real device at the same time, other tests for example: what is said
+  // of its free memory need be so in one of many trials.
+  bool IsSoInATrial(const std::function<bool()>& is_so) {
+    const int trials = GetParam().starts_with("cuda") ? 50 : 1;
+    for (int i = 0; i < trials; ++i)
+      if (is_so()) return true;
+    return false;
+  }
   static Bytes Big() { return GetParam().starts_with("cuda") ? MiB(32) : MiB(4); }
   bool Reaches(size_t i, uint64_t value) {
     return Eventually([&] {
@@ -176,37 +190,37 @@ TEST_P(Conformance, FreshMemoryIsZeroEvenAfterSomebodyUsedIt) {
 }
 
 TEST_P(Conformance, CreateTakesCapacityAndUnmapGivesItBack) {
-  const auto before = device().FreeBytes();
-  ASSERT_OK(before);
-  ASSERT_OK(arena_->Create(MiB(8), MiB(64)));
-  const auto during = device().FreeBytes();
-  ASSERT_OK(during);
-  EXPECT_LE(*during + MiB(64), *before);
-  ASSERT_OK(arena_->Unmap(MiB(8)));
-  const auto after = device().FreeBytes();
-  ASSERT_OK(after);
-  EXPECT_GE(*after, *during + MiB(64));
+  EXPECT_TRUE(IsSoInATrial([this] {
+    const Bytes before = Free();
+    EXPECT_TRUE(arena_->Create(MiB(8), MiB(64)).ok());
+    const Bytes during = Free();
+    EXPECT_TRUE(arena_->Unmap(MiB(8)).ok());
+    return during + MiB(64) <= before && Free() >= during + MiB(64);
+  }));
 }
 
 TEST_P(Conformance, MemoryUseFollowsWhatIsCreated) {
   ASSERT_OK(arena_->Create(Bytes{0}, MiB(2)));  // from here on the device is in use
-  const auto before = device().ReadMemoryUse();
-  ASSERT_OK(before);
-  EXPECT_LE(before->free + before->context, device().info().total);
-  ASSERT_OK(arena_->Create(MiB(8), MiB(64)));
-  const auto during = device().ReadMemoryUse();
-  ASSERT_OK(during);
-  EXPECT_LE(during->free + MiB(64), before->free);
+  EXPECT_TRUE(IsSoInATrial([this] {
+    const auto before = device().ReadMemoryUse();
+    EXPECT_TRUE(before.ok());
+    EXPECT_LE(before->free + before->context, device().info().total);
+    EXPECT_TRUE(arena_->Create(MiB(8), MiB(64)).ok());
+    const auto during = device().ReadMemoryUse();
+    EXPECT_TRUE(during.ok());
+    EXPECT_TRUE(arena_->Unmap(MiB(8)).ok());
+    return during->free + MiB(64) <= before->free;
+  }));
 }
 
 TEST_P(Conformance, DestroyingAnArenaGivesItsMemoryBack) {
-  auto arena = NewVaRange(device());
-  ASSERT_OK(arena->Create(Bytes{0}, MiB(64)));
-  const auto during = device().FreeBytes();
-  arena.reset();
-  const auto after = device().FreeBytes();
-  ASSERT_OK(after);
-  EXPECT_GE(*after, *during + MiB(64));
+  EXPECT_TRUE(IsSoInATrial([this] {
+    auto arena = NewVaRange(device());
+    EXPECT_TRUE(arena->Create(Bytes{0}, MiB(64)).ok());
+    const Bytes during = Free();
+    arena.reset();
+    return Free() >= during + MiB(64);
+  }));
 }
 
 TEST_P(Conformance, CreateBeyondTheDeviceIsOutOfMemoryAndLeavesTheRangeFree) {
