@@ -17,10 +17,12 @@
 namespace ravenstore::core::decide {
 
 struct PageNeed {
-  std::optional<Duration> lacks;  // when it first needs a page that it has no memory for
-  std::optional<Duration> spare;  // when it needs the free page that it needs last
-  std::optional<Duration> idle;   // when it needs the idle unit that it needs last
-  uint32_t coming = 0;            // pages that are being made for it, or that it is emptying
+  // When the client first needs a page that it has no memory for.
+  std::optional<Duration> lacks = std::nullopt;
+  // When it needs the free page, and the idle unit, that it needs last.
+  std::optional<Duration> spare = std::nullopt;
+  std::optional<Duration> idle = std::nullopt;
+  uint32_t coming = 0;  // pages that are being made for it, or that it is emptying
 
   bool Waits() const { return lacks && *lacks <= Duration{0}; }
 };
