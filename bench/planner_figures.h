@@ -62,7 +62,7 @@ struct TenantFigures {
   std::string unfair_where;
 };
 TenantFigures JudgeTwoTenants(core::Heuristics heuristics);
-// The same of the new core.
+// The same figures of the plan on pages.
 void MeasureTwoTenantsOnPages(const Report& report);
 // Of what is read by chance: stall over the better of LRU and GDSF. `validation`: of the set's
 // prefix-shared cache as well, or null.

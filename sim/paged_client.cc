@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/plan/places.h"
+#include "core/plan/small_tensors.h"
 
 namespace ravenstore::sim {
 
@@ -13,7 +14,7 @@ using core::plan::Place;
 
 namespace {
 
-// A plan is made anew when the share has changed by 1/kReplanPart. Higher: more plans while another
+// A new plan is made when the share has changed by 1/kReplanPart. Higher: more plans while another
 // client grows. Lower: a plan's evictions are of another share for longer.
 constexpr uint32_t kReplanPart = 16;
 
@@ -46,9 +47,9 @@ PagedClient::PagedClient(Trace trace, const PagedSetup& setup, core::PageExecuto
       runs_ahead_(setup.run_ahead != RunAhead::kNone),
       creates_block_(setup.run_ahead == RunAhead::kCreatesBlock),
       asks_for_room_(runs_ahead_ || !is_alone),
-      rule_(RuleFor(trace_, setup.page)),
       executor_(*executor),
-      plans_(MakePlanSource(trace_, setup.foresight, rule_, CopiesOf(executor->books().limits()))),
+      plans_(MakePlanSource(trace_, setup.foresight, RuleFor(trace_, setup.page),
+                            CopiesOf(executor->books().limits()))),
       tensors_(trace_.tensors.size()),
       planned_share_(executor_.books().limits().pages) {}
 

@@ -1,7 +1,7 @@
 // One client of the replay on pages: its CPU, its stream and what plans for it.
 //
-// See sim/paged_replay.h for the rules. The client sees time pass by SetTime(), and goes on when
-// Run() is called at the time that NextOwn() says, or when what it waits for has come.
+// See sim/paged_replay.h for the rules. SetTime() advances the client's time. Run() continues it at
+// the time of NextOwn().
 //
 // Owns: its trace and its plan source. Executor and host outlive it. Units: simulated time, pages,
 // bytes. Threads: one at a time.
@@ -16,7 +16,6 @@
 #include "core/decide/page_shares.h"
 #include "core/execution/page_executor.h"
 #include "core/plan/residency_plan.h"
-#include "core/plan/small_tensors.h"
 #include "core/types.h"
 #include "sim/paged_foresight.h"
 #include "sim/paged_replay.h"
@@ -27,13 +26,13 @@ namespace ravenstore::sim {
 
 class PagedClient;
 
-// What clients have in common.
+// The part of the replay that clients share.
 class PagedHost {
  public:
   virtual ~PagedHost() = default;
   // The client's calls ahead have become others, or there are none any more.
   virtual void PlansChanged(PagedClient* client) = 0;
-  // The client's calls may hold so many pages.
+  // Returns true if the client's calls may hold `pages` pages.
   virtual bool FitsInUse(const PagedClient& client, uint32_t pages) const = 0;
 };
 
@@ -67,9 +66,9 @@ class PagedClient {
   size_t next() const { return next_; }
 
   // ---- Its share of the device.
-  // A call waits until others give pages back.
+  // A call waits until other clients release pages.
   bool waits_for_room() const { return waits_for_room_ > 0; }
-  // That may be over: the host says.
+  // Wakes the client if the host has room for that call.
   void WakeIfFits() { wakes_ |= waits_for_room() && host_->FitsInUse(*this, waits_for_room_); }
   // `with_waiting`: with the pages that such a call would hold.
   core::decide::PageDemand Demand(bool with_waiting) const;
@@ -78,7 +77,7 @@ class PagedClient {
   core::PageExecutor& executor() { return executor_; }
   const core::PageExecutor& executor() const { return executor_; }
   PagedStats stats() const;
-  // What this client adds to the outcome of all.
+  // Adds this client's times and bytes to the outcome of all clients.
   void AddTo(Outcome* outcome) const;
 
  private:
@@ -98,7 +97,7 @@ class PagedClient {
   bool Make(const Op& op);
   bool MakeUse(const Op& op);
   void MakeEnd(const Op& op);
-  // What is planned may change with the call.
+  // Shows the call to the plan source, which may change the plan.
   void See(const Op& op);
   void PlaceTensor(const Op& op);
   bool RunStream();
@@ -110,7 +109,6 @@ class PagedClient {
   const bool runs_ahead_;
   const bool creates_block_;
   const bool asks_for_room_;
-  const core::plan::SmallTensorRule rule_;
   core::PageExecutor& executor_;
   const std::unique_ptr<PlanSource> plans_;
   std::vector<ClientTensor> tensors_;

@@ -37,9 +37,9 @@ class PagedDevice::Client : public core::PageBackend {
     device_->mapping_ += device_->costs_.unmap;
     device_->Schedule(device_->costs_.unmap, Kind::kUnmapped, number_, page);
   }
-  void Give(const core::plan::PageSupply::Given& page) override {
+  void Release(const core::plan::PageSupply::Released& page) override {
     const Duration takes = page.mapped ? device_->costs_.unmap : Duration{0};
-    device_->Schedule(takes, Kind::kGiven, number_, page.page);
+    device_->Schedule(takes, Kind::kReleased, number_, page.page);
   }
   void CopyIn(const CopyOrder& order) override {
     ++copies_in_;
@@ -111,7 +111,7 @@ uint32_t PagedDevice::Advance() {
     case Kind::kIn: executor.CopiedIn(event.number, true); break;
     case Kind::kPieceOut: return EndPiece(&out_, Kind::kOut);
     case Kind::kOut: executor.CopiedOut(event.number, true); break;
-    case Kind::kGiven:
+    case Kind::kReleased:
       ++free_pages_;
       if (handed_ahead_ > 0) {
         --handed_ahead_;
@@ -150,7 +150,7 @@ void PagedDevice::Start() {
 void PagedDevice::HandOver(uint32_t from, uint32_t to) {
   ++handed_ahead_;
   clients_[to]->executor().ExpectPage();
-  RAVEN_CHECK(clients_[from]->executor().GivePage());
+  RAVEN_CHECK(clients_[from]->executor().ReleasePage());
 }
 
 void PagedDevice::AssignPages() {

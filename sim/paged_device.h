@@ -3,8 +3,8 @@
 //
 // Clients share the link of sim/link.h, by turns; a copy that a call waits for goes before the
 // pieces of others that are not in flight. Each client has a mapper of its own. A page that one
-// client gives back is destroyed and made anew for another, one at a time. A client's lease words
-// agree with its books at all times: a call is reported when it is made.
+// client releases is destroyed, and another is created for the next client, one at a time. A
+// client's lease words agree with its books at all times: a call is reported when it is made.
 //
 // Owns: the events. Units: simulated time from the replay's beginning. Threads: one at a time; the
 // same calls give the same result.
@@ -49,7 +49,7 @@ class PagedDevice {
   void HandOver(uint32_t from, uint32_t to);
   // The time of what executors begin next.
   void SetTime(core::Duration now);
-  // What is idle begins with what there is to do: the links, and the making of pages.
+  // Idle links begin the next copy; the next page is created.
   void Start();
   // How long mappers were busy.
   core::Duration mapping() const { return mapping_; }
@@ -58,7 +58,16 @@ class PagedDevice {
 
  private:
   class Client;
-  enum class Kind : uint8_t { kUnmapped, kMapped, kPieceIn, kIn, kPieceOut, kOut, kGiven, kMade };
+  enum class Kind : uint8_t {
+    kUnmapped,
+    kMapped,
+    kPieceIn,
+    kIn,
+    kPieceOut,
+    kOut,
+    kReleased,
+    kMade
+  };
   struct Event {
     core::Duration at;
     uint64_t sequence;
@@ -73,7 +82,7 @@ class PagedDevice {
   void Schedule(core::Duration after, Kind kind, uint32_t client, uint32_t number);
   uint32_t EndPiece(Link* link, Kind kind);
   void StartMaking();
-  // Pages that nobody has become those of clients that hold less than their shares.
+  // Assigns unassigned pages to clients that hold less than their shares.
   void AssignPages();
 
   const Hardware hardware_;
@@ -81,9 +90,9 @@ class PagedDevice {
   Link in_;
   Link out_;
   std::vector<std::unique_ptr<Client>> clients_;
-  uint32_t free_pages_ = 0;    // that no client has
-  uint32_t unassigned_ = 0;    // of these, to be made for nobody yet
-  uint32_t handed_ahead_ = 0;  // that were promised before they were given back
+  uint32_t free_pages_ = 0;    // that no client owns
+  uint32_t unassigned_ = 0;    // of these, not assigned to a client
+  uint32_t handed_ahead_ = 0;  // assigned before they were released
   bool making_ = false;
   core::Duration now_{0};
   core::Duration mapping_{0};

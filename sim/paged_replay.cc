@@ -53,12 +53,15 @@ class PagedReplay : public PagedHost {
     while (!IsDone() && outcome_.failure.empty()) {
       const auto event = device_.NextEvent();
       PagedClient* next = nullptr;
+      std::optional<Duration> first;
       for (const auto& client : clients_) {
         const auto own = client->NextOwn();
-        if (own && (!next || *own < *next->NextOwn())) next = client.get();
+        if (!own || (first && *own >= *first)) continue;
+        first = own;
+        next = client.get();
       }
-      if (next && (!event || *next->NextOwn() <= *event)) {
-        SetTime(*next->NextOwn());
+      if (first && (!event || *first <= *event)) {
+        SetTime(*first);
         next->Run();
         next->Start();
       } else if (event) {
@@ -101,11 +104,11 @@ class PagedReplay : public PagedHost {
   }
 
  private:
-  // Pages that are on their way to one client. More would be promised to a need that others may
-  // have met by then.
+  // Pages on their way to one client, at most. Higher: pages come for needs that are met by then.
+  // Lower: the next page is created too late.
   static constexpr uint32_t kHandedMost = 4;
-  // Clients may be so far apart: this part of the shortest pass, and this. Less: more plans. More:
-  // plans expect other calls at the same time than those that come.
+  // Clients may drift apart by this part of the shortest pass, and by at least kDriftLeast. Less:
+  // more plans. More: calls come in another order than the plan's.
   static constexpr int kDriftPart = 16;
   static constexpr Duration kDriftLeast = std::chrono::milliseconds(1);
 
@@ -168,8 +171,8 @@ class PagedReplay : public PagedHost {
     return need;
   }
 
-  // Free pages go to clients that need them sooner than those that have them. Where a call waits
-  // and none is free, something idle leaves.
+  // Free pages go to clients that need them sooner than their owners. Where a call waits and no
+  // page is free, an idle unit leaves.
   void HandOver() {
     for (;;) {
       needs_.clear();
@@ -193,8 +196,8 @@ class PagedReplay : public PagedHost {
     for (const auto& client : clients_) client->SetTime(now);
   }
 
-  // Divides the device among its clients. Of those that wait for pages that others hold, the first
-  // is served: two that get a part each could wait for each other.
+  // Divides the device among its clients. Of the clients that wait for pages of others, only the
+  // first is served: two that get a part each could wait for each other.
   void Share() {
     if (shares_plan_) {
       for (const auto& client : clients_) client->WakeIfFits();
@@ -236,7 +239,7 @@ class PagedReplay : public PagedHost {
   std::vector<std::unique_ptr<PagedClient>> clients_;
   Duration now_{0};
   std::vector<core::decide::PageDemand> demands_;
-  std::vector<core::decide::PageDemand> shared_;  // what the shares are for
+  std::vector<core::decide::PageDemand> shared_;  // the demands that the shares are of
   bool shares_plan_ = false;  // all clients have one plan; else each a share and a plan of its own
   std::vector<core::decide::PageNeed> needs_;
   Outcome outcome_;

@@ -255,7 +255,7 @@ void PageBooks::AddPage() {
   ++pages_;
 }
 
-std::optional<PageSupply::Given> PageBooks::GivePage() {
+std::optional<PageSupply::Released> PageBooks::ReleasePage() {
   if (!supply_.Find(false)) {
     const auto dead = queues_.First(MoveQueues::Queue::kDead);
     if (!dead) return std::nullopt;
@@ -263,7 +263,7 @@ std::optional<PageSupply::Given> PageBooks::GivePage() {
     Update(dead->unit);
   }
   --pages_;
-  return supply_.Give();
+  return supply_.Release();
 }
 
 PageBooks::Mapping PageBooks::StartMap(const MapChoice& choice) {

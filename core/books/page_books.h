@@ -112,8 +112,8 @@ class PageBooks {
   void SetGrowth(const plan::ExpectedGrowth& growth) { growth_ = growth; }
 
   // ---- The share of the device.
-  // The client may hold this many pages. What it holds beyond that it gives back as it can; what
-  // its calls hold stays.
+  // The client may hold this many pages. Pages beyond that are released as they become free; pages
+  // that its calls hold stay.
   void SetShare(uint32_t pages);
   // Another physical page is being made for it, and is there.
   void ExpectPage() { ++expected_; }
@@ -121,7 +121,7 @@ class PageBooks {
   uint32_t expected() const { return expected_; }
   // A page that is free, and whether it is mapped still; it is the client's no more. nullopt: no
   // page is free.
-  std::optional<plan::PageSupply::Given> GivePage();
+  std::optional<plan::PageSupply::Released> ReleasePage();
 
   // ---- The engines. What they do comes from core/plan/move_chooser.h.
   // Takes physical memory for the unit. REQUIRES: the choice is not kSparse; Compact() comes before

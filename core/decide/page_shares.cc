@@ -8,7 +8,7 @@ namespace ravenstore::core::decide {
 
 namespace {
 
-// What each client has at this level of pages for a weight of 1.
+// The pages of a client at this level, which is the pages for a weight of 1.
 uint32_t AtLevel(double level, double weight, uint32_t has, uint32_t most) {
   const double pages = level * weight;
   if (pages >= most) return std::max(has, most);
@@ -20,7 +20,7 @@ class Division {
   Division(std::span<const PageDemand> demands, uint32_t pages)
       : demands_(demands), most_(demands.size()), shares_(demands.size()), left_(pages) {}
 
-  // Raises the shares towards `most_of(demand)`, evenly by weight, as long as pages are left.
+  // Raises the shares to `most_of(demand)`, evenly by weight, until no page is left.
   template <typename MostOf>
   void Raise(MostOf most_of) {
     for (size_t i = 0; i < demands_.size(); ++i) most_[i] = most_of(demands_[i]);

@@ -1,9 +1,9 @@
 // How many pages of a device each client may hold.
 //
-// Pages are divided in stages, each by weight until all have what the stage is for or no page is
-// left: what calls hold now; what they will hold; what is guaranteed, if the client has use for it;
-// all that the client has use for; what it holds already. So nobody loses pages that no other
-// client has use for.
+// Pages are divided in stages, each evenly by weight: pages that calls hold now, pages that calls
+// will hold, guaranteed pages in which tensors live, all pages in which tensors live, pages held
+// already. Each stage ends when all clients have its pages or no page is left. So a client loses
+// no page that another client cannot use.
 //
 // Source: max-min fairness (Bertsekas and Gallager, "Data Networks", 1992, 6.5).
 //

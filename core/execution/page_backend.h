@@ -47,9 +47,9 @@ class PageBackend {
   // ---- Memory. Returns true if the mapping is done already.
   virtual bool Map(const MapOrder& order) = 0;
   virtual void Unmap(plan::PhysicalPage page) = 0;
-  // The page is the client's no more: its memory is destroyed, after its mapping if it has one. No
-  // call of the executor's ends that.
-  virtual void Give(const plan::PageSupply::Given& page) = 0;
+  // The client does not own the page any more. The backend unmaps it if it is mapped, then destroys
+  // its memory. It reports no end.
+  virtual void Release(const plan::PageSupply::Released& page) = 0;
   // The executor has at most one copy out under way that still occupies the link, and in the other
   // direction one and one that a call waits for. See CanCopyIn and CanCopyOut.
   virtual void CopyIn(const CopyOrder& order) = 0;

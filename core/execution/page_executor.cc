@@ -189,7 +189,7 @@ void PageExecutor::Publish(TensorNumber tensor) {
 bool PageExecutor::Start() {
   HandleArrivals();
   DropClean();
-  GiveSurplus();
+  ReleaseSurplus();
   StartOut();
   StartMaps();
   StartIn();
@@ -365,15 +365,15 @@ bool PageExecutor::Leave(Bytes need) {
   return any;
 }
 
-bool PageExecutor::GivePage() {
-  const auto page = books_.GivePage();
-  if (page) backend_->Give(*page);
+bool PageExecutor::ReleasePage() {
+  const auto page = books_.ReleasePage();
+  if (page) backend_->Release(*page);
   return page.has_value();
 }
 
-void PageExecutor::GiveSurplus() {
+void PageExecutor::ReleaseSurplus() {
   const auto give = [this] {
-    while (books_.surplus() > 0 && GivePage()) {
+    while (books_.surplus() > 0 && ReleasePage()) {
     }
   };
   give();

@@ -76,14 +76,13 @@ class PageExecutor {
   // The client is gone, and so is its stream: no tensor lives. What is under way goes on.
   void Retire();
 
-  // ---- The share of the device. Start() gives back what is beyond it, and lets idle units leave
-  // for that.
+  // ---- The share of the device. Start() releases pages beyond it, and evicts idle units for that.
   void SetShare(uint32_t pages) { books_.SetShare(pages); }
   // A physical page is being made for the client, and was made.
   void ExpectPage() { books_.ExpectPage(); }
   void AddPage() { books_.AddPage(); }
-  // A free page is given back. Returns false if there is none.
-  bool GivePage();
+  // Releases a free page. Returns false if no page is free.
+  bool ReleasePage();
   // Idle units leave until `need` bytes are free or on their way out. Returns true if one does.
   bool Leave(Bytes need);
   // Where a call waits for memory, the owner calls Leave() of some client; else Start() does that.
@@ -108,7 +107,7 @@ class PageExecutor {
   bool Revoke(plan::Unit unit);
   bool Drop(plan::Unit unit);
   void DropClean();
-  void GiveSurplus();
+  void ReleaseSurplus();
   void StartOut();
   void StartIn();
   void StartMaps();

@@ -46,7 +46,7 @@ class Forecaster {
   // All outlive it. REQUIRES: the follower has a counterpart.
   Forecaster(const Follower& follower, const Places& places, std::span<const PlacedTensor> tensors);
 
-  // As long as a pass and a quarter, and as `least`, but no longer than kPassesMost passes.
+  // Covers a pass and a quarter and at least the time `least`, but at most kPassesMost passes.
   CallForecast Make(Duration least = {});
 
  private:

@@ -73,16 +73,16 @@ class PageSupply {
   }
   // More pages of the client's: never used. Their numbers follow those that there are.
   void Add(uint32_t pages) { end_ += pages; }
-  // A page that the client gives back, and whether it is mapped still.
-  struct Given {
+  // A page that the client releases, and whether it is still mapped.
+  struct Released {
     PhysicalPage page = 0;
     bool mapped = false;
   };
   // Takes one that is not mapped, if there is one; nullopt: no page is free.
-  std::optional<Given> Give() {
+  std::optional<Released> Release() {
     const auto source = Find(false);
     if (!source) return std::nullopt;
-    return Given{Take(*source), *source == Source::kStale || *source == Source::kEmpty};
+    return Released{Take(*source), *source == Source::kStale || *source == Source::kEmpty};
   }
   // Of free pages, those on their way from stale to unmapped included.
   uint32_t total() const {

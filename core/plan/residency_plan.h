@@ -69,7 +69,7 @@ class ResidencyPlan {
   // `units` by their numbers; those beyond are away and empty.
   static ResidencyPlan Make(std::span<const PlannedCall> calls, std::span<const UnitSnapshot> units,
                             const PlanLimits& limits);
-  // What is expected of one of several clients. `calls`: times from now on, in order.
+  // The expected calls of one of several clients, in order, with times from now on; its units.
   struct Forecast {
     std::span<const PlannedCall> calls;
     std::span<const UnitSnapshot> units;

@@ -93,8 +93,8 @@ class Conformance : public testing::TestWithParam<std::string> {
     EXPECT_TRUE(free.ok());
     return *free;
   }
-  // Other processes may use a real device at the same time, other tests for example: what is said
-  // of its free memory need be so in one of many trials.
+  // Other processes, such as other tests, may allocate on a real device at the same time. So a
+  // check of its free memory has to hold in one of many trials only.
   bool IsSoInATrial(const std::function<bool()>& is_so) {
     const int trials = GetParam().starts_with("cuda") ? 50 : 1;
     for (int i = 0; i < trials; ++i)

@@ -103,8 +103,8 @@ TEST(PagedReplayTest, ClientsHaveSharesOrOnePlan) {
   }
 }
 
-// One client frees all before the other begins, which has use for more than half of the device.
-TEST(PagedReplayTest, WhatOneClientDoesNotNeedTheOtherHas) {
+// One client frees all before the other begins, which needs more than half of the device.
+TEST(PagedReplayTest, APageThatOneClientDoesNotNeedGoesToTheOther) {
   Trace trace;
   trace.name = "one after the other";
   trace.clients = 2;

@@ -32,7 +32,7 @@ class Backend : public PageBackend {
     return false;
   }
   void Unmap(plan::PhysicalPage page) override { unmapping = page; }
-  void Give(const plan::PageSupply::Given& page) override { given.push_back(page); }
+  void Release(const plan::PageSupply::Released& page) override { released.push_back(page); }
   void CopyIn(const CopyOrder& order) override { in = order; }
   void CopyOut(const CopyOrder& order) override { out = order; }
   void MoveSlot(const PageBooks::SlotMove& move, Bytes) override { moves.push_back(move); }
@@ -45,7 +45,7 @@ class Backend : public PageBackend {
   std::vector<TensorNumber> refused;
   std::optional<MapOrder> mapping;
   std::optional<plan::PhysicalPage> unmapping;
-  std::vector<plan::PageSupply::Given> given;
+  std::vector<plan::PageSupply::Released> released;
   std::optional<CopyOrder> in;
   std::optional<CopyOrder> out;
   std::vector<PageBooks::SlotMove> moves;
@@ -131,8 +131,8 @@ TEST_F(PageExecutorTest, AFreePageIsGivenBackFirst) {
   Create(0);
   executor_.SetShare(1);
   Map();
-  ASSERT_EQ(backend_.given.size(), 1u);
-  EXPECT_FALSE(backend_.given[0].mapped);
+  ASSERT_EQ(backend_.released.size(), 1u);
+  EXPECT_FALSE(backend_.released[0].mapped);
   EXPECT_EQ(executor_.books().pages(), 1u);
 }
 
@@ -143,11 +143,11 @@ TEST_F(PageExecutorTest, AnIdlePageLeavesWhereTheShareFalls) {
   }
   executor_.SetShare(1);
   Map();
-  EXPECT_TRUE(backend_.given.empty());
+  EXPECT_TRUE(backend_.released.empty());
   ASSERT_TRUE(backend_.out);
   EndOut(true);
-  ASSERT_EQ(backend_.given.size(), 1u);
-  EXPECT_TRUE(backend_.given[0].mapped);
+  ASSERT_EQ(backend_.released.size(), 1u);
+  EXPECT_TRUE(backend_.released[0].mapped);
   EXPECT_EQ(backend_.away, std::set<TensorNumber>({0}));
 }
 
@@ -156,12 +156,12 @@ TEST_F(PageExecutorTest, WhatCallsHoldStaysBeyondTheShare) {
   Create(1);
   executor_.SetShare(1);
   Map();
-  EXPECT_TRUE(backend_.given.empty());
+  EXPECT_TRUE(backend_.released.empty());
   EXPECT_EQ(executor_.books().surplus(), 1u);
   Put(1, false);
   Map();
   EndOut(true);
-  EXPECT_EQ(backend_.given.size(), 1u);
+  EXPECT_EQ(backend_.released.size(), 1u);
 }
 
 TEST_F(PageExecutorTest, APageThatWasMadeIsUsed) {

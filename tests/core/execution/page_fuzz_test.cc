@@ -47,7 +47,7 @@ void Add(const PageWorld::Counts& of, PageWorld::Counts* counts) {
   counts->out += of.out;
   counts->not_revoked += of.not_revoked;
   counts->dropped_copies += of.dropped_copies;
-  counts->given += of.given;
+  counts->released += of.released;
 }
 
 TEST(PageFuzzTest, NoClientReadsWrongBytes) {
@@ -72,15 +72,15 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   std::printf(
       "seeds from %lu: %lu programs, %lu reads checked, %lu copies failed, %lu calls refused, "
       "%lu deaths, %lu stuck; in %lu, out %lu cells, %lu units not revoked, %lu copies dropped, "
-      "%lu pages given away\n",
+      "%lu pages released\n",
       first, programs, counts.reads, counts.failures, counts.refused, counts.kills, counts.stuck,
       counts.in.count() / 512, counts.out.count() / 512, counts.not_revoked, counts.dropped_copies,
-      counts.given);
+      counts.released);
   // Each kind of adversity was there.
   EXPECT_GT(counts.failures, 0u);
   EXPECT_GT(counts.kills, 0u);
   EXPECT_GT(counts.not_revoked, 0u);
-  EXPECT_GT(counts.given, 0u);
+  EXPECT_GT(counts.released, 0u);
 }
 
 // The same course ends at each of its steps, with whatever is under way then.

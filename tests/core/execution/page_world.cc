@@ -406,11 +406,11 @@ void PageWorld::Unmap(plan::PhysicalPage page) {
 }
 
 // Another client writes there.
-void PageWorld::Give(const plan::PageSupply::Given& page) {
-  ++counts_.given;
+void PageWorld::Release(const plan::PageSupply::Released& page) {
+  ++counts_.released;
   const size_t mappings =
       std::erase_if(mapped_, [&](const auto& of) { return of.second == page.page; });
-  if (mappings > 0 && !page.mapped) Fail("a page is given away with its mapping");
+  if (mappings > 0 && !page.mapped) Fail("a page is released with its mapping");
   physical_[page.page].assign(options_.cells_per_page, kGarbage);
 }
 
@@ -479,7 +479,7 @@ void PageWorld::EndCopyOut(const UnderWay& of, bool fails) {
   executor_->CopiedOut(of.copy.unit, !fails);
 }
 
-// The pages that it has to give back, or that are made for it, may be others by then.
+// Between the change and the release or creation of pages anything may happen.
 void PageWorld::ChangeShare(uint32_t pages) {
   executor_->SetShare(pages);
   const uint32_t held = executor_->books().pages();

@@ -48,7 +48,7 @@ class PageWorld : public PageBackend {
     Bytes out;
     uint64_t not_revoked = 0;
     uint64_t dropped_copies = 0;
-    uint64_t given = 0;  // pages
+    uint64_t released = 0;  // pages
   };
 
   PageWorld(const Options& options, plan::Random* random);
@@ -70,7 +70,7 @@ class PageWorld : public PageBackend {
   void Refuse(TensorNumber tensor) override;
   bool Map(const MapOrder& order) override;
   void Unmap(plan::PhysicalPage page) override;
-  void Give(const plan::PageSupply::Given& page) override;
+  void Release(const plan::PageSupply::Released& page) override;
   void CopyIn(const CopyOrder& order) override;
   void CopyOut(const CopyOrder& order) override;
   void MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) override;
