@@ -71,6 +71,8 @@ void MeasureZipf(const TraceSet* validation, Failures* failures, const Report& r
 // What three jobs take with four pools, and with the device's and the host's alone, over what no
 // policy can beat.
 void MeasurePools(Failures* failures, const Report& report);
+// The same of the plan on pages.
+void MeasurePoolsOnPages(Failures* failures, const Report& report);
 
 // Time per event with 10^6 tensors, and events per second of a whole simulation.
 void MeasurePlannerCost(double scale, const Report& report);

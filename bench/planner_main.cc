@@ -44,6 +44,7 @@ void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const Ref
   against_lru.Tell(validation == nullptr ? "the tuning set" : "both sets", report);
   MeasureZipf(validation, &failures, report);
   MeasurePools(&failures, report);
+  MeasurePoolsOnPages(&failures, report);
   MeasureKernelLevel(false, &failures, report);
   ReplayTight(core::Heuristics{}, &failures);
   if (validation != nullptr) ReplayTight(*validation, &failures);
@@ -76,6 +77,10 @@ void PrintTable(const std::string& what, const TraceSet& tuning, const TraceSet&
   const Report print = PrintEach(Machine("no GPU"));
   if (what == "paged") ReportPagedScore(tuning, ScorePaged(tuning, references, true), print);
   if (what == "tenants") MeasureTwoTenantsOnPages(print);
+  if (what == "pools") {
+    MeasurePools(&failures, print);
+    MeasurePoolsOnPages(&failures, print);
+  }
   if (what == "jobs") {
     TellSetScore(jobs, ScoreSet(jobs, references, &against_lru, &failures, true), print);
     ReportPagedScore(jobs, ScorePaged(jobs, references, true), print);
@@ -108,7 +113,7 @@ void AddOptions(Options* options, CLI::App* app) {
       ->needs(recordings);
   app->add_option("--table", options->table,
                   "only a markdown table: of all the tuning set's cases, or of recorded jobs")
-      ->check(CLI::IsMember({"scores", "paged", "jobs", "tenants", "stalls", "kernels"}));
+      ->check(CLI::IsMember({"scores", "paged", "jobs", "tenants", "pools", "stalls", "kernels"}));
   app->add_flag("--ablate", options->ablate, "only what each heuristic is worth");
   const std::vector<std::string> names(core::kHeuristicNames.begin(), core::kHeuristicNames.end());
   app->add_option("--without", options->without, "only what these heuristics are worth together")

@@ -101,7 +101,7 @@ double PlanMilliseconds(uint32_t calls, uint32_t pages) {
                         .units = {static_cast<Unit>(i / 2 * 4 % pages) * 2, 4, 1},
                         .at = std::chrono::microseconds(100) * i});
   }
-  const PlanLimits limits{.page = core::MiB(16), .pages = pages / 2, .out_bytes_per_second = 55e9};
+  const PlanLimits limits{.page = core::MiB(16), .pages = pages / 2, .pools = {{.out_rate = 55e9}}};
   std::vector<double> times;
   for (int run = 0; run < 5; ++run) {
     const auto begin = steady_clock::now();

@@ -9,6 +9,7 @@
 #include "sim/generators.h"
 #include "sim/inputs.h"
 #include "sim/lower_bound.h"
+#include "sim/paged_replay.h"
 #include "sim/score.h"
 #include "sim/simulator.h"
 
@@ -20,15 +21,29 @@ constexpr const char* kJobs[] = {"gpt2-xl", "llama-7b-lora", "dlrm"};
 constexpr int kIterations = 6;
 constexpr const char* kPools[] = {"host:25%", "peer:25%:390:390", "file:1TiB:7:5"};
 
+// The core that is replayed.
+enum class Core { kSlabs, kPages };
+
+sim::Outcome Replay(const sim::Trace& trace, const sim::Setup& setup, Core core) {
+  if (core == Core::kSlabs) return sim::Simulate(trace, setup);
+  return sim::ReplayPaged(trace, {.hardware = setup.hardware,
+                                  .budget = setup.budget,
+                                  .foresight = sim::Foresight::kHints,
+                                  .mapping = {},
+                                  .host = setup.host,
+                                  .pools = setup.pools})
+      .outcome;
+}
+
 // (compute + stall) / (compute + bound with these pools); with none of `pools` there are two.
-double ScoreOf(const sim::Trace& trace, bool pools, Failures* failures) {
+double ScoreOf(const sim::Trace& trace, bool pools, Core core, Failures* failures) {
   const sim::Hardware& hardware = sim::kHardware[0];
   const core::Bytes budget = sim::ParseBudget("50%", trace).value().bytes;
   sim::Setup setup = *sim::SetupFor("value", hardware, budget);
   for (const char* pool : kPools) {
     if (pools) RAVEN_CHECK(sim::AddPool(pool, trace, &setup).ok());
   }
-  const sim::Outcome outcome = sim::Simulate(trace, setup);
+  const sim::Outcome outcome = Replay(trace, setup, core);
   failures->Take(outcome, trace.name + (pools ? " in four pools" : " in two pools"));
   const sim::LowerBound bound = sim::LeastStall(trace, setup);
   return core::Seconds(outcome.compute + outcome.stall) /
@@ -41,27 +56,35 @@ std::string Rounded(double value) {
   return text;
 }
 
-}  // namespace
-
-void MeasurePools(Failures* failures, const Report& report) {
+void Measure(const char* name, double target, Core core, Failures* failures, const Report& report) {
   double four = 0;  // logarithms
   double two = 0;
   std::string each;
   for (const char* job : kJobs) {
     const sim::Trace trace =
         sim::WithHints(sim::Generate(job, sim::kHardware[0], kIterations), sim::Hints::kTime);
-    const double of_four = ScoreOf(trace, true, failures);
+    const double of_four = ScoreOf(trace, true, core, failures);
     four += std::log(of_four);
-    two += std::log(ScoreOf(trace, false, failures));
+    two += std::log(ScoreOf(trace, false, core, failures));
     each += std::string(each.empty() ? "" : ", ") + job + " " + Rounded(of_four);
   }
   const double jobs = std::size(kJobs);
-  report({.name = "planner.four_pools_vs_two",
+  report({.name = name,
           .unit = "x",
           .value = std::exp(four / jobs),
           .bound = 1.0,
-          .target = 1.10,
+          .target = target,
           .detail = each + "; with two pools " + Rounded(std::exp(two / jobs))});
+}
+
+}  // namespace
+
+void MeasurePools(Failures* failures, const Report& report) {
+  Measure("planner.four_pools_vs_two", 1.10, Core::kSlabs, failures, report);
+}
+
+void MeasurePoolsOnPages(Failures* failures, const Report& report) {
+  Measure("planner.paged_four_pools_vs_two", 1.15, Core::kPages, failures, report);
 }
 
 }  // namespace ravenstore::bench

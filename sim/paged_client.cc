@@ -35,7 +35,7 @@ core::plan::SmallTensorRule RuleFor(const Trace& trace, Bytes page) {
 
 // The time in which the link copies all pages of the share.
 Duration CopiesOf(const core::plan::PlanLimits& limits) {
-  return limits.CopyOf(1) * limits.pages;
+  return limits.pools.front().OutOf(limits.page) * limits.pages;
 }
 
 }  // namespace

@@ -1,24 +1,35 @@
 #include "sim/paged_device.h"
 
+#include <map>
+
 #include "core/check.h"
 
 namespace ravenstore::sim {
 
 using core::Duration;
+using core::plan::PoolNumber;
 using core::plan::Unit;
 
 // A client's port, with its executor.
 class PagedDevice::Client : public core::PageBackend {
  public:
   Client(PagedDevice* device, uint32_t number, const core::PageBooks::Options& options)
-      : device_(device), number_(number), executor_(options, this) {}
+      : device_(device), number_(number), links_(device->lanes_.size()), executor_(options, this) {}
 
   core::PageExecutor& executor() { return executor_; }
-  void EndIn(Unit unit) {
-    --copies_in_;
-    if (demanded_ == unit) demanded_ = std::nullopt;
+  // A link has copied all bytes of the unit. Returns the pool of the copy if that ends it.
+  std::optional<PoolNumber> EndPart(Unit unit) {
+    const auto found = parts_.find(unit);
+    if (--found->second.left > 0) return std::nullopt;
+    const PoolNumber pool = found->second.pool;
+    parts_.erase(found);
+    return pool;
   }
-  void EndOut() { --copies_out_; }
+  void EndIn(PoolNumber pool, Unit unit) {
+    --links_[pool].in;
+    if (links_[pool].demanded == unit) links_[pool].demanded = std::nullopt;
+  }
+  void EndOut(PoolNumber pool) { --links_[pool].out; }
 
   bool Revoke(core::TensorNumber, uint32_t) override { return true; }
   void Publish(core::TensorNumber) override {}
@@ -42,22 +53,42 @@ class PagedDevice::Client : public core::PageBackend {
     device_->Schedule(takes, Kind::kReleased, number_, page.page);
   }
   void CopyIn(const CopyOrder& order) override {
-    ++copies_in_;
-    if (order.demanded) demanded_ = order.unit;
-    device_->in_.Submit(JobOf(order),
-                        order.demanded ? Link::Urgency::kDemand : Link::Urgency::kBackground);
+    ++links_[order.pool].in;
+    if (order.demanded) links_[order.pool].demanded = order.unit;
+    for (const PoolNumber pool : PathOf(order))
+      device_->lanes_[pool].in.Submit(
+          JobOf(order), order.demanded ? Link::Urgency::kDemand : Link::Urgency::kBackground);
   }
   void CopyOut(const CopyOrder& order) override {
-    ++copies_out_;
-    device_->out_.Submit(JobOf(order), Link::Urgency::kBackground);
+    ++links_[order.pool].out;
+    for (const PoolNumber pool : PathOf(order))
+      device_->lanes_[pool].out.Submit(JobOf(order), Link::Urgency::kBackground);
   }
   void MoveSlot(const core::PageBooks::SlotMove&, core::Bytes) override {}
-  bool CanCopyIn(bool demanded) const override {
-    return copies_in_ == 0 || (demanded && !demanded_);
+  bool CanCopyIn(PoolNumber pool, bool demanded) const override {
+    return links_[pool].in == 0 || (demanded && !links_[pool].demanded);
   }
-  bool CanCopyOut() const override { return copies_out_ == 0; }
+  bool CanCopyOut(PoolNumber pool) const override { return links_[pool].out == 0; }
 
  private:
+  // Copies on a link, and of those in the one that a call waits for.
+  struct Copies {
+    uint32_t in = 0;
+    uint32_t out = 0;
+    std::optional<Unit> demanded;
+  };
+  // Links that copy the bytes of a unit, and have not ended.
+  struct Parts {
+    uint32_t left = 0;
+    PoolNumber pool = 0;
+  };
+
+  std::vector<PoolNumber> PathOf(const CopyOrder& order) {
+    std::vector<PoolNumber> path{order.pool};
+    if (device_->lanes_[order.pool].of.behind_host) path.push_back(device_->host_);
+    parts_[order.unit] = {static_cast<uint32_t>(path.size()), order.pool};
+    return path;
+  }
   Link::Job JobOf(const CopyOrder& order) const {
     return {core::TensorId{uint64_t{order.unit} + 1}, order.unit, order.bytes,
             core::ClientId{number_}};
@@ -65,18 +96,20 @@ class PagedDevice::Client : public core::PageBackend {
 
   PagedDevice* const device_;
   const uint32_t number_;
+  std::vector<Copies> links_;  // by pool
+  std::map<Unit, Parts> parts_;
   core::PageExecutor executor_;
-  // On the link, and of those in the copy that a call waits for.
-  uint32_t copies_in_ = 0;
-  uint32_t copies_out_ = 0;
-  std::optional<Unit> demanded_;
 };
 
-PagedDevice::PagedDevice(const Hardware& hardware, const MappingCosts& costs)
-    : hardware_(hardware),
-      costs_(costs),
-      in_(hardware.up, hardware.duplex, hardware.per_copy),
-      out_(hardware.down, hardware.duplex, hardware.per_copy) {}
+PagedDevice::PagedDevice(const Hardware& hardware, const MappingCosts& costs,
+                         const std::vector<PagedPool>& pools)
+    : costs_(costs) {
+  for (const PagedPool& of : pools) {
+    if (of.is_host) host_ = static_cast<PoolNumber>(lanes_.size());
+    lanes_.push_back({of, Link(of.pool.in_rate, of.duplex, hardware.per_copy),
+                      Link(of.pool.out_rate, of.duplex, hardware.per_copy)});
+  }
+}
 
 PagedDevice::~PagedDevice() = default;
 
@@ -107,9 +140,9 @@ uint32_t PagedDevice::Advance() {
   switch (event.kind) {
     case Kind::kUnmapped: executor.Unmapped(event.number); break;
     case Kind::kMapped: executor.Mapped(event.number); break;
-    case Kind::kPieceIn: return EndPiece(&in_, Kind::kIn);
+    case Kind::kPieceIn: return EndPiece(static_cast<PoolNumber>(event.number), Kind::kIn);
     case Kind::kIn: executor.CopiedIn(event.number, true); break;
-    case Kind::kPieceOut: return EndPiece(&out_, Kind::kOut);
+    case Kind::kPieceOut: return EndPiece(static_cast<PoolNumber>(event.number), Kind::kOut);
     case Kind::kOut: executor.CopiedOut(event.number, true); break;
     case Kind::kReleased:
       ++free_pages_;
@@ -128,22 +161,31 @@ uint32_t PagedDevice::Advance() {
   return event.client;
 }
 
-uint32_t PagedDevice::EndPiece(Link* link, Kind kind) {
-  const auto [job, bytes] = link->End();
+uint32_t PagedDevice::EndPiece(PoolNumber pool, Kind kind) {
+  Lane& lane = lanes_[pool];
+  const auto [job, bytes] = (kind == Kind::kIn ? lane.in : lane.out).End();
   const uint32_t number = core::ToInt(job.owner);
   if (job.left > core::Bytes{}) return number;
+  Client& client = *clients_[number];
+  const auto ended = client.EndPart(job.row);
+  if (!ended) return number;
   if (kind == Kind::kIn) {
-    clients_[number]->EndIn(job.row);
+    client.EndIn(*ended, job.row);
   } else {
-    clients_[number]->EndOut();
+    client.EndOut(*ended);
   }
-  Schedule(hardware_.latency, kind, number, job.row);
+  Schedule(lanes_[*ended].of.latency, kind, number, job.row);
   return number;
 }
 
 void PagedDevice::Start() {
-  if (const auto takes = out_.Begin(in_.busy())) Schedule(*takes, Kind::kPieceOut, 0, 0);
-  if (const auto takes = in_.Begin(out_.busy())) Schedule(*takes, Kind::kPieceIn, 0, 0);
+  for (PoolNumber pool = 0; pool < lanes_.size(); ++pool) {
+    Lane& lane = lanes_[pool];
+    if (const auto takes = lane.out.Begin(lane.in.busy()))
+      Schedule(*takes, Kind::kPieceOut, 0, pool);
+    if (const auto takes = lane.in.Begin(lane.out.busy()))
+      Schedule(*takes, Kind::kPieceIn, 0, pool);
+  }
   StartMaking();
 }
 

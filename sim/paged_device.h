@@ -1,16 +1,19 @@
-// A device and its link in virtual time, for several clients' executors
+// A device and its links in virtual time, for several clients' executors
 // (core/execution/page_executor.h), each behind a port of its own.
 //
-// Clients share the link of sim/link.h, by turns; a copy that a call waits for goes before the
-// pieces of others that are not in flight. Each client has a mapper of its own. A page that one
-// client releases is destroyed, and another is created for the next client, one at a time. A
-// client's lease words agree with its books at all times: a call is reported when it is made.
+// Each pool for copies has a link of its own in each direction. The copies of a pool behind the
+// host use the host's link too. Clients share the links of sim/link.h, by turns; a copy that a call
+// waits for goes before the pieces of others that are not in flight. Each client has a mapper of
+// its own. A page that one client releases is destroyed, and another is created for the next
+// client, one at a time. A client's lease words agree with its books at all times: a call is
+// reported when it is made.
 //
 // Owns: the events. Units: simulated time from the replay's beginning. Threads: one at a time; the
 // same calls give the same result.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <queue>
@@ -33,9 +36,20 @@ struct MappingCosts {
   core::Duration make{std::chrono::microseconds(200)};
 };
 
+// A pool for copies, and its link.
+struct PagedPool {
+  core::plan::CopyPool pool;
+  double duplex = 1;  // the share of its rate that it keeps while the other direction is busy
+  core::Duration latency{0};
+  bool is_host = false;
+  bool behind_host = false;
+};
+
 class PagedDevice {
  public:
-  PagedDevice(const Hardware& hardware, const MappingCosts& costs);
+  // `pools`: as the clients' options have them; one is the host.
+  PagedDevice(const Hardware& hardware, const MappingCosts& costs,
+              const std::vector<PagedPool>& pools);
   ~PagedDevice();
 
   // A client of the device. Its pages are made already.
@@ -73,22 +87,28 @@ class PagedDevice {
     uint64_t sequence;
     Kind kind;
     uint32_t client;
-    uint32_t number;  // of a unit; kUnmapped: of a page
+    uint32_t number;  // of a unit; kUnmapped: of a page; kPieceIn, kPieceOut: of a pool
     bool operator<(const Event& other) const {
       return at != other.at ? at > other.at : sequence > other.sequence;
     }
   };
 
   void Schedule(core::Duration after, Kind kind, uint32_t client, uint32_t number);
-  uint32_t EndPiece(Link* link, Kind kind);
+  // The links of a pool.
+  struct Lane {
+    PagedPool of;
+    Link in;
+    Link out;
+  };
+
+  uint32_t EndPiece(core::plan::PoolNumber pool, Kind kind);
   void StartMaking();
   // Assigns unassigned pages to clients that hold less than their shares.
   void AssignPages();
 
-  const Hardware hardware_;
   const MappingCosts costs_;
-  Link in_;
-  Link out_;
+  std::deque<Lane> lanes_;  // by pool
+  core::plan::PoolNumber host_ = 0;
   std::vector<std::unique_ptr<Client>> clients_;
   uint32_t free_pages_ = 0;    // that no client owns
   uint32_t unassigned_ = 0;    // of these, not assigned to a client

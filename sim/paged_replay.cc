@@ -25,12 +25,39 @@ namespace {
 constexpr Bytes kComingLeast = core::MiB(16);
 constexpr uint64_t kComingPages = 2;
 
-core::PageBooks::Options OptionsFor(const PagedSetup& setup, uint32_t pages) {
-  return {.limits = {.page = setup.page,
-                     .pages = pages,
-                     .out_bytes_per_second = setup.hardware.down,
-                     .per_copy = setup.hardware.per_copy},
-          .copy_in_rate = setup.hardware.up,
+// The one with the shortest way back first.
+std::vector<PagedPool> PoolsOf(const PagedSetup& setup) {
+  const Hardware& hardware = setup.hardware;
+  std::vector<PagedPool> pools{{.pool = {.capacity = setup.host.value_or(Bytes(UINT64_MAX)),
+                                         .in_rate = hardware.up,
+                                         .out_rate = hardware.down,
+                                         .per_copy = hardware.per_copy},
+                                .duplex = hardware.duplex,
+                                .latency = hardware.latency,
+                                .is_host = true}};
+  for (const ExtraPool& extra : setup.pools) {
+    const bool behind_host = extra.kind != core::PoolKind::kPeer;
+    pools.push_back({.pool = {.capacity = extra.capacity,
+                              .in_rate = extra.in,
+                              .out_rate = extra.out,
+                              .per_copy = hardware.per_copy},
+                     .latency = behind_host ? extra.latency : hardware.latency,
+                     .behind_host = behind_host});
+  }
+  std::stable_sort(pools.begin(), pools.end(), [](const PagedPool& a, const PagedPool& b) {
+    return a.pool.in_rate > b.pool.in_rate;
+  });
+  return pools;
+}
+
+// Each of `clients` has an equal part of each pool.
+core::PageBooks::Options OptionsFor(const PagedSetup& setup, uint32_t pages, uint32_t clients) {
+  std::vector<core::plan::CopyPool> pools;
+  for (const PagedPool& of : PoolsOf(setup)) {
+    pools.push_back(of.pool);
+    pools.back().capacity = Bytes(of.pool.capacity.count() / clients);
+  }
+  return {.limits = {.page = setup.page, .pages = pages, .pools = pools},
           .coming_most = std::max(kComingLeast, setup.page * kComingPages)};
 }
 
@@ -39,11 +66,11 @@ class PagedReplay : public PagedHost {
   PagedReplay(const Trace& trace, const PagedSetup& setup)
       : setup_(setup),
         pages_(static_cast<uint32_t>(setup.budget.count() / setup.page.count())),
-        device_(setup.hardware, setup.mapping) {
+        device_(setup.hardware, setup.mapping, PoolsOf(setup)) {
     const uint32_t clients = trace.clients;
     for (uint32_t i = 0; i < clients; ++i) {
       const uint32_t share = pages_ / clients + (i < pages_ % clients ? 1 : 0);
-      core::PageExecutor* executor = device_.AddClient(OptionsFor(setup, share));
+      core::PageExecutor* executor = device_.AddClient(OptionsFor(setup, share, clients));
       clients_.push_back(std::make_unique<PagedClient>(clients == 1 ? trace : trace.Only(i), setup,
                                                        executor, this, clients == 1));
     }

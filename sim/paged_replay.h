@@ -18,6 +18,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "core/execution/page_executor.h"
 #include "core/types.h"
@@ -50,6 +52,9 @@ struct PagedSetup {
   Foresight foresight = Foresight::kLearned;
   MappingCosts mapping;
   RunAhead run_ahead = RunAhead::kNone;
+  // The host pool's size; not set: room for all. Pools next to the host's, of fixed size.
+  std::optional<core::Bytes> host = std::nullopt;
+  std::vector<ExtraPool> pools = {};
   bool check = false;  // invariants of the pages; takes time
 };
 

@@ -19,13 +19,17 @@ using plan::UnitSnapshot;
 using plan::UnitSpan;
 using plan::UnitState;
 
-PageBooks::PageBooks(const Options& options) : options_(options), limits_(options.limits) {
+PageBooks::PageBooks(const Options& options)
+    : options_(options),
+      limits_(options.limits),
+      queues_(static_cast<plan::PoolNumber>(limits_.pools.size())),
+      deadlines_(static_cast<plan::PoolNumber>(limits_.pools.size())),
+      copies_(options_.limits.pools, limits_.page) {
   supply_.Add(limits_.pages);
   pages_ = limits_.pages;
 }
 
 plan::MoveView PageBooks::view() const {
-  const Bytes free = Minus(options_.copies_most, copies_);
   return {.units = units_,
           .queues = queues_,
           .plan = plan_,
@@ -33,13 +37,11 @@ plan::MoveView PageBooks::view() const {
           .supply = supply_,
           .slot_pages = slot_pages_,
           .limits = limits_,
-          .coming = coming_,
+          .copies = copies_,
           .coming_most = options_.coming_most,
           .leaving = leaving_,
           .expected = expected_,
           .surplus = surplus(),
-          .can_copy_ahead = free >= limits_.page,
-          .can_copy_out = free >= limits_.page || free + redundant_ >= limits_.page,
           .ready = ready_,
           .growth = growth_};
 }
@@ -67,27 +69,35 @@ void PageBooks::Apply(Unit unit, PageEvent event) {
   UnitState& of = units_[unit];
   const auto step = StepOf(of.life, event);
   RAVEN_CHECK(step.has_value());
-  const bool was_redundant = IsRedundant(unit);
-  const Bytes copy = details_[unit].copy;
+  if (IsRedundant(unit)) copies_.RemoveRedundant(of.pool, details_[unit].copy);
   of.life = step->next;
-  if (was_redundant) redundant_ -= copy;
-  if (step->copy == PageStep::Copy::kFree) SetCopy(unit, Bytes{});
-  if (step->copy == PageStep::Copy::kReserve) SetCopy(unit, units_[unit].bytes);
-  if (IsRedundant(unit)) redundant_ += details_[unit].copy;
+  if (step->copy == PageStep::Copy::kFree) FreeCopy(unit);
+  if (IsRedundant(unit)) copies_.AddRedundant(of.pool, details_[unit].copy);
   if (step->memory == PageStep::Memory::kRelease) ReleaseMemory(unit);
   if (step->words != PageStep::Words::kPublish) return;
-  if (std::exchange(details_[unit].coming, false)) coming_ -= WeightOf(unit);
+  EndComing(unit);
   arrivals_.push_back({unit, std::exchange(of.demanded, false)});
 }
 
 bool PageBooks::IsRedundant(Unit unit) const {
-  return units_[unit].life == PageState::kClean && units_[unit].live > 0;
+  return units_[unit].life == PageState::kClean && units_[unit].pool != plan::kNoPool;
 }
 
-void PageBooks::SetCopy(Unit unit, Bytes bytes) {
-  copies_ -= details_[unit].copy;
-  copies_ += bytes;
-  details_[unit].copy = bytes;
+void PageBooks::ReserveCopy(Unit unit, plan::PoolNumber pool) {
+  copies_.Add(pool, units_[unit].bytes);
+  units_[unit].pool = pool;
+  details_[unit].copy = units_[unit].bytes;
+}
+
+void PageBooks::FreeCopy(Unit unit) {
+  EndComing(unit);
+  if (const auto pool = std::exchange(units_[unit].pool, plan::kNoPool); pool != plan::kNoPool)
+    copies_.Remove(pool, std::exchange(details_[unit].copy, Bytes{}));
+}
+
+void PageBooks::EndComing(Unit unit) {
+  if (std::exchange(details_[unit].coming, false))
+    copies_.RemoveComing(units_[unit].pool, WeightOf(unit));
 }
 
 void PageBooks::Update(Unit unit) {
@@ -108,9 +118,8 @@ void PageBooks::Update(Unit unit) {
   if (ready != std::exchange(details_[unit].ready, ready))
     ready_ = ready ? ready_ + WeightOf(unit) : ready_ - WeightOf(unit);
   if (queues_.Contains(MoveQueues::Queue::kComes, unit)) {
-    const double bytes = static_cast<double>(state.bytes.count());
-    deadlines_.Set(unit, state.demanded ? kNoPosition : plan_.NextNeed(unit),
-                   FromSeconds(bytes / options_.copy_in_rate));
+    deadlines_.Set(unit, state.demanded ? kNoPosition : plan_.NextNeed(unit), state.pool,
+                   limits_.pools[state.pool].InOf(state.bytes));
   } else {
     deadlines_.Clear(unit);
   }
@@ -158,7 +167,7 @@ bool PageBooks::HasRoomFor(const UnitSpan& span) const {
   for (uint32_t i = 0; i < span.count; ++i) {
     if (span[i] >= units_.size() || !details_[span[i]].occupied) ++needed;
   }
-  return needed <= limits_.pages + options_.copies_most.count() / limits_.page.count();
+  return needed <= limits_.pages + copies_.PagesMost();
 }
 
 void PageBooks::AddTensor(Unit unit, Bytes bytes) {
@@ -213,6 +222,7 @@ std::vector<UnitSnapshot> PageBooks::Snapshot() const {
                         .live = unit.live,
                         .held = unit.life != PageState::kAway,
                         .dirty = dirty && unit.live > 0,
+                        .pool = unit.pool,
                         .slots_per_page = unit.slots_per_page});
   }
   return snapshot;
@@ -294,7 +304,7 @@ PageBooks::Mapping PageBooks::StartMap(const MapChoice& choice) {
   }
   Apply(unit, PageEvent::kMap);
   if (units_[unit].live > 0) {
-    coming_ += WeightOf(unit);
+    copies_.AddComing(units_[unit].pool, WeightOf(unit));
     details_[unit].coming = true;
     plan_.Take(WeightOf(unit), plan_.PlannedNeed(unit));
   }
@@ -318,18 +328,18 @@ void PageBooks::FinishIn(Unit unit, bool ok) {
   } else if (ok) {
     Apply(unit, PageEvent::kArrived);
   } else {
-    if (std::exchange(details_[unit].coming, false)) coming_ -= WeightOf(unit);
+    EndComing(unit);
     plan_.Release(WeightOf(unit), plan_.PlannedNeed(unit));
     Apply(unit, PageEvent::kNotArrived);
   }
   Update(unit);
 }
 
-void PageBooks::StartOut(Unit unit) {
+void PageBooks::StartOut(Unit unit, plan::PoolNumber pool) {
   RAVEN_CHECK(!units_[unit].InUse());
-  RAVEN_CHECK(HasRoomForCopy(unit));
   details_[unit].leaving = queues_.Contains(MoveQueues::Queue::kLeaves, unit);
   if (details_[unit].leaving) ++leaving_;
+  ReserveCopy(unit, pool);
   Apply(unit, PageEvent::kCopyOut);
   Update(unit);
 }
@@ -373,10 +383,10 @@ void PageBooks::Keep(Unit unit) {
   Update(unit);
 }
 
-std::optional<Unit> PageBooks::FindCopyToDrop() const {
+std::optional<Unit> PageBooks::FindCopyToDrop(plan::PoolNumber pool) const {
   std::optional<Unit> found;
   for (Unit unit = 0; unit < units_.size(); ++unit) {
-    if (!IsRedundant(unit)) continue;
+    if (!IsRedundant(unit) || units_[unit].pool != pool) continue;
     if (units_[unit].InUse()) return unit;
     if (!found || plan_.NextNeed(unit) < plan_.NextNeed(*found)) found = unit;
   }
@@ -417,20 +427,23 @@ void PageBooks::TakeArrivals(std::vector<Arrival>* arrivals) {
 
 void PageBooks::Check() const {
   uint32_t pages = supply_.total() + slot_pages_.pages();
-  Bytes copies, redundant;
+  std::vector<std::pair<Bytes, Bytes>> copies(copies_.size());  // all, and redundant ones
   for (Unit unit = 0; unit < units_.size(); ++unit) {
     const UnitState& state = units_[unit];
     if (!IsSlot(unit)) pages += state.life != PageState::kAway ? 1 : 0;
     RAVEN_CHECK(slot_pages_.Contains(unit) == (IsSlot(unit) && state.life != PageState::kAway));
     RAVEN_CHECK(state.live > 0 || state.bytes == Bytes{});
     RAVEN_CHECK(state.live > 0 || state.life != PageState::kDirty);
-    copies += details_[unit].copy;
-    if (IsRedundant(unit)) redundant += details_[unit].copy;
+    if (state.pool == plan::kNoPool) continue;
+    copies[state.pool].first += details_[unit].copy;
+    if (IsRedundant(unit)) copies[state.pool].second += details_[unit].copy;
   }
   RAVEN_CHECK(pages == pages_);
-  RAVEN_CHECK(copies == copies_);
-  RAVEN_CHECK(redundant == redundant_);
-  RAVEN_CHECK(copies_ <= options_.copies_most);
+  for (plan::PoolNumber pool = 0; pool < copies_.size(); ++pool) {
+    RAVEN_CHECK(copies[pool].first == copies_.used(pool));
+    RAVEN_CHECK(copies[pool].second == copies_.redundant(pool));
+    RAVEN_CHECK(copies_.used(pool) <= limits_.pools[pool].capacity);
+  }
 }
 
 }  // namespace ravenstore::core

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/books/page_life.h"
+#include "core/plan/copy_pools.h"
 #include "core/plan/deadlines.h"
 #include "core/plan/held_pages.h"
 #include "core/plan/move_chooser.h"
@@ -33,10 +34,8 @@ namespace ravenstore::core {
 class PageBooks {
  public:
   struct Options {
-    plan::PlanLimits limits;        // .pages: the client's share, all made
-    double copy_in_rate = 0;        // bytes per second, for deadlines
-    Bytes coming_most;              // bytes that come ahead of need
-    Bytes copies_most{UINT64_MAX};  // that the pool for copies holds
+    plan::PlanLimits limits;  // .pages: the client's share, all made
+    Bytes coming_most;        // bytes that come from one pool ahead of need
   };
   // Bytes on the device: a physical page and the offset in it.
   struct Memory {
@@ -131,8 +130,8 @@ class PageBooks {
   void StartIn(plan::Unit unit);
   // `ok`: the bytes are there. Else the unit is away again.
   void FinishIn(plan::Unit unit, bool ok);
-  // REQUIRES: view().can_copy_out; a copy may have to be dropped first.
-  void StartOut(plan::Unit unit);
+  // REQUIRES: HasRoomForCopy(unit, pool).
+  void StartOut(plan::Unit unit, plan::PoolNumber pool);
   void FinishOut(plan::Unit unit, bool ok);
   // A clean unit leaves. REQUIRES: it is idle, or leaves by the plan; its tensors' words are
   // revoked.
@@ -141,11 +140,11 @@ class PageBooks {
   void Force(plan::Unit unit);
   // The unit stays in its present gap.
   void Keep(plan::Unit unit);
-  // A resident unit whose copy can be dropped to give its room to another; nullopt: there is none.
-  std::optional<plan::Unit> FindCopyToDrop() const;
+  // A resident unit whose copy in the pool can be dropped for another; nullopt: there is none.
+  std::optional<plan::Unit> FindCopyToDrop(plan::PoolNumber pool) const;
   void DropCopy(plan::Unit unit);
-  bool HasRoomForCopy(plan::Unit unit) const {
-    return units_[unit].bytes <= Minus(options_.copies_most, copies_);
+  bool HasRoomForCopy(plan::Unit unit, plan::PoolNumber pool) const {
+    return copies_.HasRoom(pool, units_[unit].bytes);
   }
   // A page of slots is emptied: its slots get other places on the device, and it is free.
   // `slots`: of SlotPages::FindSparse; their tensors' words are revoked.
@@ -158,7 +157,7 @@ class PageBooks {
 
   // Bytes that slots moved on the device.
   Bytes compacted() const { return compacted_; }
-  Bytes copies() const { return copies_; }
+  const plan::CopyPools& copies() const { return copies_; }
   // Physical pages and copies are neither lost nor made. For tests; O(units).
   void Check() const;
 
@@ -167,7 +166,7 @@ class PageBooks {
   struct Detail {
     plan::PhysicalPage page = 0;  // beneath a page; of a slot see slot_memory_
     Bytes copy;                   // memory of the copy in another pool
-    bool coming = false;          // it is counted in coming_
+    bool coming = false;          // it is counted as coming
     bool occupied = false;        // in occupied_
     bool leaving = false;         // in leaving_
     bool ready = false;           // in ready_
@@ -176,7 +175,9 @@ class PageBooks {
   void Apply(plan::Unit unit, PageEvent event);
   void Update(plan::Unit unit);
   void ReleaseMemory(plan::Unit unit);
-  void SetCopy(plan::Unit unit, Bytes bytes);
+  void ReserveCopy(plan::Unit unit, plan::PoolNumber pool);
+  void FreeCopy(plan::Unit unit);
+  void EndComing(plan::Unit unit);
   bool IsRedundant(plan::Unit unit) const;
 
   const Options options_;
@@ -193,11 +194,9 @@ class PageBooks {
   std::vector<plan::PhysicalPage> slot_memory_;  // by page of slots
   std::vector<plan::Unit> passed_;               // kept for its memory
   std::vector<Arrival> arrivals_;
-  Bytes coming_;
+  plan::CopyPools copies_;
   Bytes in_use_;
   plan::HeldPages occupied_;  // for units in which tensors live, or that are in use
-  Bytes copies_;              // memory of all copies
-  Bytes redundant_;           // of these, copies of resident units
   Bytes ready_;
   plan::ExpectedGrowth growth_;
   uint32_t leaving_ = 0;

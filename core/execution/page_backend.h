@@ -23,9 +23,10 @@ class PageBackend {
   };
   struct CopyOrder {
     plan::Unit unit;
-    PageBooks::Memory memory;  // on the device
-    Bytes bytes;               // that live in the unit
-    bool demanded = false;     // a call waits for it
+    PageBooks::Memory memory;   // on the device
+    Bytes bytes;                // that live in the unit
+    plan::PoolNumber pool = 0;  // where its copy is, or is made
+    bool demanded = false;      // a call waits for it
   };
 
   PageBackend() = default;
@@ -50,16 +51,16 @@ class PageBackend {
   // The client does not own the page any more. The backend unmaps it if it is mapped, then destroys
   // its memory. It reports no end.
   virtual void Release(const plan::PageSupply::Released& page) = 0;
-  // The executor has at most one copy out under way that still occupies the link, and in the other
-  // direction one and one that a call waits for. See CanCopyIn and CanCopyOut.
+  // From each pool and to each, the executor begins a copy where CanCopyIn or CanCopyOut allows it:
+  // as long as one occupies the link, only one that a call waits for.
   virtual void CopyIn(const CopyOrder& order) = 0;
   virtual void CopyOut(const CopyOrder& order) = 0;
   // Copies on the device, in order with all other work on this memory.
   virtual void MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) = 0;
 
   // The next copy may begin; `demanded`: one that a call waits for may.
-  virtual bool CanCopyIn(bool demanded) const = 0;
-  virtual bool CanCopyOut() const = 0;
+  virtual bool CanCopyIn(plan::PoolNumber pool, bool demanded) const = 0;
+  virtual bool CanCopyOut(plan::PoolNumber pool) const = 0;
 };
 
 }  // namespace ravenstore::core

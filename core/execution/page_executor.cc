@@ -10,6 +10,7 @@ namespace ravenstore::core {
 
 using plan::MapChoice;
 using plan::MoveQueues;
+using plan::PoolNumber;
 using plan::Unit;
 using plan::UnitSpan;
 using Queue = MoveQueues::Queue;
@@ -232,12 +233,13 @@ PageBackend::CopyOrder PageExecutor::OrderFor(Unit unit) const {
   return {.unit = unit,
           .memory = books_.MemoryOf(unit),
           .bytes = std::max(state.bytes, kExtentAlignment),
+          .pool = state.pool,
           .demanded = state.demanded};
 }
 
-bool PageExecutor::MakeRoomForCopy(Unit unit) {
-  while (!books_.HasRoomForCopy(unit)) {
-    const auto other = books_.FindCopyToDrop();
+bool PageExecutor::MakeRoomForCopy(Unit unit, PoolNumber pool) {
+  while (!books_.HasRoomForCopy(unit, pool)) {
+    const auto other = books_.FindCopyToDrop(pool);
     if (!other) return false;
     books_.DropCopy(*other);
     ++stats_.dropped_copies;
@@ -246,10 +248,14 @@ bool PageExecutor::MakeRoomForCopy(Unit unit) {
 }
 
 void PageExecutor::StartOut() {
-  while (backend_->CanCopyOut()) {
-    const auto unit = plan::NextOut(books_.view());
-    if (!unit || !MakeRoomForCopy(*unit)) return;
-    books_.StartOut(*unit);
+  for (PoolNumber pool = 0; pool < books_.copies().size(); ++pool) StartOut(pool);
+}
+
+void PageExecutor::StartOut(PoolNumber pool) {
+  while (backend_->CanCopyOut(pool)) {
+    const auto unit = plan::NextOut(books_.view(), pool);
+    if (!unit || !MakeRoomForCopy(*unit, pool)) return;
+    books_.StartOut(*unit, pool);
     const auto order = OrderFor(*unit);
     stats_.out += order.bytes;
     ++under_way_;
@@ -258,8 +264,12 @@ void PageExecutor::StartOut() {
 }
 
 void PageExecutor::StartIn() {
-  while (const auto unit = plan::NextIn(books_.view())) {
-    if (!backend_->CanCopyIn(books_[*unit].demanded)) return;
+  for (PoolNumber pool = 0; pool < books_.copies().size(); ++pool) StartIn(pool);
+}
+
+void PageExecutor::StartIn(PoolNumber pool) {
+  while (const auto unit = plan::NextIn(books_.view(), pool)) {
+    if (!backend_->CanCopyIn(pool, books_[*unit].demanded)) return;
     const auto order = OrderFor(*unit);
     books_.StartIn(*unit);
     stats_.in += order.bytes;
@@ -342,8 +352,8 @@ bool PageExecutor::LeaveInEmergency() {
     return next && next->need == MoveQueues::kWaitedFor;
   };
   if (!waits(Queue::kComes) && !waits(Queue::kBorn)) return false;
-  const uint64_t leaving =
-      view.leaving + view.expected + (view.can_copy_out ? view.queues.size(Queue::kLeaves) : 0);
+  const uint64_t leaving = view.leaving + view.expected +
+                           (view.copies.CanCopyOut() ? view.queues.size(Queue::kLeaves) : 0);
   if (leaving > 0 && !view.plan.empty()) return false;
   if (!Leave(Minus(Demanded(), view.limits.page * leaving))) return false;
   ++stats_.emergencies;

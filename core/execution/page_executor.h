@@ -109,11 +109,13 @@ class PageExecutor {
   void DropClean();
   void ReleaseSurplus();
   void StartOut();
+  void StartOut(plan::PoolNumber pool);
   void StartIn();
+  void StartIn(plan::PoolNumber pool);
   void StartMaps();
   bool StartMap();
   bool Compact();
-  bool MakeRoomForCopy(plan::Unit unit);
+  bool MakeRoomForCopy(plan::Unit unit, plan::PoolNumber pool);
   // Idle units leave until the bytes that calls wait for are free. Returns true if one does.
   bool LeaveInEmergency();
   Bytes Demanded() const;

@@ -1,4 +1,5 @@
-// Whether all that is away and expected can still be in time, if the link did nothing else.
+// Whether all that is away and expected can still be in time, if links did nothing else. Each pool
+// for copies has a link of its own.
 //
 // A unit that is away has a deadline: the time of the call that needs it. The copies of all units
 // with deadlines up to a position must fit before its time.
@@ -21,10 +22,12 @@ namespace ravenstore::core::plan {
 
 class Deadlines {
  public:
+  explicit Deadlines(PoolNumber pools = 1) : spare_(pools) {}
   // Forgets all units.
   void Restart(const ResidencyPlan& plan);
-  // The unit is away and needed at `need`; its copy takes `copy`. Beyond the horizon it counts not.
-  void Set(Unit unit, Position need, Duration copy);
+  // The unit is away and needed at `need`; its copy from the pool takes `copy`. Beyond the horizon
+  // it counts not.
+  void Set(Unit unit, Position need, PoolNumber pool, Duration copy);
   void Clear(Unit unit);
   // Some unit would be late from the plan's position on.
   bool IsLate(const ResidencyPlan& plan) const;
@@ -32,10 +35,12 @@ class Deadlines {
  private:
   struct Deadline {
     Position need = kNoPosition;
+    PoolNumber pool = 0;
     Duration copy{0};
   };
 
-  RangeMinimum spare_;  // by position: its time, less what must have been copied by then
+  // By pool and position: its time, less what must have been copied by then.
+  std::vector<RangeMinimum> spare_;
   std::vector<Deadline> deadlines_;
 };
 

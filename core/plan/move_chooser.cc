@@ -32,9 +32,35 @@ bool Fits(const MoveView& view, const Next& next) {
   return free >= weight + view.growth.Before(next.need);
 }
 
+// Of the units that a call waits for, or whose pool may send more ahead of need.
+std::optional<Next> FirstComing(const MoveView& view) {
+  std::optional<Next> first;
+  for (PoolNumber pool = 0; pool < view.copies.size(); ++pool) {
+    const auto next = view.queues.First(Queue::kComes, pool);
+    if (!next || (first && first->need <= next->need)) continue;
+    if (next->need == MoveQueues::kWaitedFor || view.copies.coming(pool) < view.coming_most)
+      first = next;
+  }
+  return first;
+}
+
 bool MayCome(const MoveView& view, const Next& next) {
-  if (next.need == MoveQueues::kWaitedFor) return true;
-  return view.coming < view.coming_most && Fits(view, next);
+  return next.need == MoveQueues::kWaitedFor || Fits(view, next);
+}
+
+// Of the units that leave for the pool. The nearest pool with room takes those of full pools, too.
+std::optional<Next> FirstLeaving(const MoveView& view, PoolNumber pool) {
+  auto first = view.queues.First(Queue::kLeaves, pool);
+  if (pool != view.copies.Nearest()) return first;
+  const auto add = [&](PoolNumber other) {
+    const auto next = view.queues.First(Queue::kLeaves, other);
+    if (next && (!first || next->need < first->need)) first = next;
+  };
+  add(kNoPool);
+  for (PoolNumber other = 0; other < view.copies.size(); ++other) {
+    if (!view.copies.CanCopyOut(other)) add(other);
+  }
+  return first;
 }
 
 std::optional<MapChoice> FindMemory(const MoveView& view, const Next& next) {
@@ -64,26 +90,27 @@ Bytes ExpectedGrowth::Before(Position need) const {
   return Bytes(static_cast<uint64_t>(share * static_cast<double>(bytes.count())));
 }
 
-std::optional<Unit> NextOut(const MoveView& view) {
-  if (!view.can_copy_out) return std::nullopt;
-  const auto next = view.queues.First(Queue::kLeaves);
+std::optional<Unit> NextOut(const MoveView& view, PoolNumber pool) {
+  if (!view.copies.CanCopyOut(pool)) return std::nullopt;
+  const auto next = FirstLeaving(view, pool);
   if (next) return next->unit;
   // Without a plan the unit that is needed last is copied ahead; it stays until its memory is
   // needed.
-  if (!view.plan.empty() || !view.can_copy_ahead) return std::nullopt;
+  if (!view.plan.empty() || pool != view.copies.Nearest()) return std::nullopt;
+  if (!view.copies.CanCopyAhead(pool)) return std::nullopt;
   const auto dirty = view.queues.First(Queue::kIdleDirty);
   if (!dirty || dirty->need < view.growth.until) return std::nullopt;
   if (FreeBytes(view) + view.ready >= view.growth.bytes) return std::nullopt;
   return dirty->unit;
 }
 
-std::optional<Unit> NextIn(const MoveView& view) {
-  const auto next = view.queues.First(Queue::kArrives);
+std::optional<Unit> NextIn(const MoveView& view, PoolNumber pool) {
+  const auto next = view.queues.First(Queue::kArrives, pool);
   return next ? std::optional(next->unit) : std::nullopt;
 }
 
 std::optional<MapChoice> NextMap(const MoveView& view) {
-  const auto comes = view.queues.First(Queue::kComes);
+  const auto comes = FirstComing(view);
   const auto born = view.queues.First(Queue::kBorn);
   const bool may_come = comes && MayCome(view, *comes);
   const auto is_waited_for = [](const auto& next) {
@@ -104,7 +131,7 @@ std::optional<MapChoice> NextMap(const MoveView& view) {
 
 std::optional<Position> FirstLack(const MoveView& view) {
   std::optional<Position> lack;
-  const auto comes = view.queues.First(Queue::kComes);
+  const auto comes = FirstComing(view);
   const auto born = view.queues.First(Queue::kBorn);
   if (comes && MayCome(view, *comes) && !FindMemory(view, *comes)) lack = comes->need;
   if (born && !FindMemory(view, *born)) lack = std::min(lack.value_or(born->need), born->need);
@@ -113,7 +140,7 @@ std::optional<Position> FirstLack(const MoveView& view) {
 
 std::optional<Position> LastSpare(const MoveView& view) {
   if (view.supply.Find(false)) {
-    const auto comes = view.queues.First(Queue::kComes);
+    const auto comes = FirstComing(view);
     const auto born = view.queues.First(Queue::kBorn);
     const Position own = std::min(born ? born->need : kNoPosition,
                                   comes && MayCome(view, *comes) ? comes->need : kNoPosition);
@@ -124,12 +151,12 @@ std::optional<Position> LastSpare(const MoveView& view) {
 }
 
 std::optional<Unit> NextExchange(const MoveView& view) {
-  const auto comes = view.queues.First(Queue::kComes);
-  if (!comes || view.coming >= view.coming_most || MayCome(view, *comes)) return std::nullopt;
+  const auto comes = FirstComing(view);
+  if (!comes || MayCome(view, *comes)) return std::nullopt;
   if (!view.plan.empty() && !view.deadlines.IsLate(view.plan)) return std::nullopt;
   const auto clean = view.queues.First(Queue::kIdleClean);
   if (clean && clean->need > comes->need) return clean->unit;
-  if (!view.can_copy_out) return std::nullopt;
+  if (!view.copies.CanCopyOut()) return std::nullopt;
   const auto dirty = view.queues.First(Queue::kIdleDirty);
   const bool link_is_free = view.queues.IsEmpty(Queue::kLeaves) && view.leaving < kForcedMost;
   if (link_is_free && dirty && dirty->need > comes->need) return dirty->unit;
@@ -139,7 +166,7 @@ std::optional<Unit> NextExchange(const MoveView& view) {
 std::optional<Unit> NextEmergency(const MoveView& view) {
   const auto clean = view.queues.First(Queue::kIdleClean);
   auto dirty = view.queues.First(Queue::kIdleDirty);
-  if (!view.can_copy_out) dirty = std::nullopt;
+  if (!view.copies.CanCopyOut()) dirty = std::nullopt;
   if (!clean) return dirty ? std::optional(dirty->unit) : std::nullopt;
   if (!dirty || dirty->need <= clean->need) return clean->unit;
   // A plan has counted the copy. Without one a unit that is needed at least half as late is better:

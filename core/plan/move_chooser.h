@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 
+#include "core/plan/copy_pools.h"
 #include "core/plan/deadlines.h"
 #include "core/plan/move_queues.h"
 #include "core/plan/page_supply.h"
@@ -36,16 +37,13 @@ struct MoveView {
   const Deadlines& deadlines;
   const PageSupply& supply;
   const SlotPages& slot_pages;
-  PlanLimits limits;
-  Bytes coming;           // mapped, or being mapped, for bytes that have not come yet
-  Bytes coming_most;      // ahead of need
+  const PlanLimits& limits;
+  const CopyPools& copies;
+  Bytes coming_most;      // from one pool, ahead of need
   uint32_t leaving = 0;   // copies out under way of units that leave
   uint32_t expected = 0;  // pages that are being made for the client
   uint32_t surplus = 0;   // pages that are held beyond the client's share
-  // Another pool has room for a page; it has, or would have without the copies of resident ones.
-  bool can_copy_ahead = true;
-  bool can_copy_out = true;
-  Bytes ready;  // of clean idle units that stay
+  Bytes ready;            // of clean idle units that stay
   ExpectedGrowth growth;
 };
 
@@ -69,10 +67,10 @@ std::optional<Position> FirstLack(const MoveView& view);
 // Where the client itself needs the free page that it needs last; kNoPosition: nowhere. nullopt: no
 // page is free.
 std::optional<Position> LastSpare(const MoveView& view);
-// The unit whose copy out begins; its leaving position is the first.
-std::optional<Unit> NextOut(const MoveView& view);
-// The unit whose copy in begins: the one that is needed first.
-std::optional<Unit> NextIn(const MoveView& view);
+// The unit whose copy to the pool begins; its leaving position is the first.
+std::optional<Unit> NextOut(const MoveView& view, PoolNumber pool);
+// The unit whose copy from the pool begins: the one that is needed first.
+std::optional<Unit> NextIn(const MoveView& view, PoolNumber pool);
 // The unit that is mapped next. One that comes must fit from now until it is needed, unless a call
 // waits for it.
 std::optional<MapChoice> NextMap(const MoveView& view);

@@ -2,6 +2,10 @@
 
 namespace ravenstore::core::plan {
 
+MoveQueues::MoveQueues(PoolNumber pools) : pools_(pools) {
+  for (auto& heaps : heaps_) heaps.resize(pools + size_t{1});
+}
+
 std::pair<MoveQueues::Queue, Position> MoveQueues::QueueOf(Unit unit, const UnitState& state,
                                                            const ResidencyPlan& plan) {
   const Position need = state.demanded ? kWaitedFor : plan.NextNeed(unit);
@@ -19,6 +23,13 @@ std::pair<MoveQueues::Queue, Position> MoveQueues::QueueOf(Unit unit, const Unit
   return {state.IsDirty() ? Queue::kLeaves : Queue::kDrops, leaves};
 }
 
+PoolNumber MoveQueues::PoolOf(Unit unit, Queue queue, const UnitState& state,
+                              const ResidencyPlan& plan) {
+  if (queue == Queue::kComes || queue == Queue::kArrives)
+    return state.pool == kNoPool ? PoolNumber{0} : state.pool;
+  return queue == Queue::kLeaves ? plan.PoolOf(unit) : kNoPool;
+}
+
 void MoveQueues::Update(Unit unit, const UnitState& state, const ResidencyPlan& plan) {
   if (unit >= work_.size()) {
     work_.resize(unit + 1);
@@ -26,34 +37,49 @@ void MoveQueues::Update(Unit unit, const UnitState& state, const ResidencyPlan& 
   }
   const auto [queue, need] = QueueOf(unit, state, plan);
   const auto recency = -static_cast<int64_t>(state.last_use);
-  Put(&work_, unit, queue, need, LastFirst(queue) ? unit : -static_cast<int64_t>(unit));
+  Put(&work_, unit, {.queue = queue, .pool = PoolOf(unit, queue, state, plan), .need = need},
+      LastFirst(queue) ? unit : -static_cast<int64_t>(unit));
   const bool stays = state.IsIdle() && queue == Queue::kNone;
   const Queue idle = !stays            ? Queue::kNone
                      : state.IsDirty() ? Queue::kIdleDirty
                                        : Queue::kIdleClean;
-  Put(&idle_, unit, idle, plan.NextNeed(unit), recency);
+  Put(&idle_, unit, {.queue = idle, .need = plan.NextNeed(unit)}, recency);
 }
 
-void MoveQueues::Put(std::vector<Entry>* entries, Unit unit, Queue queue, Position need,
-                     int64_t second) {
+void MoveQueues::Put(std::vector<Entry>* entries, Unit unit, const Entry& next, int64_t second) {
   Entry& entry = (*entries)[unit];
-  const int64_t first = LastFirst(queue) ? need : -static_cast<int64_t>(need);
+  const int64_t first = LastFirst(next.queue) ? next.need : -static_cast<int64_t>(next.need);
   const Rank rank(first, second);
-  if (entry.queue == queue && entry.rank == rank) return;
+  if (entry.queue == next.queue && entry.pool == next.pool && entry.rank == rank) return;
   const Traits traits{entries};
-  if (entry.queue != Queue::kNone) heaps_[static_cast<size_t>(entry.queue)].Erase(unit, traits);
-  entry.queue = queue;
-  entry.need = need;
+  if (entry.queue != Queue::kNone) HeapOf(entry.queue, entry.pool).Erase(unit, traits);
+  entry = next;
   entry.rank = rank;
-  if (queue != Queue::kNone) heaps_[static_cast<size_t>(queue)].Insert(unit, traits);
+  if (next.queue != Queue::kNone) HeapOf(next.queue, next.pool).Insert(unit, traits);
 }
 
-std::optional<MoveQueues::Next> MoveQueues::First(Queue queue) const {
-  const IndexedHeap& heap = heaps_[static_cast<size_t>(queue)];
+std::optional<MoveQueues::Next> MoveQueues::First(Queue queue, PoolNumber pool) const {
+  const auto& heaps = heaps_[static_cast<size_t>(queue)];
+  const IndexedHeap& heap = heaps[pool == kNoPool ? pools_ : pool];
   if (heap.empty()) return std::nullopt;
   const Unit unit = heap[0];
   const bool idle = queue == Queue::kIdleClean || queue == Queue::kIdleDirty;
   return Next{unit, (idle ? idle_ : work_)[unit].need};
+}
+
+std::optional<MoveQueues::Next> MoveQueues::First(Queue queue) const {
+  std::optional<Next> first = First(queue, kNoPool);
+  for (PoolNumber pool = 0; pool < pools_; ++pool) {
+    const auto next = First(queue, pool);
+    if (next && (!first || work_[first->unit].rank < work_[next->unit].rank)) first = next;
+  }
+  return first;
+}
+
+size_t MoveQueues::size(Queue queue) const {
+  size_t all = 0;
+  for (const IndexedHeap& heap : heaps_[static_cast<size_t>(queue)]) all += heap.size();
+  return all;
 }
 
 bool MoveQueues::Contains(Queue queue, Unit unit) const {

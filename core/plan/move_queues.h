@@ -7,8 +7,10 @@
 //   dead     resident, and nothing lives there; the one needed last first
 //   drops    leaves in its present gap, and a copy of its bytes exists: it is dropped immediately
 //   leaves   leaves in its present gap, and is dirty; by the position where it leaves
-// Idle units are in one of two further queues, the one needed last first. Units needed at the same
-// position are ordered by their last use, the least recent first.
+// Of comes and arrives each pool for copies has a queue, by where the copy is; of leaves by where
+// it goes, and one for units that may go to any. Idle units are in one of two further queues, the
+// one needed last first. Units needed at the same position are ordered by their last use, the least
+// recent first.
 //
 // Owns: the queues; neither units nor plan. The caller reports each change of a unit's state or of
 // its next need. Units: positions. Threads: one at a time. Cost: O(log units) a call.
@@ -48,13 +50,17 @@ class MoveQueues {
     Position need;  // of kLeaves: where it leaves
   };
 
+  explicit MoveQueues(PoolNumber pools = 1);
+
   // The unit's state, its next need or its leaving has changed.
   void Update(Unit unit, const UnitState& state, const ResidencyPlan& plan);
 
-  // The first of a queue; nullopt: it is empty.
+  // The first of a queue, of all pools; nullopt: it is empty.
   std::optional<Next> First(Queue queue) const;
-  bool IsEmpty(Queue queue) const { return heaps_[static_cast<size_t>(queue)].empty(); }
-  size_t size(Queue queue) const { return heaps_[static_cast<size_t>(queue)].size(); }
+  // The first of a pool's; kNoPool: of those that may go to any.
+  std::optional<Next> First(Queue queue, PoolNumber pool) const;
+  bool IsEmpty(Queue queue) const { return size(queue) == 0; }
+  size_t size(Queue queue) const;
   bool Contains(Queue queue, Unit unit) const;
 
  private:
@@ -63,9 +69,10 @@ class MoveQueues {
   // A unit's place in one queue; each has two: the idle queues are apart.
   struct Entry {
     Queue queue = Queue::kNone;
+    PoolNumber pool = kNoPool;
     uint32_t heap_position = kNotInHeap;
     Position need = kNoPosition;
-    Rank rank;
+    Rank rank = {};
   };
   struct Traits {
     std::vector<Entry>* entries;
@@ -78,9 +85,16 @@ class MoveQueues {
   static bool LastFirst(Queue queue) {
     return queue == Queue::kDead || queue == Queue::kIdleClean || queue == Queue::kIdleDirty;
   }
-  void Put(std::vector<Entry>* entries, Unit unit, Queue queue, Position need, int64_t second);
+  static PoolNumber PoolOf(Unit unit, Queue queue, const UnitState& state,
+                           const ResidencyPlan& plan);
+  void Put(std::vector<Entry>* entries, Unit unit, const Entry& next, int64_t second);
+  IndexedHeap& HeapOf(Queue queue, PoolNumber pool) {
+    return heaps_[static_cast<size_t>(queue)][pool == kNoPool ? pools_ : pool];
+  }
 
-  std::array<IndexedHeap, kQueues> heaps_;
+  const PoolNumber pools_;
+  // Of each queue one for each pool, and one for units of no pool.
+  std::array<std::vector<IndexedHeap>, kQueues> heaps_;
   std::vector<Entry> work_;  // by unit
   std::vector<Entry> idle_;  // by unit
 };

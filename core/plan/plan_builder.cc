@@ -29,7 +29,9 @@ PlanBuilder::PlanBuilder(std::span<const PlannedCall> calls, std::span<const Uni
       given_(units),
       limits_(limits),
       units_(UnitsOf(calls, units)),
-      order_(units_.size()) {}
+      order_(units_.size()),
+      copies_(limits_.pools),
+      away_(units_.size()) {}
 
 ResidencyPlan PlanBuilder::Build() {
   plan_.calls_.assign(calls_.begin(), calls_.end());
@@ -104,7 +106,9 @@ void PlanBuilder::Restart() {
     const uint32_t slots = of.slots_per_page;
     of = unit < given_.size() ? given_[unit] : UnitSnapshot{};
     of.slots_per_page = slots;
+    if (of.pool == kNoPool) of.pool = 0;
     CountNeeds(unit, 0, 0);
+    if (!of.held && of.live > 0) BeginAway(unit);
     const bool held = of.held && (of.live > 0 || of.pins > 0);
     of.held = false;
     if (!held) continue;
@@ -126,7 +130,10 @@ void PlanBuilder::Apply(const PlannedCall& call) {
 void PlanBuilder::Acquire(const PlannedCall& call, Unit unit) {
   UnitSnapshot& of = units_[unit];
   const UnitSnapshot before = of;
-  if (!of.held) Hold(unit);
+  if (!of.held) {
+    EndAway(unit);
+    Hold(unit);
+  }
   if (call.kind == CallKind::kCreate) {
     ++of.live;
     of.dirty = true;
@@ -145,6 +152,7 @@ void PlanBuilder::Yield(const PlannedCall& call, Unit unit) {
   of.pins -= call.unpins ? 1 : 0;
   of.live -= call.dies ? 1 : 0;
   CountNeeds(unit, before.pins, before.live);
+  if (!of.held && of.live == 0) EndAway(unit);
   if (of.pins > 0 || !of.held) return;
   if (of.live == 0) {
     order_.Remove(unit);
@@ -163,30 +171,53 @@ void PlanBuilder::Shrink(Position position) {
       ++plan_.over_budget_;
       return;
     }
-    Leave(*victim, position, now);
+    if (!Leave(*victim, position, now)) order_.Remove(*victim);
   }
 }
 
 std::optional<Unit> PlanBuilder::Victim(Position position, Duration now) {
   const auto latest = order_.Latest();
   if (!latest) return std::nullopt;
-  const auto out = order_.LatestOut(now, link_free_);
+  const auto out = order_.LatestOut(now, copies_.LinkFree(limits_.page));
   if (!out) return latest->unit;
   const Duration begin = plan_.call(position).at;
   const Duration least = begin + (TimeOf(latest->need) - begin) / 2;
   return TimeOf(out->need) >= least ? out->unit : latest->unit;
 }
 
-void PlanBuilder::Leave(Unit unit, Position position, Duration now) {
+bool PlanBuilder::Leave(Unit unit, Position position, Duration now) {
   UnitSnapshot& of = units_[unit];
-  if (of.dirty) {
-    link_free_ = std::max(link_free_, order_.Since(unit)) + limits_.CopyOf(of.slots_per_page);
-    late_ += std::max(Duration{0}, link_free_ - now);
-    of.dirty = false;
-  }
+  // A copy whose pool is full of others' was dropped for one of them.
+  if (!copies_.HasRoom(of.pool, WeightOf(unit))) of.dirty = true;
+  if (of.dirty && !CopyOut(unit, now)) return false;
+  BeginAway(unit);
   order_.Remove(unit);
   Drop(unit);
   GapOf(unit).leaves = position;
+  return true;
+}
+
+bool PlanBuilder::CopyOut(Unit unit, Duration now) {
+  UnitSnapshot& of = units_[unit];
+  const PoolNumber pool = copies_.Cheapest(WeightOf(unit));
+  if (pool == kNoPool) return false;
+  const Duration end = copies_.Copy(pool, WeightOf(unit), order_.Since(unit));
+  late_ += std::max(Duration{0}, end - now);
+  of.pool = pool;
+  of.dirty = false;
+  GapOf(unit).pool = pool;
+  return true;
+}
+
+void PlanBuilder::BeginAway(Unit unit) {
+  away_[unit] = true;
+  copies_.Add(units_[unit].pool, WeightOf(unit));
+}
+
+void PlanBuilder::EndAway(Unit unit) {
+  if (!away_[unit]) return;
+  away_[unit] = false;
+  copies_.Remove(units_[unit].pool, WeightOf(unit));
 }
 
 void PlanBuilder::Hold(Unit unit) {
@@ -216,7 +247,7 @@ void PlanBuilder::CountNeeds(Unit unit, uint32_t pins, uint32_t live) {
 void PlanBuilder::Idle(Unit unit, Duration since) {
   const UnitSnapshot& of = units_[unit];
   if (of.dirty) {
-    order_.AddDirty(unit, KeyOf(unit), since, limits_.CopyOf(of.slots_per_page));
+    order_.AddDirty(unit, KeyOf(unit), since, copies_.OutOf(WeightOf(unit)));
   } else {
     order_.AddClean(unit, KeyOf(unit));
   }

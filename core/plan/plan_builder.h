@@ -11,6 +11,7 @@
 #include "core/plan/calls.h"
 #include "core/plan/eviction_order.h"
 #include "core/plan/held_pages.h"
+#include "core/plan/planned_copies.h"
 #include "core/plan/residency_plan.h"
 
 namespace ravenstore::core::plan {
@@ -35,7 +36,13 @@ class PlanBuilder {
   // Idle units leave until what is held at the position fits.
   void Shrink(Position position);
   std::optional<Unit> Victim(Position position, Duration now);
-  void Leave(Unit unit, Position position, Duration now);
+  // Returns false if no pool has room for its copy: it stays.
+  bool Leave(Unit unit, Position position, Duration now);
+  bool CopyOut(Unit unit, Duration now);
+  // The unit is away, with its copy in units_[unit].pool, or is away no more.
+  void BeginAway(Unit unit);
+  void EndAway(Unit unit);
+  Bytes WeightOf(Unit unit) const { return limits_.WeightOf(units_[unit].slots_per_page); }
   void Hold(Unit unit);
   void Drop(Unit unit);
   // The unit's pins or tensors have changed; these were there before.
@@ -55,10 +62,11 @@ class PlanBuilder {
   std::vector<UnitSnapshot> units_;
   EvictionOrder order_;
   HeldPages held_;
-  HeldPages pinned_;       // for units that calls hold
-  HeldPages alive_;        // the same, and those in which something lives
-  Duration link_free_{0};  // the copies that are planned so far end then
-  Duration late_{0};       // what the client has waited for copies so far
+  HeldPages pinned_;  // for units that calls hold
+  HeldPages alive_;   // the same, and those in which something lives
+  PlannedCopies copies_;
+  std::vector<bool> away_;  // by unit
+  Duration late_{0};        // what the client has waited for copies so far
 };
 
 }  // namespace ravenstore::core::plan

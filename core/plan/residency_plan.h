@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "core/plan/calls.h"
+#include "core/plan/copy_pools.h"
 #include "core/plan/range_minimum.h"
 #include "core/plan/units.h"
 #include "core/types.h"
@@ -34,25 +35,21 @@ namespace ravenstore::core::plan {
 
 // A unit when the plan is made.
 struct UnitSnapshot {
-  uint32_t pins = 0;   // calls that hold it
-  uint32_t live = 0;   // tensors in it
-  bool held = false;   // a physical page is beneath it, or is on its way there
-  bool dirty = false;  // the device's bytes are newer than any copy
+  uint32_t pins = 0;          // calls that hold it
+  uint32_t live = 0;          // tensors in it
+  bool held = false;          // a physical page is beneath it, or is on its way there
+  bool dirty = false;         // the device's bytes are newer than any copy
+  PoolNumber pool = kNoPool;  // of the copy
   uint32_t slots_per_page = 1;
 };
 
 // What a plan may use.
 struct PlanLimits {
   Bytes page;
-  uint32_t pages = 0;  // that may be held
-  double out_bytes_per_second = 0;
-  Duration per_copy{0};  // added to the time of its bytes
+  uint32_t pages = 0;           // that may be held
+  std::vector<CopyPool> pools;  // at least one
 
   Bytes WeightOf(uint32_t slots_per_page) const { return Bytes(page.count() / slots_per_page); }
-  Duration CopyOf(uint32_t slots_per_page) const {
-    const double bytes = static_cast<double>(WeightOf(slots_per_page).count());
-    return per_copy + FromSeconds(bytes / out_bytes_per_second);
-  }
 };
 
 class ResidencyPlan {
@@ -61,6 +58,7 @@ class ResidencyPlan {
   struct Gap {
     Position need = kNoPosition;    // where it is needed next
     Position leaves = kNoPosition;  // where it has left; kNoPosition: it stays
+    PoolNumber pool = kNoPool;      // where its copy goes then; kNoPool: there is one, or to any
     Position dies = kNoPosition;    // where nothing lives there any more
   };
 
@@ -97,6 +95,7 @@ class ResidencyPlan {
   // The first need that slack counts.
   Position PlannedNeed(Unit unit) const { return GapOf(unit).need; }
   Position LeavesAt(Unit unit) const { return GapOf(unit).leaves; }
+  PoolNumber PoolOf(Unit unit) const { return GapOf(unit).pool; }
   // The unit stays in this gap, or its leaving is done.
   void ClearLeave(Unit unit);
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/books/page_life.h"
+#include "core/plan/copy_pools.h"
 #include "core/types.h"
 
 namespace ravenstore::core::plan {
@@ -19,8 +20,9 @@ struct UnitState {
   uint32_t tickets = 0;    // puts and frees that the client's stream has not reached
   uint32_t live = 0;       // tensors in it
   uint32_t slots_per_page = 1;
-  Bytes bytes = {};       // of those tensors
-  uint64_t last_use = 0;  // counts uses of all units
+  PoolNumber pool = kNoPool;  // of its copy; kNoPool: there is none
+  Bytes bytes = {};           // of those tensors
+  uint64_t last_use = 0;      // counts uses of all units
 
   bool IsResident() const { return core::IsResident(life); }
   bool IsDirty() const { return life == PageState::kDirty; }

@@ -80,6 +80,22 @@ TEST(PagedReplayTest, WhatDoesNotFitCrossesTheLink) {
   }
 }
 
+// One of the tensors has to be away at all times; the host has room for half of it.
+TEST(PagedReplayTest, AFullHostNeedsAnotherPool) {
+  for (const Foresight foresight : kAll) {
+    PagedSetup setup = SetupOf(MiB(4), foresight);
+    setup.host = MiB(2);
+    EXPECT_NE(ReplayPaged(TwoInTurn(5), setup).outcome.failure, "");
+    setup.pools = {{.kind = core::PoolKind::kFile, .capacity = MiB(8), .in = 5e9, .out = 5e9}};
+    const PagedOutcome slow = ReplayPaged(TwoInTurn(5), setup);
+    EXPECT_EQ(slow.outcome.failure, "");
+    setup.pools = {{.kind = core::PoolKind::kPeer, .capacity = MiB(8), .in = 390e9, .out = 390e9}};
+    const PagedOutcome fast = ReplayPaged(TwoInTurn(5), setup);
+    EXPECT_EQ(fast.outcome.failure, "");
+    EXPECT_LT(fast.outcome.stall, slow.outcome.stall / 2);
+  }
+}
+
 TEST(PagedReplayTest, MoreInUseThanTheBudgetFails) {
   const PagedOutcome result = ReplayPaged(TwoInTurn(1), SetupOf(MiB(2), Foresight::kLearned));
   EXPECT_NE(result.outcome.failure.find("no room"), std::string::npos);

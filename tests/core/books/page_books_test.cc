@@ -16,10 +16,10 @@ using plan::Unit;
 constexpr Bytes kPage = MiB(2);
 
 PageBooks::Options OptionsFor(Bytes copies_most) {
-  return {.limits = {.page = kPage, .pages = 2, .out_bytes_per_second = 1e9, .per_copy = {}},
-          .copy_in_rate = 1e9,
-          .coming_most = kPage * 2,
-          .copies_most = copies_most};
+  return {.limits = {.page = kPage,
+                     .pages = 2,
+                     .pools = {{.capacity = copies_most, .in_rate = 1e9, .out_rate = 1e9}}},
+          .coming_most = kPage * 2};
 }
 
 // Two pages may be held.
@@ -41,7 +41,7 @@ struct SmallStore {
     books.Reach(page);
   }
   void CopyOut(Unit unit) {
-    books.StartOut(unit);
+    books.StartOut(unit, 0);
     books.FinishOut(unit, true);
   }
 
@@ -59,7 +59,7 @@ TEST_F(PageBooksTest, APageLeavesAndComesBack) {
   EXPECT_TRUE(books_[0].IsDirty());
   store_.CopyOut(0);
   EXPECT_EQ(books_[0].life, PageState::kClean);
-  EXPECT_EQ(books_.copies(), kPage);
+  EXPECT_EQ(books_.copies().used(), kPage);
   books_.Drop(0);
   EXPECT_EQ(books_[0].life, PageState::kAway);
   EXPECT_TRUE(books_.Pin(0));  // a call waits
@@ -76,14 +76,14 @@ TEST_F(PageBooksTest, APageLeavesAndComesBack) {
 
 TEST_F(PageBooksTest, AChangeWhileACopyIsUnderWayMakesItUseless) {
   store_.Create(0);
-  books_.StartOut(0);
+  books_.StartOut(0, 0);
   books_.Pin(0);
   books_.Unpin(0);
   books_.Modify(0);
   books_.Reach(0);
   books_.FinishOut(0, true);
   EXPECT_TRUE(books_[0].IsDirty());
-  EXPECT_EQ(books_.copies(), Bytes{});
+  EXPECT_EQ(books_.copies().used(), Bytes{});
 }
 
 TEST_F(PageBooksTest, AFailedCopyInLeavesTheBytesWhereTheyWere) {
@@ -95,7 +95,7 @@ TEST_F(PageBooksTest, AFailedCopyInLeavesTheBytesWhereTheyWere) {
   books_.StartIn(0);
   books_.FinishIn(0, false);
   EXPECT_EQ(books_[0].life, PageState::kAway);
-  EXPECT_EQ(books_.copies(), kPage);
+  EXPECT_EQ(books_.copies().used(), kPage);
   EXPECT_TRUE(books_[0].demanded);
   books_.Check();
 }
@@ -126,15 +126,15 @@ TEST(PageBooksCopiesTest, ACopyOfAResidentPageGivesItsRoomToAnother) {
   store.Create(0);
   store.CopyOut(0);
   store.Create(2);
-  EXPECT_TRUE(store.books.view().can_copy_out);
-  EXPECT_FALSE(store.books.HasRoomForCopy(2));
-  EXPECT_EQ(store.books.FindCopyToDrop(), std::optional<Unit>(0));
+  EXPECT_TRUE(store.books.copies().CanCopyOut());
+  EXPECT_FALSE(store.books.HasRoomForCopy(2, 0));
+  EXPECT_EQ(store.books.FindCopyToDrop(0), std::optional<Unit>(0));
   store.books.DropCopy(0);
   EXPECT_TRUE(store.books[0].IsDirty());
   store.CopyOut(2);
   store.books.Drop(2);
-  EXPECT_FALSE(store.books.FindCopyToDrop());
-  EXPECT_FALSE(store.books.view().can_copy_out);
+  EXPECT_FALSE(store.books.FindCopyToDrop(0));
+  EXPECT_FALSE(store.books.copies().CanCopyOut());
   store.books.Check();
 }
 

@@ -36,8 +36,8 @@ class Backend : public PageBackend {
   void CopyIn(const CopyOrder& order) override { in = order; }
   void CopyOut(const CopyOrder& order) override { out = order; }
   void MoveSlot(const PageBooks::SlotMove& move, Bytes) override { moves.push_back(move); }
-  bool CanCopyIn(bool) const override { return !in; }
-  bool CanCopyOut() const override { return !out; }
+  bool CanCopyIn(plan::PoolNumber, bool) const override { return !in; }
+  bool CanCopyOut(plan::PoolNumber) const override { return !out; }
 
   std::set<TensorNumber> in_use;  // as the client's words say
   std::set<TensorNumber> away;
@@ -56,8 +56,7 @@ class PageExecutorTest : public testing::Test {
  protected:
   PageExecutorTest()
       : executor_(
-            {.limits = {.page = kPage, .pages = 2, .out_bytes_per_second = 1e9, .per_copy = {}},
-             .copy_in_rate = 1e9,
+            {.limits = {.page = kPage, .pages = 2, .pools = {{.in_rate = 1e9, .out_rate = 1e9}}},
              .coming_most = kPage * 2},
             &backend_) {}
 
@@ -238,7 +237,7 @@ TEST_F(PageExecutorTest, ARetiredClientLeavesWhenWhatIsUnderWayHasEnded) {
   EXPECT_FALSE(executor_.IsQuiet());
   EndOut(true);
   EXPECT_TRUE(executor_.IsQuiet());
-  EXPECT_EQ(executor_.books().copies(), Bytes{});
+  EXPECT_EQ(executor_.books().copies().used(), Bytes{});
   executor_.books().Check();
 }
 

@@ -29,8 +29,12 @@ PageWorld::Options OptionsOf(plan::Random* random) {
   options.slots = random->OneIn(2);
   if (random->OneIn(2)) options.failures = 2 + random->Below(30);
   if (random->OneIn(3)) options.kills = 200 + random->Below(1500);
-  if (random->OneIn(3))
-    options.copies_most = kExtentAlignment * options.cells_per_page * (1 + random->Below(12));
+  const auto pages = [&](uint64_t most) {
+    return kExtentAlignment * options.cells_per_page * (1 + random->Below(most));
+  };
+  if (random->OneIn(3)) options.pools = {pages(12)};
+  if (random->OneIn(3)) options.pools.insert(options.pools.begin(), pages(6));
+  if (random->OneIn(4)) options.pools.insert(options.pools.begin(), pages(3));
   if (random->OneIn(2)) options.slowness = 1 + random->Below(20);
   options.plans = !random->OneIn(4);
   options.shares = random->OneIn(3);

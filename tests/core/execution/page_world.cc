@@ -22,19 +22,19 @@ PageWorld::PageWorld(const Options& options, plan::Random* random)
 }
 
 void PageWorld::Begin() {
-  const PageBooks::Options books{.limits = {.page = page_,
-                                            .pages = options_.pages,
-                                            .out_bytes_per_second = 1e9,
-                                            .per_copy = {}},
-                                 .copy_in_rate = 1e9,
-                                 .coming_most = page_ * 3,
-                                 .copies_most = options_.copies_most};
+  std::vector<plan::CopyPool> pools;
+  for (const Bytes capacity : options_.pools)
+    pools.push_back({.capacity = capacity, .in_rate = 1e9, .out_rate = 1e9});
+  const PageBooks::Options books{.limits = {.page = page_, .pages = options_.pages, .pools = pools},
+                                 .coming_most = page_ * 3};
   executor_ = std::make_unique<PageExecutor>(books, this);
   places_ =
       std::make_unique<plan::Places>(plan::SmallTensorRule{.page = page_, .slots = options_.slots});
   physical_.resize(options_.pages, Cells(options_.cells_per_page, kGarbage));
   mapped_.clear();
   copies_.clear();
+  copies_in_.assign(options_.pools.size(), 0);
+  copies_out_.assign(options_.pools.size(), 0);
   tensors_.clear();
   live_.clear();
   kept_.clear();
@@ -48,7 +48,8 @@ void PageWorld::Fail(const std::string& what) {
 
 std::string PageWorld::Describe() const {
   const PageBooks& books = executor_->books();
-  std::string text = "copies " + std::to_string(books.copies().count() / page_.count()) + " pages";
+  std::string text =
+      "copies " + std::to_string(books.copies().used().count() / page_.count()) + " pages";
   for (Unit unit = 0; unit < books.size(); ++unit) {
     const auto& state = books[unit];
     if (state.live == 0 && !state.InUse() && state.life == PageState::kAway) continue;
@@ -62,8 +63,10 @@ std::string PageWorld::Describe() const {
             std::to_string(static_cast<int>(of.word)) + (of.has_request ? " waits" : "") +
             " units " + std::to_string(of.units.first) + "+" + std::to_string(of.units.count);
   }
-  return text + "; pages " + std::to_string(options_.pages) + ", copies at most " +
-         std::to_string(options_.copies_most.count() / page_.count());
+  text += "; pages " + std::to_string(options_.pages) + ", pools of";
+  for (const Bytes pool : options_.pools)
+    text += " " + std::to_string(pool.count() / page_.count());
+  return text;
 }
 
 // ---- What happens.
@@ -149,7 +152,7 @@ void PageWorld::Kill() {
   }
   if (!executor_->IsQuiet()) Fail("a retired client's executor is not quiet");
   executor_->books().Check();
-  if (executor_->books().copies() > Bytes{}) Fail("a retired client left copies");
+  if (executor_->books().copies().used() > Bytes{}) Fail("a retired client left copies");
   counts_.in += executor_->stats().in;
   counts_.out += executor_->stats().out;
   counts_.not_revoked += executor_->stats().not_revoked;
@@ -414,17 +417,17 @@ void PageWorld::Release(const plan::PageSupply::Released& page) {
   physical_[page.page].assign(options_.cells_per_page, kGarbage);
 }
 
-bool PageWorld::CanCopyIn(bool demanded) const {
-  return copies_in_ < 1 || (demanded && copies_in_ < 2);
+bool PageWorld::CanCopyIn(plan::PoolNumber pool, bool demanded) const {
+  return copies_in_[pool] < 1 || (demanded && copies_in_[pool] < 2);
 }
 
 void PageWorld::CopyIn(const CopyOrder& order) {
-  ++copies_in_;
+  ++copies_in_[order.pool];
   under_way_.push_back({.kind = UnderWay::Kind::kIn, .copy = order});
 }
 
 void PageWorld::CopyOut(const CopyOrder& order) {
-  ++copies_out_;
+  ++copies_out_[order.pool];
   UnderWay of{.kind = UnderWay::Kind::kOut, .copy = order};
   const uint64_t first = order.memory.offset.count() / kCell.count();
   for (uint64_t i = 0; i < CellsOf(order.unit); ++i)
@@ -459,8 +462,9 @@ void PageWorld::CompleteOne() {
 }
 
 void PageWorld::EndCopyIn(const UnderWay& of, bool fails) {
-  --copies_in_;
-  const Cells& copy = copies_[of.copy.unit];
+  --copies_in_[of.copy.pool];
+  const Cells& copy = copies_[{of.copy.pool, of.copy.unit}];
+  if (copy.empty()) Fail("a unit is copied in from a pool without its copy");
   const uint64_t first = of.copy.memory.offset.count() / kCell.count();
   for (uint64_t i = 0; i < copy.size(); ++i)
     physical_[of.copy.memory.page][first + i] = fails && i % 2 == 1 ? kGarbage : copy[i];
@@ -468,14 +472,16 @@ void PageWorld::EndCopyIn(const UnderWay& of, bool fails) {
 }
 
 void PageWorld::EndCopyOut(const UnderWay& of, bool fails) {
-  --copies_out_;
+  --copies_out_[of.copy.pool];
   Cells copy = of.cells;
   const uint64_t first = of.copy.memory.offset.count() / kCell.count();
   for (uint64_t i = 0; i < copy.size(); ++i) {
     if (i % 2 == 1) copy[i] = physical_[of.copy.memory.page][first + i];
     if (fails) copy[i] = kGarbage;
   }
-  copies_[of.copy.unit] = copy;
+  // The other pools do not hold it any more.
+  std::erase_if(copies_, [&](const auto& held) { return held.first.second == of.copy.unit; });
+  copies_[{of.copy.pool, of.copy.unit}] = copy;
   executor_->CopiedOut(of.copy.unit, !fails);
 }
 

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/execution/page_backend.h"
@@ -30,9 +31,9 @@ class PageWorld : public PageBackend {
   struct Options {
     uint32_t pages = 8;
     uint32_t cells_per_page = 16;
-    bool slots = false;  // small tensors have slots
-    Bytes copies_most{UINT64_MAX};
-    uint64_t failures = 0;  // one copy in this number fails; 0: none
+    bool slots = false;                           // small tensors have slots
+    std::vector<Bytes> pools{Bytes(UINT64_MAX)};  // for copies: their capacities
+    uint64_t failures = 0;                        // one copy in this number fails; 0: none
     uint64_t kills = 0;     // the client dies in one step of this number; 0: never
     uint64_t slowness = 1;  // a mapping or a copy ends in one of this number of trials
     bool plans = true;      // plans say nonsense; else there is none
@@ -74,8 +75,8 @@ class PageWorld : public PageBackend {
   void CopyIn(const CopyOrder& order) override;
   void CopyOut(const CopyOrder& order) override;
   void MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) override;
-  bool CanCopyIn(bool demanded) const override;
-  bool CanCopyOut() const override { return copies_out_ < 2; }
+  bool CanCopyIn(plan::PoolNumber pool, bool demanded) const override;
+  bool CanCopyOut(plan::PoolNumber pool) const override { return copies_out_[pool] < 2; }
 
  private:
   using Cells = std::vector<uint64_t>;
@@ -147,7 +148,8 @@ class PageWorld : public PageBackend {
   std::unique_ptr<plan::Places> places_;
   std::vector<Cells> physical_;
   std::map<plan::Unit, plan::PhysicalPage> mapped_;  // pages
-  std::map<plan::Unit, Cells> copies_;
+  // By the pool of the copy: one that is written to the wrong pool is not found.
+  std::map<std::pair<plan::PoolNumber, plan::Unit>, Cells> copies_;
   std::vector<Tensor> tensors_;
   std::vector<TensorNumber> live_;  // of tensors_, those not freed
   std::deque<Report> reports_;
@@ -159,8 +161,8 @@ class PageWorld : public PageBackend {
   uint64_t enqueued_ = 0;
   uint64_t executed_ = 0;
   uint64_t stamp_ = 0;
-  uint32_t copies_in_ = 0;
-  uint32_t copies_out_ = 0;
+  std::vector<uint32_t> copies_in_;  // by pool
+  std::vector<uint32_t> copies_out_;
   plan::Position position_ = 0;
   std::string fault_;
   Counts counts_;

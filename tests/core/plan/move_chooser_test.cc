@@ -15,7 +15,9 @@ using std::chrono::microseconds;
 // Two pages may be held; pages 0, 1 and 2 are needed in turn, 100 us apart.
 class MoveChooserTest : public testing::Test {
  protected:
-  MoveChooserTest() : units_(8) {}
+  explicit MoveChooserTest(
+      std::vector<CopyPool> pools = {{.capacity = MiB(2), .in_rate = 1e9, .out_rate = 1e9}})
+      : limits_{.page = MiB(2), .pages = 2, .pools = std::move(pools)}, units_(8) {}
   void Plan(std::vector<UnitSnapshot> snapshot) {
     std::vector<PlannedCall> calls;
     for (Unit page = 0; page < 3; ++page) {
@@ -38,24 +40,22 @@ class MoveChooserTest : public testing::Test {
             .supply = supply_,
             .slot_pages = slot_pages_,
             .limits = limits_,
-            .coming = coming_,
+            .copies = copies_,
             .coming_most = MiB(4),
-            .can_copy_ahead = can_copy_ahead_,
             .ready = ready_,
             .growth = growth_};
   }
 
-  const PlanLimits limits_{.page = MiB(2), .pages = 2, .out_bytes_per_second = 1e9};
+  const PlanLimits limits_;
   std::vector<UnitState> units_;
   ResidencyPlan plan_;
-  MoveQueues queues_;
-  Deadlines deadlines_;
+  MoveQueues queues_{static_cast<PoolNumber>(limits_.pools.size())};
+  Deadlines deadlines_{static_cast<PoolNumber>(limits_.pools.size())};
   PageSupply supply_;
   SlotPages slot_pages_;
-  Bytes coming_;
+  CopyPools copies_{limits_.pools, MiB(2)};
   Bytes ready_;
   ExpectedGrowth growth_;
-  bool can_copy_ahead_ = true;
 };
 
 TEST_F(MoveChooserTest, AUnitComesAheadOnlyIfItFitsUntilItsNeed) {
@@ -70,7 +70,7 @@ TEST_F(MoveChooserTest, AUnitComesAheadOnlyIfItFitsUntilItsNeed) {
   ASSERT_TRUE(choice);
   EXPECT_EQ(choice->unit, 4u);
   EXPECT_EQ(choice->source, PageSupply::Source::kUnmapped);
-  coming_ = MiB(4);
+  copies_.AddComing(0, MiB(4));
   EXPECT_FALSE(NextMap(View()));
   Set(4, {.demanded = true, .live = 1});  // a call waits
   EXPECT_TRUE(NextMap(View()));
@@ -121,9 +121,9 @@ TEST_F(MoveChooserTest, ALaterUnitGivesWayOnlyWhereSomethingWouldBeLate) {
   Set(4, {.life = PageState::kClean, .live = 1});
   plan_.ClearLeave(4);
   queues_.Update(4, units_[4], plan_);
-  deadlines_.Set(2, 2, microseconds(50));
+  deadlines_.Set(2, 2, 0, microseconds(50));
   EXPECT_FALSE(NextExchange(View()));
-  deadlines_.Set(2, 2, microseconds(500));
+  deadlines_.Set(2, 2, 0, microseconds(500));
   EXPECT_EQ(NextExchange(View()), std::optional<Unit>(4));
 }
 
@@ -160,18 +160,20 @@ TEST_F(MoveChooserTest, WithoutAPlanWhatIsNeededLastIsCopiedAheadOfCreates) {
   plan_.Announce(2, 3000);
   Set(0, {.life = PageState::kDirty, .live = 1});
   Set(2, {.life = PageState::kDirty, .live = 1});
-  EXPECT_FALSE(NextOut(View()));  // nothing is created
+  EXPECT_FALSE(NextOut(View(), 0));  // nothing is created
   growth_ = {.bytes = MiB(2), .from = 0, .until = 500};
-  EXPECT_EQ(NextOut(View()), std::optional<Unit>(2));
+  EXPECT_EQ(NextOut(View(), 0), std::optional<Unit>(2));
   // A copy ahead drops no other copy: two units would take turns for ever.
-  can_copy_ahead_ = false;
-  EXPECT_FALSE(NextOut(View()));
-  can_copy_ahead_ = true;
+  copies_.Add(0, MiB(2));
+  copies_.AddRedundant(0, MiB(2));
+  EXPECT_FALSE(NextOut(View(), 0));
+  copies_.RemoveRedundant(0, MiB(2));
+  copies_.Remove(0, MiB(2));
   ready_ = MiB(2);
-  EXPECT_FALSE(NextOut(View()));
+  EXPECT_FALSE(NextOut(View(), 0));
   ready_ = {};
   growth_.until = 4000;  // all is needed before that
-  EXPECT_FALSE(NextOut(View()));
+  EXPECT_FALSE(NextOut(View(), 0));
 }
 
 TEST_F(MoveChooserTest, WithoutAPlanACleanUnitLeavesIfItIsNeededHalfAsLate) {
@@ -184,6 +186,72 @@ TEST_F(MoveChooserTest, WithoutAPlanACleanUnitLeavesIfItIsNeededHalfAsLate) {
   plan_.Announce(0, 1400);
   Set(0, {.life = PageState::kDirty, .live = 1});
   EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(0));
+}
+
+// A page each; the first is nearer.
+class TwoPoolsTest : public MoveChooserTest {
+ protected:
+  TwoPoolsTest()
+      : MoveChooserTest({{.capacity = MiB(2), .in_rate = 1e9, .out_rate = 1e9},
+                         {.capacity = MiB(2), .in_rate = 1e8, .out_rate = 1e8}}) {}
+};
+
+TEST_F(TwoPoolsTest, AUnitLeavesForTheNearestPoolWithRoom) {
+  Plan({});
+  Set(0, {.life = PageState::kDirty, .forced = true, .live = 1});
+  EXPECT_EQ(NextOut(View(), 0), std::optional<Unit>(0));
+  EXPECT_FALSE(NextOut(View(), 1));
+  copies_.Add(0, MiB(2));
+  EXPECT_FALSE(NextOut(View(), 0));
+  EXPECT_EQ(NextOut(View(), 1), std::optional<Unit>(0));
+}
+
+TEST_F(TwoPoolsTest, AUnitLeavesForThePoolOfThePlan) {
+  // Page 0, needed last, leaves for page 2, then page 1 for page 3.
+  std::vector<PlannedCall> calls;
+  for (const Unit page : {2u, 3u})
+    calls.push_back({.kind = CallKind::kGet, .units = {page * 2, 1}});
+  for (const Unit page : {2u, 3u})
+    calls.push_back(
+        {.kind = CallKind::kFree, .unpins = true, .dies = true, .units = {page * 2, 1}});
+  for (const Unit page : {1u, 0u}) {
+    calls.push_back({.kind = CallKind::kGet, .units = {page * 2, 1}});
+    calls.push_back({.kind = CallKind::kPut, .unpins = true, .units = {page * 2, 1}});
+  }
+  const UnitSnapshot dirty{.live = 1, .held = true, .dirty = true};
+  const UnitSnapshot away{.live = 1, .pool = 1};
+  const PlanLimits limits{.page = MiB(2),
+                          .pages = 2,
+                          .pools = {{.capacity = MiB(2), .in_rate = 1e9, .out_rate = 1e9},
+                                    {.capacity = MiB(6), .in_rate = 1e8, .out_rate = 1e8}}};
+  plan_ = ResidencyPlan::Make(
+      calls, std::vector<UnitSnapshot>{dirty, {}, dirty, {}, away, {}, away}, limits);
+  EXPECT_EQ(plan_.PoolOf(0), 0);
+  EXPECT_EQ(plan_.PoolOf(2), 1);
+  Set(0, {.life = PageState::kDirty, .live = 1});
+  Set(2, {.life = PageState::kDirty, .live = 1});
+  EXPECT_EQ(NextOut(View(), 0), std::optional<Unit>(0));
+  EXPECT_EQ(NextOut(View(), 1), std::optional<Unit>(2));
+  copies_.Add(0, MiB(2));  // by others: the second pool takes both, in the plan's order
+  EXPECT_FALSE(NextOut(View(), 0));
+  EXPECT_EQ(NextOut(View(), 1), std::optional<Unit>(0));
+  Set(0, {.life = PageState::kLeaving, .live = 1});
+  EXPECT_EQ(NextOut(View(), 1), std::optional<Unit>(2));
+}
+
+TEST_F(TwoPoolsTest, UnitsComeFromEachPoolAtTheSameTime) {
+  plan_.Announce(0, 1);
+  plan_.Announce(2, 2);
+  supply_.AddUnmapped(0);
+  supply_.AddUnmapped(1);
+  Set(0, {.live = 1, .pool = 1});
+  Set(2, {.live = 1, .pool = 0});
+  EXPECT_EQ(NextMap(View())->unit, 0u);
+  copies_.AddComing(1, MiB(4));  // from the slow pool nothing more may come ahead
+  EXPECT_EQ(NextMap(View())->unit, 2u);
+  Set(0, {.life = PageState::kQueued, .live = 1, .pool = 1});
+  EXPECT_FALSE(NextIn(View(), 0));
+  EXPECT_EQ(NextIn(View(), 1), std::optional<Unit>(0));
 }
 
 }  // namespace

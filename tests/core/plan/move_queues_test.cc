@@ -22,7 +22,7 @@ class MoveQueuesTest : public testing::Test {
     units[0] = {.live = 1, .held = true, .dirty = true};
     units[2] = units[4] = {.live = 1};
     plan_ = ResidencyPlan::Make(calls, units,
-                                {.page = MiB(2), .pages = 1, .out_bytes_per_second = 1e9});
+                                {.page = MiB(2), .pages = 1, .pools = {{.out_rate = 1e9}}});
   }
   void Update(Unit unit, const UnitState& state) { queues_.Update(unit, state, plan_); }
   Unit First(Queue queue) {

@@ -46,6 +46,9 @@ class ReferencePlan {
 
  private:
   const PlannedCall& CallAt(Position i) const { return calls_[static_cast<size_t>(i)]; }
+  Duration CopyOf(const UnitSnapshot& of) const {
+    return limits_.pools.front().OutOf(limits_.WeightOf(of.slots_per_page));
+  }
   // Physical pages; slots of one size class share them.
   uint32_t Held() const {
     std::map<uint32_t, uint32_t> units;  // by slots per page
@@ -106,13 +109,12 @@ class ReferencePlan {
         if (!of.held || of.pins > 0) continue;
         const std::pair candidate(Need(unit, after), unit);
         latest = std::max(latest, std::optional(candidate));
-        const Duration copy = limits_.CopyOf(of.slots_per_page);
+        const Duration copy = CopyOf(of);
         if (!of.dirty) out = std::max(out, std::optional(candidate));
         if (of.dirty && idle_since_[unit] + copy <= now)
           old = std::max(old, std::optional(candidate));
       }
-      if (old && link_free_ + limits_.CopyOf(units_[old->second].slots_per_page) <= now)
-        out = std::max(out, old);
+      if (old && link_free_ + CopyOf(units_[old->second]) <= now) out = std::max(out, old);
       if (!latest) {
         ++over_budget_;
         return;
@@ -124,7 +126,7 @@ class ReferencePlan {
       of.held = false;
       departures_.insert({i, victim});
       if (!of.dirty) continue;
-      link_free_ = std::max(link_free_, idle_since_[victim]) + limits_.CopyOf(of.slots_per_page);
+      link_free_ = std::max(link_free_, idle_since_[victim]) + CopyOf(of);
       late_ += std::max(Duration{0}, link_free_ - now);
       of.dirty = false;
     }

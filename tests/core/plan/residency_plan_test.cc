@@ -17,8 +17,8 @@ namespace {
 using std::chrono::microseconds;
 
 // 2 MiB take 100 us.
-constexpr PlanLimits kTwoPages{
-    .page = MiB(2), .pages = 2, .out_bytes_per_second = 2.0 * (1 << 20) * 1e4};
+const PlanLimits kTwoPages{
+    .page = MiB(2), .pages = 2, .pools = {{.out_rate = 2.0 * (1 << 20) * 1e4}}};
 
 PlannedCall Get(Unit page, int us) {
   return {.kind = CallKind::kGet, .units = {page * 2, 1}, .at = microseconds(us)};
@@ -169,8 +169,8 @@ struct RandomPlan {
     calls.assign(program.calls().begin() + static_cast<ptrdiff_t>(begin), program.calls().end());
     limits = {.page = MiB(2),
               .pages = program.RandomBudget(),
-              .out_bytes_per_second = 1e9 * static_cast<double>(1 + random->Below(50)),
-              .per_copy = microseconds(2)};
+              .pools = {{.out_rate = 1e9 * static_cast<double>(1 + random->Below(50)),
+                         .per_copy = microseconds(2)}}};
   }
   ResidencyPlan Make() const { return ResidencyPlan::Make(calls, units, limits); }
 
@@ -276,7 +276,7 @@ TEST(ResidencyPlanTest, HoldsNoMoreThanItsPages) {
   ForSeeds(100, [](Random& random) {
     const RandomProgram program(&random, 200, true);
     const PlanLimits limits{
-        .page = MiB(2), .pages = program.RandomBudget(), .out_bytes_per_second = 20e9};
+        .page = MiB(2), .pages = program.RandomBudget(), .pools = {{.out_rate = 20e9}}};
     const ResidencyPlan plan = ResidencyPlan::Make(program.calls(), {}, limits);
     if (plan.over_budget() > 0) return;
     for (Position i = 0; i <= plan.horizon(); ++i) ASSERT_GE(plan.SlackAt(i), 0);

@@ -27,7 +27,7 @@ std::vector<PlannedCall> UsesOf(const std::vector<Unit>& pages, Duration from) {
 
 constexpr UnitSnapshot kHere{.live = 1, .held = true};
 constexpr UnitSnapshot kAway{.live = 1};
-constexpr PlanLimits kTwoPages{.page = MiB(2), .pages = 2, .out_bytes_per_second = 1e9};
+const PlanLimits kTwoPages{.page = MiB(2), .pages = 2, .pools = {{.out_rate = 1e9}}};
 
 TEST(SharedPlanTest, ThePageThatIsNeededLastLeavesWhoeverHasIt) {
   const std::vector<PlannedCall> first = UsesOf({0}, microseconds(900));
@@ -49,7 +49,7 @@ TEST(SharedPlanTest, WhatOneTakesTheOtherLacks) {
   const std::vector<UnitSnapshot> units = {kAway, {}};
   auto plans = ResidencyPlan::MakeShared(
       std::vector<ResidencyPlan::Forecast>{{first, units}, {second, units}},
-      {.page = MiB(2), .pages = 3, .out_bytes_per_second = 1e9});
+      {.page = MiB(2), .pages = 3, .pools = {{.out_rate = 1e9}}});
   EXPECT_TRUE(plans[1].Fits(MiB(2), kNoPosition));
   plans[0].Take(MiB(2), kNoPosition);
   EXPECT_FALSE(plans[1].Fits(MiB(2), kNoPosition));
@@ -73,7 +73,7 @@ TEST(SharedPlanTest, EqualsThePlanOfOneClientThatMakesAllCalls) {
       pages += program.RandomBudget();
     }
     for (size_t i = 0; i < clients; ++i) forecasts.push_back({calls[i], units[i]});
-    const PlanLimits limits{.page = MiB(2), .pages = pages, .out_bytes_per_second = 1e9};
+    const PlanLimits limits{.page = MiB(2), .pages = pages, .pools = {{.out_rate = 1e9}}};
     const auto plans = ResidencyPlan::MakeShared(forecasts, limits);
 
     // All calls by time, with the units of each client after those of the one before.

@@ -1,0 +1,40 @@
+#include "core/plan/copy_pools.h"
+
+#include "core/check.h"
+
+namespace ravenstore::core::plan {
+
+bool CopyPools::CanCopyOut() const {
+  return Nearest() != kNoPool;
+}
+
+PoolNumber CopyPools::Nearest() const {
+  for (PoolNumber pool = 0; pool < size(); ++pool) {
+    if (CanCopyOut(pool)) return pool;
+  }
+  return kNoPool;
+}
+
+void CopyPools::Add(PoolNumber pool, Bytes bytes) {
+  RAVEN_CHECK(HasRoom(pool, bytes));
+  counts_[pool].used += bytes;
+}
+
+void CopyPools::Remove(PoolNumber pool, Bytes bytes) {
+  RAVEN_CHECK(counts_[pool].used >= bytes);
+  counts_[pool].used -= bytes;
+}
+
+Bytes CopyPools::used() const {
+  Bytes all;
+  for (const Counts& counts : counts_) all += counts.used;
+  return all;
+}
+
+uint64_t CopyPools::PagesMost() const {
+  uint64_t pages = 0;
+  for (const CopyPool& pool : pools_) pages += pool.capacity.count() / page_.count();
+  return pages;
+}
+
+}  // namespace ravenstore::core::plan

@@ -1,0 +1,40 @@
+#include "core/plan/copy_pools.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <vector>
+
+namespace ravenstore::core::plan {
+namespace {
+
+constexpr Bytes kPage = MiB(2);
+
+TEST(CopyPoolsTest, ThePoolWithRoomThatIsNearestIsFound) {
+  const std::vector<CopyPool> pools{{.capacity = kPage}, {.capacity = kPage * 3}};
+  CopyPools copies(pools, kPage);
+  EXPECT_EQ(copies.PagesMost(), 4u);
+  EXPECT_EQ(copies.Nearest(), 0);
+  copies.Add(0, kPage);
+  EXPECT_EQ(copies.Nearest(), 1);
+  copies.AddRedundant(0, kPage);  // its page is resident
+  EXPECT_TRUE(copies.CanCopyOut(0));
+  EXPECT_FALSE(copies.CanCopyAhead(0));
+  EXPECT_EQ(copies.Nearest(), 0);
+  copies.RemoveRedundant(0, kPage);
+  copies.Add(1, kPage * 3);
+  EXPECT_EQ(copies.Nearest(), kNoPool);
+  EXPECT_FALSE(copies.CanCopyOut());
+  EXPECT_EQ(copies.used(), kPage * 4);
+  copies.Remove(1, kPage);
+  EXPECT_EQ(copies.Nearest(), 1);
+}
+
+TEST(CopyPoolsTest, ACopyTakesTheTimeOfItsBytesAndOfEachCopy) {
+  const CopyPool pool{.in_rate = 2e9, .out_rate = 1e9, .per_copy = std::chrono::microseconds(3)};
+  EXPECT_EQ(pool.OutOf(Bytes(1000)), std::chrono::microseconds(4));
+  EXPECT_EQ(pool.InOf(Bytes(2000)), std::chrono::microseconds(4));
+}
+
+}  // namespace
+}  // namespace ravenstore::core::plan
