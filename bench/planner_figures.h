@@ -7,6 +7,7 @@
 #include "bench/figure.h"
 #include "bench/planner_sets.h"
 #include "core/heuristic.h"
+#include "sim/paged_replay.h"
 #include "sim/simulator.h"
 
 namespace ravenstore::bench {
@@ -28,8 +29,12 @@ class LruRatios {
             const std::string& whose);
   // `of`: whose cases.
   void Tell(const std::string& of, const Report& report) const;
+  // The worst ratio only, with the geometric means as its detail.
+  void ReportWorst(const std::string& name, double target, const Report& report) const;
 
  private:
+  double MeanOf(double logarithms) const;
+
   double worst_ = 0;
   std::string where_;
   double hinted_ = 0;  // logarithms
@@ -45,6 +50,11 @@ void MeasureStallRatios(bool table, Failures* failures, const Report& report);
 // stalled without hints, once it is learned, over the same with hints (the better of time and
 // order), the worst.
 void MeasureKernelLevel(bool table, Failures* failures, const Report& report);
+// The same figure of the plan on pages.
+void MeasureKernelLevelOnPages(Failures* failures, const Report& report);
+// Replays a trace with memory in pages.
+sim::Outcome ReplayOnPages(const sim::Trace& trace, const sim::Hardware& hardware,
+                           core::Bytes budget, sim::Foresight foresight);
 
 // The same traces, two iterations, at 115 to 170% of their largest step: what gets through at all.
 void ReplayTight(core::Heuristics heuristics, Failures* failures);

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/planner_figures.h"
@@ -30,25 +32,30 @@ double LateSeconds(const Trace& trace, const Outcome& outcome) {
   return Seconds(sim::ComputeFrom(trace, from) + sim::StallFrom(outcome, from));
 }
 
+// Replays a trace on this machine with this budget; `hinted`: its puts have hints.
+using Replay = std::function<Outcome(const Trace& trace, const sim::Hardware& hardware,
+                                     Bytes budget, bool hinted)>;
+
 class Kernels {
  public:
-  Kernels(bool table, Failures* failures) : table_(table), failures_(*failures) {
+  Kernels(Replay replay, bool table, Failures* failures)
+      : replay_(std::move(replay)), table_(table), failures_(*failures) {
     if (!table_) return;
     std::printf(
         "\n| machine | kernels of | budget | hints: time | hints: order | learned | ratio |\n"
         "|---|---|---|---|---|---|---|\n");
   }
 
-  void AddTrace(const std::string& name, const sim::Hardware& hardware) {
-    const Trace trace = sim::Generate(name, hardware, kScoreIterations);
-    for (const uint64_t share : kShares) {
-      where_ = name + " at " + std::to_string(share) + "% on " + std::string(hardware.name);
-      AddCase(trace, hardware, Bytes(trace.Footprint().count() / 100 * share));
+  void AddTraces() {
+    for (const char* machine : kScoreMachines) {
+      for (const std::string& name : sim::GeneratorNames()) {
+        if (sim::IsKernelLevel(name)) AddTrace(name, *sim::FindHardware(machine));
+      }
     }
   }
 
-  void Tell(const Report& report) const {
-    report({.name = "planner.kernel_level_learned",
+  void Tell(const std::string& name, const Report& report) const {
+    report({.name = name,
             .unit = "x",
             .value = learned_,
             .bound = 1.0,
@@ -57,8 +64,16 @@ class Kernels {
   }
 
  private:
-  Outcome Run(const Trace& trace, const sim::Hardware& hardware, Bytes budget) {
-    Outcome outcome = sim::Simulate(trace, *sim::SetupFor("value", hardware, budget));
+  void AddTrace(const std::string& name, const sim::Hardware& hardware) {
+    const Trace trace = sim::Generate(name, hardware, kScoreIterations);
+    for (const uint64_t share : kShares) {
+      where_ = name + " at " + std::to_string(share) + "% on " + std::string(hardware.name);
+      AddCase(trace, hardware, Bytes(trace.Footprint().count() / 100 * share));
+    }
+  }
+
+  Outcome Run(const Trace& trace, const sim::Hardware& hardware, Bytes budget, bool hinted) {
+    Outcome outcome = replay_(trace, hardware, budget, hinted);
     failures_.Take(outcome, where_);
     if (table_ && !outcome.failure.empty())
       std::printf("%s: %s\n", where_.c_str(), outcome.failure.c_str());
@@ -66,9 +81,9 @@ class Kernels {
   }
 
   void AddCase(const Trace& trace, const sim::Hardware& hardware, Bytes budget) {
-    const Outcome learned = Run(trace, hardware, budget);
-    const Outcome by_time = Run(sim::WithHints(trace, Hints::kTime), hardware, budget);
-    const Outcome by_order = Run(sim::WithHints(trace, Hints::kOrder), hardware, budget);
+    const Outcome learned = Run(trace, hardware, budget, false);
+    const Outcome by_time = Run(sim::WithHints(trace, Hints::kTime), hardware, budget, true);
+    const Outcome by_order = Run(sim::WithHints(trace, Hints::kOrder), hardware, budget, true);
     if (!learned.failure.empty() || !by_time.failure.empty() || !by_order.failure.empty()) return;
     const double hinted = std::min(LateSeconds(trace, by_time), LateSeconds(trace, by_order));
     const double ratio = LateSeconds(trace, learned) / hinted;
@@ -83,6 +98,7 @@ class Kernels {
     learned_where_ = where_;
   }
 
+  const Replay replay_;
   const bool table_;
   Failures& failures_;
   std::string where_;
@@ -127,13 +143,24 @@ void ReplayTight(const TraceSet& judge, Failures* failures) {
 }
 
 void MeasureKernelLevel(bool table, Failures* failures, const Report& report) {
-  Kernels kernels(table, failures);
-  for (const char* machine : kScoreMachines) {
-    for (const std::string& name : sim::GeneratorNames()) {
-      if (sim::IsKernelLevel(name)) kernels.AddTrace(name, *sim::FindHardware(machine));
-    }
-  }
-  if (!table) kernels.Tell(report);
+  const auto replay = [](const Trace& trace, const sim::Hardware& hardware, Bytes budget,
+                         bool /*hinted*/) {
+    return sim::Simulate(trace, *sim::SetupFor("value", hardware, budget));
+  };
+  Kernels kernels(replay, table, failures);
+  kernels.AddTraces();
+  if (!table) kernels.Tell("planner.kernel_level_learned", report);
+}
+
+void MeasureKernelLevelOnPages(Failures* failures, const Report& report) {
+  const auto replay = [](const Trace& trace, const sim::Hardware& hardware, Bytes budget,
+                         bool hinted) {
+    return ReplayOnPages(trace, hardware, budget,
+                         hinted ? sim::Foresight::kHints : sim::Foresight::kLearned);
+  };
+  Kernels kernels(replay, false, failures);
+  kernels.AddTraces();
+  kernels.Tell("planner.paged_kernel_level_learned", report);
 }
 
 }  // namespace ravenstore::bench

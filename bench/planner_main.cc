@@ -29,13 +29,21 @@ struct Options {
   bool truth = true;
 };
 
+// The figures of the tuning set on pages.
+void ReportTuningOnPages(const PagedScore& score, const TraceSet& tuning, Failures* failures,
+                         const Report& report) {
+  ReportPagedScore(tuning, score, report);
+  score.against_lru.ReportWorst("planner.paged_vs_lru_worst", 0.95, report);
+  MeasureKernelLevelOnPages(failures, report);
+}
+
 // `validation`: null: it is not looked at.
 void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const References& references,
                    const Report& report) {
   LruRatios against_lru;
   Failures failures;
   TellSetScore(tuning, ScoreSet(tuning, references, &against_lru, &failures), report);
-  ReportPagedScore(tuning, ScorePaged(tuning, references), report);
+  ReportTuningOnPages(ScorePaged(tuning, references), tuning, &failures, report);
   if (validation == nullptr) {
     SkipValidation(report);
   } else {
@@ -75,7 +83,8 @@ void PrintTable(const std::string& what, const TraceSet& tuning, const TraceSet&
   LruRatios against_lru;
   if (what == "scores") ScoreSet(tuning, references, &against_lru, &failures, true);
   const Report print = PrintEach(Machine("no GPU"));
-  if (what == "paged") ReportPagedScore(tuning, ScorePaged(tuning, references, true), print);
+  if (what == "paged")
+    ReportTuningOnPages(ScorePaged(tuning, references, true), tuning, &failures, print);
   if (what == "tenants") MeasureTwoTenantsOnPages(print);
   if (what == "pools") {
     MeasurePools(&failures, print);

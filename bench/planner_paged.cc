@@ -18,6 +18,7 @@ using core::Duration;
 using core::Seconds;
 using sim::Foresight;
 using sim::Hints;
+using sim::Outcome;
 using sim::Trace;
 using std::chrono::steady_clock;
 
@@ -38,44 +39,46 @@ class PagedScorer {
  private:
   void Run(const ScoreCase& of) {
     const auto& [entry, trace, fingerprint, hardware, budget] = of;
-    const auto score = [&](const Trace& replayed, Foresight foresight, size_t from, Score* to) {
-      return Judge(of, replayed, foresight, from, to);
+    const std::string machine(hardware.name);
+    const auto replay = [&](const Trace& replayed, Foresight foresight) {
+      return ReplayOnPages(replayed, hardware, budget.bytes, foresight);
     };
-    const double foreseen = score(trace, Foresight::kLives, 0, &result_.foreseen);
-    std::vector<double> hinted;
+    const double foreseen = Judge(of, replay(trace, Foresight::kLives), 0, &result_.foreseen);
+    std::vector<Outcome> with_hints;
     if (entry.hinted) {
-      hinted.push_back(score(trace, Foresight::kHints, 0, &result_.hinted));
+      with_hints.push_back(replay(trace, Foresight::kHints));
     } else {
       for (const Hints hints : {Hints::kTime, Hints::kOrder})
-        hinted.push_back(
-            score(sim::WithHints(trace, hints), Foresight::kHints, 0, &result_.hinted));
+        with_hints.push_back(replay(sim::WithHints(trace, hints), Foresight::kHints));
     }
+    std::vector<double> hinted;
+    for (const Outcome& outcome : with_hints)
+      hinted.push_back(Judge(of, outcome, 0, &result_.hinted));
+    const Outcome without = replay(trace, Foresight::kLearned);
     double learned = 0;
-    if (entry.periodic)
-      learned = score(trace, Foresight::kLearned, LearnedFrom(entry, trace), &result_.learned);
+    if (entry.periodic) learned = Judge(of, without, LearnedFrom(entry, trace), &result_.learned);
+    const Outcome demand =
+        sim::Simulate(trace, *sim::SetupFor("demand-lru", hardware, budget.bytes));
+    result_.against_lru.Take(
+        demand, with_hints.front(), without,
+        entry.name + " at " + std::to_string(budget.percent) + "% on " + machine);
     if (table_)
-      std::printf("| %s | %s | %d%% | %.3f | %.3f | %.3f | %.3f |\n",
-                  std::string(hardware.name).c_str(), entry.name.c_str(), budget.percent, foreseen,
-                  hinted.front(), hinted.back(), learned);
+      std::printf("| %s | %s | %d%% | %.3f | %.3f | %.3f | %.3f |\n", machine.c_str(),
+                  entry.name.c_str(), budget.percent, foreseen, hinted.front(), hinted.back(),
+                  learned);
   }
 
   // 0: the replay failed, or the case has no reference.
-  double Judge(const ScoreCase& of, const Trace& trace, Foresight foresight, size_t from,
-               Score* to) {
+  double Judge(const ScoreCase& of, const Outcome& outcome, size_t from, Score* to) {
     const References::Key key{of.entry.name, std::string(of.hardware.name), of.budget.percent,
                               from};
     const auto known = references_.Find(key, of.fingerprint, &result_.missing);
     if (!known) return 0;
-    const sim::PagedOutcome result =
-        sim::ReplayPaged(trace, {.hardware = of.hardware,
-                                 .budget = of.budget.bytes.RoundDown(sim::kBudgetUnit),
-                                 .foresight = foresight,
-                                 .mapping = {}});
-    if (!result.outcome.failure.empty()) {
+    if (!outcome.failure.empty()) {
       ++result_.failed;
       return 0;
     }
-    const Duration stall = sim::StallFrom(result.outcome, from);
+    const Duration stall = sim::StallFrom(outcome, from);
     const double value = Seconds(known->compute + stall) / Seconds(known->compute + known->stall);
     to->Take(key.trace, value);
     return value;
@@ -113,6 +116,15 @@ double PlanMilliseconds(uint32_t calls, uint32_t pages) {
 }
 
 }  // namespace
+
+Outcome ReplayOnPages(const Trace& trace, const sim::Hardware& hardware, core::Bytes budget,
+                      Foresight foresight) {
+  return sim::ReplayPaged(trace, {.hardware = hardware,
+                                  .budget = budget.RoundDown(sim::kBudgetUnit),
+                                  .foresight = foresight,
+                                  .mapping = {}})
+      .outcome;
+}
 
 PagedScore ScorePaged(const TraceSet& set, const References& references, bool table) {
   return PagedScorer(set, references, table).Run();

@@ -57,6 +57,7 @@ struct PagedScore {
   Score foreseen;  // all calls and lives are known
   Score hinted;
   Score learned;
+  LruRatios against_lru;  // time of demand paging over the hinted and the learned time
   int failed = 0;
   std::string missing;  // a case without a reference
 };

@@ -227,18 +227,30 @@ void LruRatios::Take(const Outcome& demand, const Outcome& hinted, const Outcome
   ++cases_;
 }
 
-void LruRatios::Tell(const std::string& of, const Report& report) const {
+double LruRatios::MeanOf(double logarithms) const {
+  return std::exp(logarithms / cases_);
+}
+
+void LruRatios::ReportWorst(const std::string& name, double target, const Report& report) const {
   if (cases_ == 0) return;
-  report({.name = "planner.vs_lru_worst",
+  char means[80];
+  std::snprintf(means, sizeof(means), "; geomean hinted %.3f, learned %.3f", MeanOf(hinted_),
+                MeanOf(learned_));
+  report({.name = name,
           .unit = "x",
           .value = worst_,
-          .target = 1.0,
+          .target = target,
           .at_least = true,
-          .detail = where_});
+          .detail = where_ + means});
+}
+
+void LruRatios::Tell(const std::string& of, const Report& report) const {
+  if (cases_ == 0) return;
+  ReportWorst("planner.vs_lru_worst", 1.0, report);
   const auto mean = [&](const char* name, double logarithms, double target) {
     report({.name = name,
             .unit = "x",
-            .value = std::exp(logarithms / cases_),
+            .value = MeanOf(logarithms),
             .target = target,
             .at_least = true,
             .detail = std::to_string(cases_) + " cases of " + of});

@@ -11,7 +11,6 @@
 #include "bench/planner_sets.h"
 #include "sim/generators.h"
 #include "sim/oracle.h"
-#include "sim/paged_replay.h"
 #include "sim/score.h"
 #include "sim/simulator.h"
 
@@ -140,16 +139,6 @@ TenantFigures Judge(const Replay& replay) {
   return tenants.figures();
 }
 
-Outcome ReplayOnPages(const Trace& trace, const sim::Hardware& hardware, core::Bytes budget,
-                      bool hinted) {
-  return sim::ReplayPaged(trace,
-                          {.hardware = hardware,
-                           .budget = budget.RoundDown(sim::kBudgetUnit),
-                           .foresight = hinted ? sim::Foresight::kHints : sim::Foresight::kLearned,
-                           .mapping = {}})
-      .outcome;
-}
-
 void ReportTenants(const std::string& name, const TenantFigures& figures, double unfair,
                    const Report& report) {
   char learned[96];
@@ -184,7 +173,12 @@ void MeasureTwoTenants(const Report& report) {
 }
 
 void MeasureTwoTenantsOnPages(const Report& report) {
-  ReportTenants("planner.paged_two_tenants", Judge(ReplayOnPages), 2, report);
+  const auto replay = [](const Trace& trace, const sim::Hardware& hardware, core::Bytes budget,
+                         bool hinted) {
+    return ReplayOnPages(trace, hardware, budget,
+                         hinted ? sim::Foresight::kHints : sim::Foresight::kLearned);
+  };
+  ReportTenants("planner.paged_two_tenants", Judge(replay), 2, report);
 }
 
 }  // namespace ravenstore::bench
