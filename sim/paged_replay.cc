@@ -10,6 +10,7 @@
 #include "core/decide/page_shares.h"
 #include "core/decide/page_transfer.h"
 #include "core/plan/move_chooser.h"
+#include "core/plan/page_size.h"
 #include "sim/paged_client.h"
 #include "sim/paged_device.h"
 
@@ -24,6 +25,11 @@ namespace {
 // the next page is mapped. More would take memory earlier than it is needed.
 constexpr Bytes kComingLeast = core::MiB(16);
 constexpr uint64_t kComingPages = 2;
+
+PagedSetup WithPage(PagedSetup setup, uint32_t clients) {
+  if (setup.page == Bytes{}) setup.page = core::plan::PageSizeFor(setup.budget, clients > 1);
+  return setup;
+}
 
 // The one with the shortest way back first.
 std::vector<PagedPool> PoolsOf(const PagedSetup& setup) {
@@ -64,14 +70,14 @@ core::PageBooks::Options OptionsFor(const PagedSetup& setup, uint32_t pages, uin
 class PagedReplay : public PagedHost {
  public:
   PagedReplay(const Trace& trace, const PagedSetup& setup)
-      : setup_(setup),
-        pages_(static_cast<uint32_t>(setup.budget.count() / setup.page.count())),
+      : setup_(WithPage(setup, trace.clients)),
+        pages_(static_cast<uint32_t>(setup.budget.count() / setup_.page.count())),
         device_(setup.hardware, setup.mapping, PoolsOf(setup)) {
     const uint32_t clients = trace.clients;
     for (uint32_t i = 0; i < clients; ++i) {
       const uint32_t share = pages_ / clients + (i < pages_ % clients ? 1 : 0);
-      core::PageExecutor* executor = device_.AddClient(OptionsFor(setup, share, clients));
-      clients_.push_back(std::make_unique<PagedClient>(clients == 1 ? trace : trace.Only(i), setup,
+      core::PageExecutor* executor = device_.AddClient(OptionsFor(setup_, share, clients));
+      clients_.push_back(std::make_unique<PagedClient>(clients == 1 ? trace : trace.Only(i), setup_,
                                                        executor, this, clients == 1));
     }
   }

@@ -48,7 +48,7 @@ enum class RunAhead : uint8_t {
 struct PagedSetup {
   Hardware hardware = kHardware[0];
   core::Bytes budget;  // device memory; rounded down to pages
-  core::Bytes page = core::MiB(16);
+  core::Bytes page;    // 0: of the budget (core/plan/page_size.h)
   Foresight foresight = Foresight::kLearned;
   MappingCosts mapping;
   RunAhead run_ahead = RunAhead::kNone;

@@ -1,0 +1,32 @@
+// How large the pages of a client are on one device.
+//
+// The size is fixed at the client's first tensor there.
+//
+// Owns: nothing. Units: bytes.
+#pragma once
+
+#include <algorithm>
+
+#include "core/types.h"
+
+namespace ravenstore::core::plan {
+
+// Larger: a small tensor moves more bytes that are not its own. Smaller: more calls of the driver.
+inline constexpr Bytes kLargestPage = MiB(16);
+// Smaller: mapping is slower than the link. Larger: a small budget has few pages.
+inline constexpr Bytes kSmallestPage = MiB(8);
+// A budget has at least this many pages, if these bounds allow it. Fewer: a page at the border of
+// two tensors is a large part of the budget. More: as a smaller page.
+inline constexpr uint64_t kPagesLeast = 256;
+
+// The largest power of two that gives kPagesLeast pages, between kSmallestPage and kLargestPage.
+// Pages of clients that share a device change hands, which takes the same time for any size: they
+// have kLargestPage.
+constexpr Bytes PageSizeFor(Bytes budget, bool is_shared) {
+  Bytes page = kLargestPage;
+  if (is_shared) return page;
+  while (page > kSmallestPage && page * kPagesLeast > budget) page = Bytes(page.count() / 2);
+  return page;
+}
+
+}  // namespace ravenstore::core::plan
