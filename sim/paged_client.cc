@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/plan/places.h"
-#include "core/plan/small_tensors.h"
 
 namespace ravenstore::sim {
 
@@ -18,26 +17,6 @@ namespace {
 // client grows. Lower: a plan's evictions are of another share for longer.
 constexpr uint32_t kReplanPart = 16;
 
-core::plan::SmallTensorRule RuleFor(const Trace& trace, Bytes page) {
-  core::plan::SmallTensorRule rule{.page = page};
-  Bytes small, small_most;
-  for (const Op& op : trace.ops) {
-    if (op.kind != OpKind::kCreate && op.kind != OpKind::kFree) continue;
-    const Bytes size = trace.tensors[op.tensor].bytes;
-    if (!rule.IsSmall(size)) continue;
-    if (op.kind == OpKind::kCreate) small += size;
-    if (op.kind == OpKind::kFree) small -= size;
-    small_most = std::max(small_most, small);
-  }
-  rule.slots = core::plan::SmallTensorRule::SlotsPay(small_most, trace.Footprint());
-  return rule;
-}
-
-// The time in which the link copies all pages of the share.
-Duration CopiesOf(const core::plan::PlanLimits& limits) {
-  return limits.pools.front().OutOf(limits.page) * limits.pages;
-}
-
 }  // namespace
 
 PagedClient::PagedClient(Trace trace, const PagedSetup& setup, core::PageExecutor* executor,
@@ -48,8 +27,7 @@ PagedClient::PagedClient(Trace trace, const PagedSetup& setup, core::PageExecuto
       creates_block_(setup.run_ahead == RunAhead::kCreatesBlock),
       asks_for_room_(runs_ahead_ || !is_alone),
       executor_(*executor),
-      plans_(MakePlanSource(trace_, setup.foresight, RuleFor(trace_, setup.page),
-                            CopiesOf(executor->books().limits()))),
+      plans_(MakePlanSource(trace_, setup.foresight, executor->books().limits())),
       tensors_(trace_.tensors.size()),
       planned_share_(executor_.books().limits().pages) {}
 

@@ -20,8 +20,19 @@ using core::plan::PlannedCall;
 using core::plan::Position;
 using core::plan::ResidencyPlan;
 
-PlanSource::PlanSource(const Trace& trace, const core::plan::SmallTensorRule& rule)
-    : trace_(trace), places_(rule), tensors_(trace.tensors.size()) {}
+PlanSource::PlanSource(const Trace& trace, const core::plan::PlanLimits& limits)
+    : trace_(trace),
+      places_({.page = limits.page}),
+      neighbours_(limits.page, limits.page * limits.pages),
+      tensors_(trace.tensors.size()) {}
+
+void PlanSource::WatchUse(const Op& op) {
+  if (op.kind == OpKind::kCreate)
+    neighbours_.Created(op.tensor, SizeOf(op), places_.rule().IsSmall(SizeOf(op)));
+  if (op.kind == OpKind::kGet) neighbours_.Got(op.tensor, SizeOf(op));
+  if (op.kind == OpKind::kFree) neighbours_.Freed(op.tensor);
+  places_.SetSlots(neighbours_.PreferSlots());
+}
 
 Place PlanSource::PlaceFor(const Op& op) {
   return places_.Allocate(SizeOf(op));
@@ -86,11 +97,12 @@ bool IsCall(const Op& op) {
 // One plan over the whole trace.
 class WholeTrace : public PlanSource {
  public:
-  WholeTrace(const Trace& trace, const core::plan::SmallTensorRule& rule, bool packs)
-      : PlanSource(trace, rule), packs_(packs), last_put_(trace.ops.size()) {
+  WholeTrace(const Trace& trace, const core::plan::PlanLimits& limits, bool packs)
+      : PlanSource(trace, limits), packs_(packs), last_put_(trace.ops.size()) {
     FindLastPuts();
+    for (const Op& op : trace.ops) WatchUse(op);
     if (packs_) {
-      of_tensor_ = PackPlaces(trace, rule);
+      of_tensor_ = PackPlaces(trace, places_.rule());
     } else {
       PlaceInOrder();
     }
@@ -162,11 +174,14 @@ class WholeTrace : public PlanSource {
 // announce says which units leave and come.
 class Learned : public PlanSource {
  public:
-  Learned(const Trace& trace, const core::plan::SmallTensorRule& rule, Duration copies, bool hinted)
-      : PlanSource(trace, rule), hinted_(hinted), growth_(copies / kWindowPart) {}
+  Learned(const Trace& trace, const core::plan::PlanLimits& limits, bool hinted)
+      : PlanSource(trace, limits),
+        hinted_(hinted),
+        growth_(limits.CopyOf(1) * limits.pages / kWindowPart) {}
 
   void Before(const Op& op, Duration at, core::PageBooks* books) override {
     now_ = at;
+    WatchUse(op);
     const auto guidance =
         planner_.Observe(CallOf(op, at), SizeOf(op), hinted_ && next_uses_.KnowsAll());
     if (guidance.remake) {
@@ -251,15 +266,14 @@ class Learned : public PlanSource {
 }  // namespace
 
 std::unique_ptr<PlanSource> MakePlanSource(const Trace& trace, Foresight foresight,
-                                           const core::plan::SmallTensorRule& rule,
-                                           Duration copies) {
+                                           const core::plan::PlanLimits& limits) {
   switch (foresight) {
-    case Foresight::kLives: return std::make_unique<WholeTrace>(trace, rule, true);
-    case Foresight::kCalls: return std::make_unique<WholeTrace>(trace, rule, false);
-    case Foresight::kHints: return std::make_unique<Learned>(trace, rule, copies, true);
+    case Foresight::kLives: return std::make_unique<WholeTrace>(trace, limits, true);
+    case Foresight::kCalls: return std::make_unique<WholeTrace>(trace, limits, false);
+    case Foresight::kHints: return std::make_unique<Learned>(trace, limits, true);
     case Foresight::kLearned: break;
   }
-  return std::make_unique<Learned>(trace, rule, copies, false);
+  return std::make_unique<Learned>(trace, limits, false);
 }
 
 }  // namespace ravenstore::sim

@@ -12,6 +12,7 @@
 
 #include "core/books/page_books.h"
 #include "core/plan/call_forecast.h"
+#include "core/plan/neighbour_use.h"
 #include "core/plan/places.h"
 #include "core/plan/residency_plan.h"
 #include "core/types.h"
@@ -22,8 +23,8 @@ namespace ravenstore::sim {
 
 class PlanSource {
  public:
-  // `trace` outlives it.
-  PlanSource(const Trace& trace, const core::plan::SmallTensorRule& rule);
+  // `trace` outlives it. `limits`: the client's first share of the device.
+  PlanSource(const Trace& trace, const core::plan::PlanLimits& limits);
   virtual ~PlanSource() = default;
   PlanSource(const PlanSource&) = delete;
   PlanSource& operator=(const PlanSource&) = delete;
@@ -66,10 +67,13 @@ class PlanSource {
   void SetCalls(std::vector<core::plan::PlannedCall> calls);
   // The client has come to this one of them.
   void MoveTo(core::plan::Position position, core::PageBooks* books);
+  // Decides from the call whether small tensors that are created from now on have slots.
+  void WatchUse(const Op& op);
   core::Bytes SizeOf(const Op& op) const { return trace_.tensors[op.tensor].bytes; }
 
   const Trace& trace_;
   core::plan::Places places_;
+  core::plan::NeighbourUse neighbours_;
   std::vector<core::plan::PlacedTensor> tensors_;
   PagedStats stats_;
   bool remake_ = false;
@@ -82,9 +86,7 @@ class PlanSource {
   core::plan::Position begin_ = 0;     // where the plan begins
 };
 
-// `copies`: the time in which the link copies all that the client may hold.
 std::unique_ptr<PlanSource> MakePlanSource(const Trace& trace, Foresight foresight,
-                                           const core::plan::SmallTensorRule& rule,
-                                           core::Duration copies);
+                                           const core::plan::PlanLimits& limits);
 
 }  // namespace ravenstore::sim

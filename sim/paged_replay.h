@@ -47,8 +47,8 @@ enum class RunAhead : uint8_t {
 
 struct PagedSetup {
   Hardware hardware = kHardware[0];
-  core::Bytes budget;  // device memory; rounded down to pages
-  core::Bytes page;    // 0: of the budget (core/plan/page_size.h)
+  core::Bytes budget;     // device memory; rounded down to pages
+  core::Bytes page = {};  // 0: of the budget (core/plan/page_size.h)
   Foresight foresight = Foresight::kLearned;
   MappingCosts mapping;
   RunAhead run_ahead = RunAhead::kNone;

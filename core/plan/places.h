@@ -25,6 +25,10 @@ class Places {
   // `rule.page` is a power of two.
   explicit Places(const SmallTensorRule& rule) : rule_(rule), range_(rule.page) {}
 
+  // Small tensors that are placed from now on have slots, or have none. Others keep their places.
+  void SetSlots(bool slots) { rule_.slots = slots; }
+  const SmallTensorRule& rule() const { return rule_; }
+
   Place Allocate(Bytes size);
   // Takes this slot if it is free and of the size class of `size`. Returns whether it did. A place
   // in the range is never taken: it follows from the order of the calls alone.

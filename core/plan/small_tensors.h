@@ -5,8 +5,7 @@
 // page. All other tensors lie in the range of addresses (address_range.h), in whole pages that they
 // may share at their borders.
 //
-// SmallTensorRule is the decision, and is meant to be replaced: it is made once for a client, from
-// how much of what lives is small. A product has to decide by use, while it runs.
+// Whether small tensors have slots is decided by their use (neighbour_use.h).
 //
 // Source: slabs of objects (Bonwick, "The Slab Allocator", 1994).
 //
@@ -32,8 +31,6 @@ struct SmallTensorRule {
   // How many slots of the tensor's size class a page has; 0: it has whole pages. The tensor fits a
   // slot of page / SlotsPerPage bytes, rounded down to kExtentAlignment.
   uint32_t SlotsPerPage(Bytes size) const;
-  // Slots pay where most of what lives is small: `small` of the `live` bytes at the peak.
-  static bool SlotsPay(Bytes small, Bytes live) { return small.count() * 2 > live.count(); }
   // Returns true if the tensor is small enough for a slot.
   bool IsSmall(Bytes size) const { return size.count() <= page.count() / kSlotsLeast; }
 };

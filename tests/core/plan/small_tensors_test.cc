@@ -30,11 +30,6 @@ TEST(SmallTensorRuleTest, ATensorFitsItsSlotAndWastesLittle) {
   }
 }
 
-TEST(SmallTensorRuleTest, SlotsPayWhereMostIsSmall) {
-  EXPECT_TRUE(SmallTensorRule::SlotsPay(MiB(6), MiB(10)));
-  EXPECT_FALSE(SmallTensorRule::SlotsPay(MiB(5), MiB(10)));
-}
-
 TEST(SlotNamesTest, TheLowestFreeNameOfTheClassIsUsedAgain) {
   SlotNames names;
   EXPECT_EQ(names.Allocate(8), 0u);
