@@ -177,7 +177,7 @@ class Learned : public PlanSource {
   Learned(const Trace& trace, const core::plan::PlanLimits& limits, bool hinted)
       : PlanSource(trace, limits),
         hinted_(hinted),
-        growth_(limits.CopyOf(1) * limits.pages / kWindowPart) {}
+        growth_(limits.pools.front().OutOf(limits.page) * limits.pages / kWindowPart) {}
 
   void Before(const Op& op, Duration at, core::PageBooks* books) override {
     now_ = at;
