@@ -1,10 +1,11 @@
-"""The six jobs of bench/planner_jobs.py: make(name, device, small) returns a function for a step.
+"""Jobs of bench/planner_jobs.py: a function each of (device, small), which returns that of a step.
 
-A step takes a context manager to run its forward pass in, or None. bf16 weights, random data, seeds
-fixed. The first three train with AdamW; the others are the shape of Llama 3 8B.
+A step takes a function whose result is a context to run its forward pass in. bf16 weights, random
+data, seeds fixed. The last four are the shape of Llama 3 8B; the others train with AdamW.
+planner_generation.py and planner_jobs_kept.py have more jobs.
 """
 
-import contextlib
+import functools
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,33 @@ TINY = {
     "num_key_value_heads": 2,
     "vocab_size": 512,
 }
+
+
+# --- A step ---
+
+adamw = functools.partial(torch.optim.AdamW, lr=1e-5, fused=True)
+# AdamW's states of 8B would be another 32 GB: bench/finetune_bench.py measures them.
+sgd = functools.partial(torch.optim.SGD, lr=1e-5)
+
+
+def trained(model):
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def training(model, loss, optimizer=adamw):
+    """A step that trains `model`: the loss in a scope, its backward pass, an update."""
+    model.train()
+    updated = optimizer(trained(model))
+
+    def step(scope):
+        with scope():
+            value = loss()
+        value.backward()
+        updated.step()
+        updated.zero_grad()
+        return value
+
+    return step
 
 
 # --- A diffusion U-Net (Ho et al. 2020, its blocks; widths as Stable Diffusion's) ---
@@ -132,7 +160,29 @@ def unet(device, small):
         noise = torch.randn(batch, 512, device=device, dtype=torch.bfloat16)
         return (model(image, noise) - image).float().pow(2).mean()
 
-    return model, loss
+    return training(model, loss)
+
+
+# --- ConvNeXt (Liu et al. 2022) ---
+
+
+def convnext(device, small):
+    """ConvNeXt of the base size. Its four stages keep tensors of 1 to 200 MB."""
+    import transformers
+
+    shape = {"depths": [1, 1, 2, 1], "hidden_sizes": [32, 64, 128, 256]}
+    config = transformers.ConvNextConfig(
+        num_labels=1000,
+        **(shape if small else {"depths": [3, 3, 27, 3], "hidden_sizes": [128, 256, 512, 1024]}),
+    )
+    model = transformers.ConvNextForImageClassification(config).to(device, torch.bfloat16)
+    batch, side = (16, 64) if small else (128, 224)
+
+    def loss():
+        images = torch.randn(batch, 3, side, side, device=device, dtype=torch.bfloat16)
+        return model(images, labels=torch.randint(0, 1000, (batch,), device=device)).loss
+
+    return training(model, loss)
 
 
 # --- Language models ---
@@ -170,7 +220,7 @@ def lengths(device, small):
     model = language_model("Llama", TINY if small else LLAMA_300M, device, False)
     tokens = 4096 if small else 24576
     columns = [768, 1536, 384, 1024, 512]
-    return model, loss_of(model, device, [(tokens // c, c) for c in columns])
+    return training(model, loss_of(model, device, [(tokens // c, c) for c in columns]))
 
 
 def experts(device, small):
@@ -179,17 +229,21 @@ def experts(device, small):
     if not small:
         shape |= {"num_hidden_layers": 12, "intermediate_size": 2048}
     model = language_model("Mixtral", shape, device, False)
-    return model, loss_of(model, device, [(4, 1024) if small else (8, 1024)])
+    return training(model, loss_of(model, device, [(4, 1024) if small else (8, 1024)]))
 
 
-def finetune(device, small):
-    model = language_model("Llama", TINY if small else LLAMA_8B, device, True)
-    return model, loss_of(model, device, [(4, 1024) if small else (12, 2048)])
+def finetune(device, small, batch=(12, 2048), checkpointed=True):
+    model = language_model("Llama", TINY if small else LLAMA_8B, device, checkpointed)
+    return training(model, loss_of(model, device, [(4, 1024) if small else batch]), sgd)
 
 
 def finetune_kept(device, small):
-    model = language_model("Llama", TINY if small else LLAMA_8B, device, False)
-    return model, loss_of(model, device, [(4, 1024) if small else (2, 2048)])
+    return finetune(device, small, (2, 2048), checkpointed=False)
+
+
+def finetune_long(device, small):
+    """Needs a GPU of more than 80 GB where nothing moves."""
+    return finetune(device, small, (4, 2048), checkpointed=False)
 
 
 def lora(device, small):
@@ -200,7 +254,7 @@ def lora(device, small):
         for name in ("q_proj", "v_proj"):
             setattr(layer.self_attn, name, Adapted(getattr(layer.self_attn, name)))
     model.enable_input_require_grads()
-    return model, loss_of(model, device, [(4, 1024) if small else (8, 2048)])
+    return training(model, loss_of(model, device, [(4, 1024) if small else (8, 2048)]))
 
 
 class Adapted(nn.Module):
@@ -213,28 +267,3 @@ class Adapted(nn.Module):
 
     def forward(self, x):
         return self.base(x) + F.linear(F.linear(x, self.down), self.up)
-
-
-# --- A step ---
-
-
-def make(name, device, small):
-    torch.manual_seed(0)
-    model, loss = globals()[name](device, small)
-    model.train()
-    weights = [p for p in model.parameters() if p.requires_grad]
-    if name.startswith("finetune"):
-        # AdamW's states would be another 32 GB: bench/finetune_bench.py measures them.
-        optimizer = torch.optim.SGD(weights, lr=1e-5)
-    else:
-        optimizer = torch.optim.AdamW(weights, lr=1e-5, fused=True)
-
-    def step(scope):
-        with scope() if scope else contextlib.nullcontext():
-            value = loss()
-        value.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return value
-
-    return step

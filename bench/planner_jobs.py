@@ -3,8 +3,9 @@
     python3 bench/planner_jobs.py [--jobs unet,lengths] [--device cpu --small] [--steps 8]
 
 Each job runs three times, a process each: plain, under ravenstore.offload() with a budget, and so
-with $RAVENSTORE_RECORD (docs/TRACES.md). Its recording is replayed with the same budget and the
-link that was measured. Prints figures as bench/report does, and keeps recordings in $OUT/recorded:
+with $RAVENSTORE_RECORD (docs/TRACES.md). One that generates keeps its cache in a store instead. Its
+recording is replayed with the same budget and the link that was measured; that of a job that is
+kept back is not. Prints figures as bench/report does, and keeps recordings in $OUT/recorded:
 
     planner.recorded_compute_JOB         compute of a recorded step over the plain step
     planner.simulated_over_measured_JOB  the replay's step over the measured one
@@ -13,6 +14,8 @@ Needs $RAVENSTORE_BIN (ravenstored, libravenstore.so, ravensim), and transformer
 """
 
 import argparse
+import contextlib
+import importlib
 import json
 import os
 import pathlib
@@ -24,7 +27,6 @@ import tempfile
 import time
 
 import figures
-import planner_job_models
 
 GIB = 1 << 30
 # Bytes of the device for the store: little more than those with which each job trains
@@ -33,42 +35,84 @@ BUDGETS = {
     "lengths": 14 * GIB,
     "experts": 11 * GIB,
     "finetune": 63 * GIB,
-    "finetune_kept": 38 * GIB,
     "lora": 43 * GIB,
 }
-SMALL_BUDGET = 96 << 20
-ENDS_WITHIN_S = 300
+# Of the others: the first of these parts of the plain run's peak with which a job trains.
+SHARES = (0.6, 0.75, 0.9)
+# Of the job whose cache is the store's: three quarters of the 1.25 GiB of its keys and values
+CACHE_BUDGETS = {"generate": 960 << 20}
+# Kept back: chosen before they were recorded, and scored in the final table alone
+KEPT = ("accumulate", "gan", "lora_two", "speech")
+JOBS = (*BUDGETS, *CACHE_BUDGETS, "convnext", "finetune_kept", "finetune_long")
+SMALL_BUDGETS = (96 << 20, 256 << 20)
+SMALL_CACHE_BUDGETS = (20 << 20,)
+HOST_POOL = 72 * GIB
 FIRST_MEASURED = 3  # steps before it are warm-up
+
+
+def module_of(job):
+    if job in CACHE_BUDGETS:
+        return "planner_generation"
+    return "planner_jobs_kept" if job in KEPT else "planner_job_models"
+
+
+def budgets_of(job, arguments, plain):
+    """Those to try, in this order."""
+    if arguments.budget:
+        return (arguments.budget,)
+    if arguments.small:
+        return SMALL_CACHE_BUDGETS if job in CACHE_BUDGETS else SMALL_BUDGETS
+    if job in BUDGETS or job in CACHE_BUDGETS:
+        return ((BUDGETS | CACHE_BUDGETS)[job],)
+    return tuple(int(share * plain["peak"]) >> 21 << 21 for share in SHARES) if plain else ()
 
 
 def step_times(options):
     """Seconds of each step of the job, in this process."""
     import torch
 
-    scope = None
+    torch.manual_seed(0)
+    job = options["job"]
+    memory = None if job in CACHE_BUDGETS else contextlib.nullcontext
     if options["budget"]:
-        import ravenstore
-
-        def scope():
-            return ravenstore.offload(device_budget=options["budget"], embedded=True)
-
         # Before the model: its weights are allocated from the store.
-        with scope():
-            pass
-    step = planner_job_models.make(options["job"], options["device"], options["small"])
+        memory = store_memory(job, options)
+    step = getattr(importlib.import_module(module_of(job)), job)(
+        options["device"], options["small"]
+    )
     times = []
     for _ in range(options["steps"]):
         began = time.perf_counter()
-        step(scope)
+        step(memory)
         if options["device"] == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
     peak = torch.cuda.max_memory_allocated() if options["device"] == "cuda" else 0
-    if scope:
+    if options["budget"]:
         import ravenstore
 
-        print(ravenstore.explain(), file=sys.stderr)
+        told = memory.stats() if job in CACHE_BUDGETS else ravenstore.explain()
+        print(told, file=sys.stderr)
     return {"times": times, "peak": peak}
+
+
+def store_memory(job, options):
+    """What a step of the job takes: a function for a scope, or a store."""
+    import ravenstore
+    from ravenstore import embedded
+
+    if options["device"] == "cuda":
+        embedded.start(pool_size=HOST_POOL)
+    budget = options["budget"]
+    if job in CACHE_BUDGETS:
+        return ravenstore.Store.connect(embedded=True, device_budget=budget)
+
+    def scope():
+        return ravenstore.offload(device_budget=budget, embedded=True)
+
+    with scope():
+        pass
+    return scope
 
 
 def run(options, record=None):
@@ -84,10 +128,10 @@ def run(options, record=None):
             capture_output=True,
             text=True,
             check=False,
-            timeout=ENDS_WITHIN_S,
+            timeout=options["ends_within_s"],
         )
     except subprocess.TimeoutExpired:
-        print(f"{options['job']}: no end within {ENDS_WITHIN_S} s", file=sys.stderr)
+        print(f"{options['job']}: no end within {options['ends_within_s']} s", file=sys.stderr)
         return None
     sys.stderr.write(done.stderr[-3000:])
     lines = done.stdout.strip().splitlines()
@@ -120,19 +164,21 @@ def link_rates():
     return (float(found[1]), float(found[2])) if found else (55.0, 55.0)
 
 
-def per_step(told):
+def per_step(told, steps):
     """Means over the measured steps of a replay's JSON: what was recorded and what it stalled.
-    Empty where a recording has too few."""
+    Empty where a recording has too few. `steps`: that were run."""
+    # A step with several backward passes is as many iterations of the recording.
+    passes = max(1, round((len(told["recorded"]) - 1) / steps))
     # The first is before any step; the last is not whole.
-    steps = range(FIRST_MEASURED + 1, len(told["recorded"]) - 1)
-    if not steps:
+    measured = range((FIRST_MEASURED + 1) * passes, len(told["recorded"]) - 1)
+    if not measured:
         return {}
     means = {
-        key: statistics.fmean(told["recorded"][i][key] for i in steps)
+        key: passes * statistics.fmean(told["recorded"][i][key] for i in measured)
         for key in told["recorded"][0]
     }
     stalls = dict(enumerate(told["iteration_stall_s"]))
-    return means | {"stall_s": statistics.fmean(stalls.get(i, 0.0) for i in steps)}
+    return means | {"stall_s": passes * statistics.fmean(stalls.get(i, 0.0) for i in measured)}
 
 
 def tell(name, value, low, high, arguments, **detail):
@@ -149,18 +195,25 @@ def tell(name, value, low, high, arguments, **detail):
 
 def measure(job, arguments, rates):
     """Figures of one job."""
-    budget = arguments.budget or (SMALL_BUDGET if arguments.small else BUDGETS[job])
     options = {
         "job": job,
         "device": arguments.device,
         "small": arguments.small,
         "steps": arguments.steps,
+        "ends_within_s": arguments.ends_within,
     }
     plain = run(options | {"budget": 0})
-    offloaded = run(options | {"budget": budget})
-    trace, recorded = record(job, options | {"budget": budget})
-    told = figures.ravensim("run", trace, budget, *rates) if recorded else None
-    means = per_step(told) if told else {}
+    budget, offloaded = 0, None
+    for budget in budgets_of(job, arguments, plain):
+        offloaded = run(options | {"budget": budget})
+        if offloaded:
+            break
+    recorded, means = None, {}
+    if offloaded:
+        trace, recorded = record(job, options | {"budget": budget})
+    if recorded and job not in KEPT:
+        told = figures.ravensim("run", trace, budget, *rates)
+        means = per_step(told, arguments.steps) if told else {}
     detail = {
         "plain_s": plain and typical(plain["times"]),
         "peak": plain and plain["peak"],
@@ -180,11 +233,12 @@ def measure(job, arguments, rates):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--jobs", default=",".join(BUDGETS))
+    parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--budget", type=int, help="bytes, instead of each job's own")
+    parser.add_argument("--ends-within", type=float, default=300, help="seconds, each process")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:

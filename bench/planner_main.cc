@@ -74,26 +74,39 @@ void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const Ref
           .detail = "that got through after a refusal for pieces"});
 }
 
-void PrintTable(const std::string& what, const TraceSet& tuning, const TraceSet& jobs,
-                const References& references) {
+void PrintJobs(const TraceSet& jobs, const References& references, const Report& print) {
+  if (!jobs.without.empty()) std::printf("Left out: %s\n\n", jobs.without.c_str());
+  LruRatios against_lru;
+  Failures failures;
+  TellSetScore(jobs, ScoreSet(jobs, references, &against_lru, &failures, true), print);
+  ReportPagedScore(jobs, ScorePaged(jobs, references, true), print);
+}
+
+// The sets that --table knows.
+struct TableSets {
+  const TraceSet& tuning;
+  const TraceSet& jobs;
+  const TraceSet& kept;
+};
+
+void PrintTable(const std::string& what, const TableSets& sets, const References& references) {
   Failures failures;
   const Report nothing = [](const Figure&) {};
   if (what == "stalls") MeasureStallRatios(true, &failures, nothing);
   if (what == "kernels") MeasureKernelLevel(true, &failures, nothing);
   LruRatios against_lru;
-  if (what == "scores") ScoreSet(tuning, references, &against_lru, &failures, true);
+  if (what == "scores") ScoreSet(sets.tuning, references, &against_lru, &failures, true);
   const Report print = PrintEach(Machine("no GPU"));
   if (what == "paged")
-    ReportTuningOnPages(ScorePaged(tuning, references, true), tuning, &failures, print);
+    ReportTuningOnPages(ScorePaged(sets.tuning, references, true), sets.tuning, &failures, print);
   if (what == "tenants") MeasureTwoTenantsOnPages(print);
   if (what == "pools") {
     MeasurePools(&failures, print);
     MeasurePoolsOnPages(&failures, print);
   }
-  if (what == "jobs") {
-    TellSetScore(jobs, ScoreSet(jobs, references, &against_lru, &failures, true), print);
-    ReportPagedScore(jobs, ScorePaged(jobs, references, true), print);
-  }
+  if (what == "jobs") PrintJobs(sets.jobs, references, print);
+  // For the final table only: a set by which something was chosen does not judge any more.
+  if (what == "kept") PrintJobs(sets.kept, references, print);
 }
 
 // Returns the exit code.
@@ -121,8 +134,10 @@ void AddOptions(Options* options, CLI::App* app) {
                   "adds those that are not there, into this file")
       ->needs(recordings);
   app->add_option("--table", options->table,
-                  "only a markdown table: of all the tuning set's cases, or of recorded jobs")
-      ->check(CLI::IsMember({"scores", "paged", "jobs", "tenants", "pools", "stalls", "kernels"}));
+                  "only a markdown table: of all the tuning set's cases, of recorded jobs, or "
+                  "of those kept back (for the final table only)")
+      ->check(CLI::IsMember(
+          {"scores", "paged", "jobs", "kept", "tenants", "pools", "stalls", "kernels"}));
   app->add_flag("--ablate", options->ablate, "only what each heuristic is worth");
   const std::vector<std::string> names(core::kHeuristicNames.begin(), core::kHeuristicNames.end());
   app->add_option("--without", options->without, "only what these heuristics are worth together")
@@ -144,7 +159,8 @@ int Main(int argc, char** argv) {
   const core::Result<TraceSet> tuning = TuningSet(options.recordings);
   const core::Result<TraceSet> validation = ValidationSet(options.recordings);
   const core::Result<TraceSet> jobs = JobsSet(options.recordings);
-  for (const auto* set : {&tuning, &validation, &jobs}) {
+  const core::Result<TraceSet> kept = KeptJobsSet(options.recordings);
+  for (const auto* set : {&tuning, &validation, &jobs, &kept}) {
     if (set->ok()) continue;
     std::fprintf(stderr, "planner_bench: %s\n", set->error().message.c_str());
     return 1;
@@ -156,9 +172,10 @@ int Main(int argc, char** argv) {
     references = References();  // the scores are skipped
   }
   if (!options.write.empty())
-    return WriteReferences({&*tuning, &*validation, &*jobs}, std::move(*references), options.write);
+    return WriteReferences({&*tuning, &*validation, &*jobs, &*kept}, std::move(*references),
+                           options.write);
   if (!options.table.empty()) {
-    PrintTable(options.table, *tuning, *jobs, *references);
+    PrintTable(options.table, {*tuning, *jobs, *kept}, *references);
     return 0;
   }
   // What is simulated depends on no GPU.

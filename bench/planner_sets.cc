@@ -1,8 +1,11 @@
 #include "bench/planner_sets.h"
 
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "bench/recording.h"
 #include "sim/generators.h"
@@ -27,15 +30,21 @@ constexpr const char* kRecordedPackage[] = {"pytorch-bert-compiled",     "pytorc
                                             "pytorch-resnet50-compiled", "pytorch-resnet50-eager",
                                             "pytorch-whisper-compiled",  "pytorch-whisper-eager"};
 constexpr const char* kRecordedForTuning[] = {"pytorch-gpt-50", "pytorch-gpt-75"};
-constexpr const char* kRecordedJobs[] = {"job-experts", "job-finetune", "job-lengths", "job-lora",
-                                         "job-unet"};
+constexpr const char* kRecordedJobs[] = {"job-convnext",      "job-experts",       "job-finetune",
+                                         "job-finetune_kept", "job-finetune_long", "job-generate",
+                                         "job-lengths",       "job-lora",          "job-unet"};
+// A third of all jobs. Chosen before they were recorded, so before any score of theirs was known.
+constexpr const char* kJobsKeptBack[] = {"job-accumulate", "job-gan", "job-lora_two", "job-speech"};
 // What stands before a recording's first whole step.
 constexpr size_t kCut = 1;
 constexpr const char* kWithoutRecordings = "the recordings";
 
-// Adds to `set` those of `programs` whose traces lie in `folder`, each as `entry` but for its name.
-template <size_t n>
-core::Status AddRecordings(const char* const (&programs)[n], const std::string& folder,
+std::string PathOf(const std::string& folder, const char* program) {
+  return folder + "/" + program + ".trace";
+}
+
+// Adds `programs`, whose traces are in `folder`, to `set`, each as `entry` but for its name.
+core::Status AddRecordings(std::span<const char* const> programs, const std::string& folder,
                            TraceSet::Entry entry, TraceSet* set) {
   if (folder.empty()) {
     set->without = kWithoutRecordings;
@@ -43,7 +52,7 @@ core::Status AddRecordings(const char* const (&programs)[n], const std::string& 
   }
   const auto recorded = std::make_shared<std::map<std::string, sim::Trace>>();
   for (const char* program : programs) {
-    auto trace = ReadRecording(folder + "/" + program + ".trace");
+    auto trace = ReadRecording(PathOf(folder, program));
     if (!trace.ok()) return trace.error();
     entry.name = std::string("recorded-") + program;
     recorded->emplace(entry.name, std::move(*trace));
@@ -55,6 +64,25 @@ core::Status AddRecordings(const char* const (&programs)[n], const std::string& 
     return found != recorded->end() ? found->second : others(name, hardware);
   };
   return core::Done{};
+}
+
+// Of `jobs` those that have been recorded; the set names the others as left out.
+core::Result<TraceSet> RecordedJobs(std::string name, std::span<const char* const> jobs,
+                                    const std::string& recordings) {
+  TraceSet set;
+  set.name = std::move(name);
+  std::vector<const char*> recorded;
+  for (const char* job : jobs) {
+    if (recordings.empty() || std::filesystem::exists(PathOf(recordings, job))) {
+      recorded.push_back(job);
+    } else {
+      set.without += (set.without.empty() ? "" : ", ") + std::string(job);
+    }
+  }
+  const core::Status added =
+      AddRecordings(recorded, recordings, {.name = "", .periodic = true, .hinted = true}, &set);
+  if (!added.ok()) return added.error();
+  return set;
 }
 }  // namespace
 
@@ -102,11 +130,12 @@ core::Result<TraceSet> ValidationSet(const std::string& recordings) {
 }
 
 core::Result<TraceSet> JobsSet(const std::string& recordings) {
-  TraceSet set;
-  set.name = "jobs";
-  const core::Status added = AddRecordings(kRecordedJobs, recordings,
-                                           {.name = "", .periodic = true, .hinted = true}, &set);
-  if (!added.ok()) return added.error();
+  return RecordedJobs("jobs", kRecordedJobs, recordings);
+}
+
+core::Result<TraceSet> KeptJobsSet(const std::string& recordings) {
+  core::Result<TraceSet> set = RecordedJobs("kept", kJobsKeptBack, recordings);
+  if (set.ok()) set->judges_only = true;
   return set;
 }
 

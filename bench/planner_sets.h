@@ -2,7 +2,7 @@
 //
 // On the tuning set whatever is chosen is chosen. The validation set is for judging alone: it is
 // looked at once for each state that is tagged (docs/history/validation.md counts), and never case
-// by case.
+// by case. Recorded jobs judge as well; a third of them is kept back for the final table.
 #pragma once
 
 #include <functional>
@@ -45,8 +45,11 @@ core::Result<TraceSet> TuningSet(const std::string& recordings);
 core::Result<TraceSet> ValidationSet(const std::string& recordings);
 
 // The programs of bench/recorded/jobs, with the GPU's own compute times. Empty without the folder.
-// Errors: of ReadRecording.
+// `without` names those that have no recording there. Errors: of ReadRecording.
 core::Result<TraceSet> JobsSet(const std::string& recordings);
+// The same of a third of all jobs, which are kept back. For the final table only: nothing is
+// chosen by them, and their scores are not looked at before.
+core::Result<TraceSet> KeptJobsSet(const std::string& recordings);
 
 inline constexpr const char* kScoreMachines[] = {"h200-pcie5", "a100-pcie4"};
 // Iterations of each trace; the first two whole ones after its set-up are for learning.

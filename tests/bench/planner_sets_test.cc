@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "sim/generators.h"
@@ -100,6 +102,38 @@ TEST(TraceSetTest, RecordingsForTuningKeepTheirHintsAndTheirSteps) {
   };
   EXPECT_TRUE(std::any_of(trace.ops.begin(), trace.ops.end(), is_ordered));
   EXPECT_EQ((*TuningSet("")).without, "the recordings");
+}
+
+TEST(TraceSetTest, JobsWithoutARecordingAreLeftOutByName) {
+  const std::string folder = testing::TempDir() + "jobs";
+  std::filesystem::create_directory(folder);
+  for (const char* name : {"job-unet", "job-gan"}) {
+    std::ofstream file(folder + "/" + name + ".trace", std::ios::binary);
+    sim::Write(Small(), file);
+  }
+  const auto jobs = JobsSet(folder);
+  ASSERT_TRUE(jobs.ok()) << jobs.error().message;
+  EXPECT_EQ(NamesOf(*jobs), std::set<std::string>{"recorded-job-unet"});
+  EXPECT_TRUE((*jobs).without.starts_with("job-convnext, job-experts, "));
+  EXPECT_EQ((*jobs).without.find("unet"), std::string::npos);
+  const auto kept = KeptJobsSet(folder);
+  ASSERT_TRUE(kept.ok()) << kept.error().message;
+  EXPECT_EQ(NamesOf(*kept), std::set<std::string>{"recorded-job-gan"});
+  EXPECT_EQ((*kept).without, "job-accumulate, job-lora_two, job-speech");
+  EXPECT_EQ((*JobsSet("")).without, "the recordings");
+}
+
+TEST(TraceSetTest, JobsKeptBackAreNoOthersAndJudgeOnly) {
+  // Without recordings each set names all its jobs.
+  const std::string nowhere = testing::TempDir() + "nowhere";
+  const auto jobs = JobsSet(nowhere);
+  const auto kept = KeptJobsSet(nowhere);
+  EXPECT_TRUE((*kept).judges_only);
+  EXPECT_FALSE((*jobs).judges_only);
+  EXPECT_EQ(std::count((*jobs).without.begin(), (*jobs).without.end(), ','), 8);
+  std::istringstream names((*kept).without);
+  for (std::string name; std::getline(names >> std::ws, name, ',');)
+    EXPECT_EQ((*jobs).without.find(name), std::string::npos) << name;
 }
 
 TEST(TraceSetTest, WhatIsCutOffAndTwoWholeIterationsAreForLearning) {
