@@ -193,6 +193,7 @@ int Main(int argc, char** argv) {
   if (options.cost) {
     MeasurePlannerCost(options.scale, report);
     MeasurePlanCost(report);
+    MeasurePagedEventCost(options.scale, report);
   }
   if (options.truth) MeasureSimulatorTruth(options.scale, report);
   return 0;

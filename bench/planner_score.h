@@ -65,6 +65,8 @@ PagedScore ScorePaged(const TraceSet& set, const References& references, bool ta
 void ReportPagedScore(const TraceSet& set, const PagedScore& score, const Report& report);
 // What making one plan takes.
 void MeasurePlanCost(const Report& report);
+// What a call of a client takes on 10^6 live tensors, and how long a new plan holds the loop.
+void MeasurePagedEventCost(double scale, const Report& report);
 
 // What each heuristic is worth: how much longer the set takes without it, in the worst of five
 // variants; what two tenants stall; and which replays fail. Budgets from 50% up, one machine.
