@@ -113,6 +113,7 @@ void PageBooks::Update(Unit unit) {
       occupied_.Remove(state.slots_per_page);
     }
   }
+  CountAwaited(unit);
   queues_.Update(unit, state, plan_);
   const bool ready = queues_.Contains(MoveQueues::Queue::kIdleClean, unit);
   if (ready != std::exchange(details_[unit].ready, ready))
@@ -123,6 +124,12 @@ void PageBooks::Update(Unit unit) {
   } else {
     deadlines_.Clear(unit);
   }
+}
+
+void PageBooks::CountAwaited(Unit unit) {
+  const bool awaited = units_[unit].demanded && units_[unit].life == PageState::kAway;
+  if (awaited == std::exchange(details_[unit].awaited, awaited)) return;
+  awaited_ = awaited ? awaited_ + WeightOf(unit) : awaited_ - WeightOf(unit);
 }
 
 bool PageBooks::Pin(Unit unit) {
@@ -427,6 +434,7 @@ void PageBooks::TakeArrivals(std::vector<Arrival>* arrivals) {
 
 void PageBooks::Check() const {
   uint32_t pages = supply_.total() + slot_pages_.pages();
+  Bytes awaited;
   std::vector<std::pair<Bytes, Bytes>> copies(copies_.size());  // all, and redundant ones
   for (Unit unit = 0; unit < units_.size(); ++unit) {
     const UnitState& state = units_[unit];
@@ -434,11 +442,13 @@ void PageBooks::Check() const {
     RAVEN_CHECK(slot_pages_.Contains(unit) == (IsSlot(unit) && state.life != PageState::kAway));
     RAVEN_CHECK(state.live > 0 || state.bytes == Bytes{});
     RAVEN_CHECK(state.live > 0 || state.life != PageState::kDirty);
+    if (state.demanded && state.life == PageState::kAway) awaited += WeightOf(unit);
     if (state.pool == plan::kNoPool) continue;
     copies[state.pool].first += details_[unit].copy;
     if (IsRedundant(unit)) copies[state.pool].second += details_[unit].copy;
   }
   RAVEN_CHECK(pages == pages_);
+  RAVEN_CHECK(awaited == awaited_);
   for (plan::PoolNumber pool = 0; pool < copies_.size(); ++pool) {
     RAVEN_CHECK(copies[pool].first == copies_.used(pool));
     RAVEN_CHECK(copies[pool].second == copies_.redundant(pool));

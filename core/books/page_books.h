@@ -70,6 +70,8 @@ class PageBooks {
   uint32_t PagesOccupied() const { return occupied_.pages(); }
   // Pages that calls hold, with those of a call that would hold these units.
   uint32_t PagesInUse(const plan::UnitSpan& span) const;
+  // Of units that calls wait for and that have no physical memory yet.
+  Bytes awaited() const { return awaited_; }
   // REQUIRES: physical memory is beneath the unit.
   Memory MemoryOf(plan::Unit unit) const;
   Bytes WeightOf(plan::Unit unit) const { return limits_.WeightOf(units_[unit].slots_per_page); }
@@ -170,6 +172,7 @@ class PageBooks {
     bool occupied = false;        // in occupied_
     bool leaving = false;         // in leaving_
     bool ready = false;           // in ready_
+    bool awaited = false;         // in awaited_
   };
 
   void Apply(plan::Unit unit, PageEvent event);
@@ -178,6 +181,7 @@ class PageBooks {
   void ReserveCopy(plan::Unit unit, plan::PoolNumber pool);
   void FreeCopy(plan::Unit unit);
   void EndComing(plan::Unit unit);
+  void CountAwaited(plan::Unit unit);
   bool IsRedundant(plan::Unit unit) const;
 
   const Options options_;
@@ -198,6 +202,7 @@ class PageBooks {
   Bytes in_use_;
   plan::HeldPages occupied_;  // for units in which tensors live, or that are in use
   Bytes ready_;
+  Bytes awaited_;
   plan::ExpectedGrowth growth_;
   uint32_t leaving_ = 0;
   uint64_t uses_ = 0;

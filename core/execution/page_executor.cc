@@ -334,17 +334,6 @@ bool PageExecutor::Compact() {
   return true;
 }
 
-Bytes PageExecutor::Demanded() const {
-  // At most the units of one call wait; those that are mapped already need no memory.
-  Bytes bytes;
-  const auto view = books_.view();
-  for (Unit unit = 0; unit < books_.size(); ++unit) {
-    if (view.units[unit].demanded && view.units[unit].life == PageState::kAway)
-      bytes += books_.WeightOf(unit);
-  }
-  return bytes;
-}
-
 bool PageExecutor::LeaveInEmergency() {
   const auto view = books_.view();
   const auto waits = [&view](Queue queue) {
@@ -355,7 +344,7 @@ bool PageExecutor::LeaveInEmergency() {
   const uint64_t leaving = view.leaving + view.expected +
                            (view.copies.CanCopyOut() ? view.queues.size(Queue::kLeaves) : 0);
   if (leaving > 0 && !view.plan.empty()) return false;
-  if (!Leave(Minus(Demanded(), view.limits.page * leaving))) return false;
+  if (!Leave(Minus(books_.awaited(), view.limits.page * leaving))) return false;
   ++stats_.emergencies;
   StartOut();
   return true;

@@ -118,7 +118,6 @@ class PageExecutor {
   bool MakeRoomForCopy(plan::Unit unit, plan::PoolNumber pool);
   // Idle units leave until the bytes that calls wait for are free. Returns true if one does.
   bool LeaveInEmergency();
-  Bytes Demanded() const;
   void HandleArrivals();
   void Publish(TensorNumber tensor);
   void Refuse(TensorNumber tensor);
