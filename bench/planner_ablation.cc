@@ -195,10 +195,12 @@ struct Constant {
 };
 constexpr Constant kConstants[] = {
 #define FIXED(why, ...)
+#define PAGED(type, name, value, halved, doubled, source)
 #define TUNED(type, name, value, halved, doubled, source) \
   {#name, [](double by) { name = Times(type{value}, by); }},
 #include "core/tuned.def"
 #undef TUNED
+#undef PAGED
 #undef FIXED
 };
 

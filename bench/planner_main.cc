@@ -23,6 +23,7 @@ struct Options {
   bool ablate = false;
   std::vector<std::string> without;
   bool vary = false;
+  bool vary_paged = false;
   std::vector<std::string> constants;
   bool scores = true;
   bool cost = true;
@@ -145,7 +146,10 @@ void AddOptions(Options* options, CLI::App* app) {
   CLI::Option* vary =
       app->add_flag("--vary", options->vary,
                     "only what each tuned constant is worth, of a build with --config=vary");
-  app->add_option("--constants", options->constants, "of these alone")->needs(vary);
+  CLI::Option* vary_paged = app->add_flag("--vary-paged", options->vary_paged,
+                                          "the same of the constants of the plan on pages");
+  app->add_option("--constants", options->constants, "of these alone");
+  vary_paged->excludes(vary);
   app->add_flag("--scores,!--no-scores", options->scores, "every trace in the simulator");
   app->add_flag("--cost,!--no-cost", options->cost, "time per event");
   app->add_flag("--truth,!--no-truth", options->truth, "the simulator against the host backend");
@@ -180,6 +184,10 @@ int Main(int argc, char** argv) {
   }
   // What is simulated depends on no GPU.
   const Report report = PrintEach(Machine("no GPU"));
+  if (options.vary_paged) {
+    MeasurePagedConstants(*tuning, options.constants, report);
+    return 0;
+  }
   if (options.vary) {
     MeasureConstants(*tuning, options.constants, report);
     return 0;
@@ -194,6 +202,7 @@ int Main(int argc, char** argv) {
     MeasurePlannerCost(options.scale, report);
     MeasurePlanCost(report);
     MeasurePagedEventCost(options.scale, report);
+    CountPagedConstants(report);
   }
   if (options.truth) MeasureSimulatorTruth(options.scale, report);
   return 0;

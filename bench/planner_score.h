@@ -77,5 +77,10 @@ void MeasureAblation(const TraceSet& set, const std::vector<std::string>& togeth
 // build with --config=vary. `names`: of these alone; empty: of all.
 void MeasureConstants(const TraceSet& set, const std::vector<std::string>& names,
                       const Report& report);
+// The same of the constants of the plan on pages: how much longer the set takes, hinted or learned.
+void MeasurePagedConstants(const TraceSet& set, const std::vector<std::string>& names,
+                           const Report& report);
+// How many those are.
+void CountPagedConstants(const Report& report);
 
 }  // namespace ravenstore::bench

@@ -7,6 +7,7 @@
 #include "core/plan/growth.h"
 #include "core/plan/next_uses.h"
 #include "core/plan/sequence_planner.h"
+#include "core/tuned.h"
 #include "sim/paged_packing.h"
 
 namespace ravenstore::sim {
@@ -177,7 +178,7 @@ class Learned : public PlanSource {
   Learned(const Trace& trace, const core::plan::PlanLimits& limits, bool hinted)
       : PlanSource(trace, limits),
         hinted_(hinted),
-        growth_(limits.pools.front().OutOf(limits.page) * limits.pages / kWindowPart) {}
+        growth_(limits.pools.front().OutOf(limits.page) * limits.pages / core::kWindowPart) {}
 
   void Before(const Op& op, Duration at, core::PageBooks* books) override {
     now_ = at;
@@ -240,10 +241,6 @@ class Learned : public PlanSource {
   }
 
  private:
-  // Creates are expected for the time in which the link copies 1/kWindowPart of all pages. A longer
-  // time lets too much leave where a program stops growing; a shorter one lets it leave too late.
-  static constexpr int kWindowPart = 4;
-
   static CallHistory::Call CallOf(const Op& op, Duration at) {
     return {.kind = KindOf(op), .modifies = op.modified, .tensor = op.tensor, .at = at};
   }

@@ -11,6 +11,7 @@
 #include "core/decide/page_transfer.h"
 #include "core/plan/move_chooser.h"
 #include "core/plan/page_size.h"
+#include "core/tuned.h"
 #include "sim/paged_client.h"
 #include "sim/paged_device.h"
 
@@ -24,7 +25,6 @@ namespace {
 // Bytes that are mapped or queued to come ahead of their need: enough to keep the link busy while
 // the next page is mapped. More would take memory earlier than it is needed.
 constexpr Bytes kComingLeast = core::MiB(16);
-constexpr uint64_t kComingPages = 2;
 
 PagedSetup WithPage(PagedSetup setup, uint32_t clients) {
   if (setup.page == Bytes{}) setup.page = core::plan::PageSizeFor(setup.budget, clients > 1);
@@ -64,7 +64,7 @@ core::PageBooks::Options OptionsFor(const PagedSetup& setup, uint32_t pages, uin
     pools.back().capacity = Bytes(of.pool.capacity.count() / clients);
   }
   return {.limits = {.page = setup.page, .pages = pages, .pools = pools},
-          .coming_most = std::max(kComingLeast, setup.page * kComingPages)};
+          .coming_most = std::max(kComingLeast, setup.page * core::kComingPages)};
 }
 
 class PagedReplay : public PagedHost {

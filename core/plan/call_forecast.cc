@@ -4,17 +4,13 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core::plan {
 
 namespace {
-// A forecast is longer than a pass, so that what is needed early in the next one is known when this
-// one ends. Longer: plans cost more.
-constexpr CallNumber kPassQuarters = 5;
 // The longest, for a client whose passes are shorter than those of others.
 constexpr CallNumber kPassesMost = 16;
-// The shortest forecast, in calls.
-constexpr CallNumber kFewestCalls = 64;
 }  // namespace
 
 std::optional<Position> CallForecast::PositionOf(CallNumber call) const {
@@ -32,7 +28,7 @@ CallForecast Forecaster::Make(Duration least) {
   const CallNumber last = history_.size() - 1;
   const CallNumber period = follower_.Period();
   const CallNumber from = history_.CallOf(follower_.counterpart()) + (follower_.matched() ? 0 : 1);
-  const CallNumber calls = std::max(kFewestCalls, period / 4 * kPassQuarters);
+  const CallNumber calls = std::max<CallNumber>(kFewestCalls, period / 4 * kPassQuarters);
   forecast_.base = from;
   const CallNumber most = std::max(calls, period * kPassesMost);
   for (CallNumber k = 0; k < calls || (k < most && at_ < least); ++k) {

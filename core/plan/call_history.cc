@@ -3,18 +3,13 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core::plan {
 
 namespace {
-// Calls that are hashed together. Fewer find more places that are alike by chance; more find none
-// where a pass has insertions.
-constexpr uint32_t kChain = 16;
 // Calls that are compared at most: bounds one comparison.
 constexpr uint32_t kLongest = 1 << 13;
-// Calls that must be alike to make up for a get of a tensor that is not known to correspond. Lower:
-// other layers of the same shapes are taken for the same. Higher: changing ids break the suffix.
-constexpr int kUnknownCost = 16;
 constexpr uint64_t kMix = 0x9e3779b97f4a7c15;
 constexpr uint64_t kMixCall = 0xff51afd7ed558ccd;
 constexpr uint64_t kKindWeight = 1'000'003;

@@ -2,29 +2,13 @@
 
 #include <algorithm>
 
+#include "core/tuned.h"
+
 namespace ravenstore::core::plan {
 
 namespace {
-// Calls that a counterpart may be away from the place. Fewer: insertions need a search. More: calls
-// that are alike by chance are taken for counterparts.
-constexpr uint32_t kNear = 64;
-// Of these only the nearest count as being on the way.
-constexpr uint32_t kOnTheWay = 8;
-// A counterpart is free again after as many calls: it belongs to the pass before.
-constexpr uint32_t kTakenFor = 1 << 13;
-// The shortest common suffix, as calls less penalties, that a search accepts.
-constexpr int kLeastSuffix = 16;
 // Calls that one search compares at most: bounds it to some milliseconds.
 constexpr uint32_t kSearchWork = 1 << 17;
-// Searches without success are repeated after twice as many calls, up to this.
-constexpr uint32_t kLongestPause = 1024;
-// Shares of the last calls that followed the place. Below the least the place is discarded. A new
-// plan needs the second; a place begins below it, and one that a suffix has shown at it.
-constexpr double kLeastTrust = 0.25;
-constexpr double kPlanTrust = 0.5;
-constexpr double kFirstTrust = 0.4;
-// Calls over which that share is averaged.
-constexpr double kTrustCalls = 64;
 }  // namespace
 
 Follower::Follower() : trust_(kFirstTrust) {}

@@ -2,15 +2,14 @@
 
 #include <algorithm>
 
+#include "core/tuned.h"
+
 namespace ravenstore::core::plan {
 
 namespace {
 
 using Queue = MoveQueues::Queue;
 using Next = MoveQueues::Next;
-
-// Forced copies out that may be in flight. More would copy what the next plan may keep.
-constexpr uint32_t kForcedMost = 2;
 
 Bytes WeightOf(const MoveView& view, Unit unit) {
   return view.limits.WeightOf(view.units[unit].slots_per_page);

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "core/tuned.h"
+
 namespace ravenstore::core::plan {
 
 namespace {
-// What a use that comes true leaves of those before in what an order takes. Lower: one long call
-// misleads. Higher: a phase that is slower is noticed late.
-constexpr double kOrderMemory = 0.95;
 
 // The last position that a hint may have. A hint may be as large as its type.
 constexpr Position kLast = kNoPosition - 1;
@@ -51,8 +50,8 @@ void NextUses::Got(TensorIndex tensor, Duration now) {
 
 void NextUses::CountOrder(int64_t order, Duration now) {
   if (order_ && order > *order_) {
-    orders_ = kOrderMemory * orders_ + OrdersBetween(*order_, order);
-    seconds_ = kOrderMemory * seconds_ + Seconds(now - order_at_);
+    orders_ = (1 - kOrderChange) * orders_ + OrdersBetween(*order_, order);
+    seconds_ = (1 - kOrderChange) * seconds_ + Seconds(now - order_at_);
   }
   order_ = order;
   order_at_ = now;

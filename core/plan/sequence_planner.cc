@@ -2,14 +2,9 @@
 
 #include <utility>
 
-namespace ravenstore::core::plan {
+#include "core/tuned.h"
 
-namespace {
-// A plan is kept for 1/kPlanParts of its calls though tensors were placed elsewhere. Higher: a
-// program whose places differ in each pass makes more plans. Lower: the plan is wrong about those
-// tensors for longer (learned 1.0394 for 64, 1.0389 for 256, 1.0388 without a bound).
-constexpr Position kPlanParts = 256;
-}  // namespace
+namespace ravenstore::core::plan {
 
 SequencePlanner::Guidance SequencePlanner::Observe(const CallHistory::Call& call, Bytes size,
                                                    bool hinted) {

@@ -4,14 +4,9 @@
 #include <bit>
 
 #include "core/check.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core::plan {
-
-namespace {
-// A size class is at most an eighth larger than its tensors: slots per page have three significant
-// bits. Fewer waste memory; more leave slots of a class empty.
-constexpr int kSlotBits = 3;
-}  // namespace
 
 uint32_t SmallTensorRule::SlotsPerPage(Bytes size) const {
   if (!slots || !IsSmall(size)) return 0;

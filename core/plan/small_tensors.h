@@ -16,15 +16,12 @@
 #include <map>
 #include <set>
 
+#include "core/tuned.h"
 #include "core/types.h"
 
 namespace ravenstore::core::plan {
 
 struct SmallTensorRule {
-  // The largest tensor with a slot is a page divided by this. Lower: a page holds so few slots that
-  // many stay empty. Higher: more small tensors bring whole pages.
-  static constexpr uint32_t kSlotsLeast = 4;
-
   Bytes page;
   bool slots = false;  // small tensors have slots
 

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iterator>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/planner_score.h"
+#include "core/tuned.h"
+#include "sim/generators.h"
+#include "sim/paged_replay.h"
+#include "sim/score.h"
+
+namespace ravenstore::bench {
+
+namespace {
+
+constexpr const char* kPagedConstants[] = {
+#define FIXED(why, ...)
+#define TUNED(type, name, value, halved, doubled, source)
+#define PAGED(type, name, value, halved, doubled, source) #name,
+#include "core/tuned.def"
+#undef PAGED
+#undef TUNED
+#undef FIXED
+};
+
+}  // namespace
+
+void CountPagedConstants(const Report& report) {
+  report({.name = "planner.paged_tuned_constants",
+          .unit = "constants",
+          .value = static_cast<double>(std::size(kPagedConstants)),
+          .target = 15.0});
+}
+
+#ifdef RAVENSTORE_VARY
+namespace {
+
+using core::Duration;
+using core::Seconds;
+using sim::Foresight;
+using sim::Trace;
+
+constexpr int kLeastPercent = 50;
+
+// The tuning set on pages, on one machine from 50% on.
+class PagedCases {
+ public:
+  explicit PagedCases(const TraceSet& set) {
+    const sim::Hardware& hardware = *sim::FindHardware(kScoreMachines[0]);
+    for (const TraceSet::Entry& entry : set.traces) {
+      const Trace trace = set.generate(entry.name, hardware);
+      for (const ScoreBudget& budget : ScoreBudgets(trace, entry.hinted)) {
+        if (budget.percent < kLeastPercent) continue;
+        cases_.push_back({entry.name,
+                          entry.hinted ? trace : sim::WithHints(trace, sim::Hints::kTime),
+                          budget.bytes, Foresight::kHints, 0});
+        if (entry.periodic)
+          cases_.push_back(
+              {entry.name, trace, budget.bytes, Foresight::kLearned, LearnedFrom(entry, trace)});
+      }
+    }
+    measured_ = Measure();
+  }
+
+  // How much longer the worse of hinted and learned takes now than at first: geometric means over
+  // a trace's cases, then over traces.
+  void Compare(const std::string& name, const Report& report) const {
+    const std::vector<double> now = Measure();
+    const double hinted = Longer(now, Foresight::kHints);
+    const double learned = Longer(now, Foresight::kLearned);
+    char detail[96];
+    std::snprintf(detail, sizeof(detail), "hinted %.4f, learned %.4f, replays failed %d", hinted,
+                  learned, static_cast<int>(std::count(now.begin(), now.end(), 0.0)));
+    report({.name = "planner.worth_of_" + name,
+            .unit = "x",
+            .value = std::max(hinted, learned),
+            .detail = detail});
+  }
+
+ private:
+  struct Case {
+    std::string name;
+    Trace replayed;
+    core::Bytes budget;
+    Foresight foresight;
+    size_t from;  // the first iteration that counts
+  };
+
+  // The logarithm of the seconds that each case takes; 0: it failed.
+  std::vector<double> Measure() const {
+    const sim::Hardware& hardware = *sim::FindHardware(kScoreMachines[0]);
+    std::vector<double> logarithms;
+    for (const Case& of : cases_) {
+      const sim::PagedOutcome result =
+          sim::ReplayPaged(of.replayed, {.hardware = hardware,
+                                         .budget = of.budget.RoundDown(sim::kBudgetUnit),
+                                         .foresight = of.foresight,
+                                         .mapping = {}});
+      const Duration took =
+          sim::ComputeFrom(of.replayed, of.from) + sim::StallFrom(result.outcome, of.from);
+      logarithms.push_back(result.outcome.failure.empty() ? std::log(Seconds(took)) : 0);
+    }
+    return logarithms;
+  }
+
+  double Longer(const std::vector<double>& now, Foresight foresight) const {
+    std::map<std::string, std::pair<double, int>> sums;
+    for (size_t i = 0; i < cases_.size(); ++i) {
+      if (cases_[i].foresight != foresight || now[i] == 0 || measured_[i] == 0) continue;
+      sums[cases_[i].name].first += now[i] - measured_[i];
+      ++sums[cases_[i].name].second;
+    }
+    double sum = 0;
+    for (const auto& [name, of] : sums) sum += of.first / of.second;
+    return sums.empty() ? 1 : std::exp(sum / static_cast<double>(sums.size()));
+  }
+
+  std::vector<Case> cases_;
+  std::vector<double> measured_;
+};
+
+template <typename Value>
+Value Times(Value value, double factor) {
+  return static_cast<Value>(static_cast<double>(value) * factor);
+}
+
+using namespace core;  // NOLINT(google-build-using-namespace): for the types of the table
+
+struct Constant {
+  const char* name;
+  void (*scale)(double by);
+};
+constexpr Constant kConstants[] = {
+#define FIXED(why, ...)
+#define TUNED(type, name, value, halved, doubled, source)
+#define PAGED(type, name, value, halved, doubled, source) \
+  {#name, [](double by) { name = Times(type{value}, by); }},
+#include "core/tuned.def"
+#undef PAGED
+#undef TUNED
+#undef FIXED
+};
+
+}  // namespace
+
+void MeasurePagedConstants(const TraceSet& set, const std::vector<std::string>& names,
+                           const Report& report) {
+  const PagedCases cases(set);
+  for (const Constant& one : kConstants) {
+    if (!names.empty() && std::find(names.begin(), names.end(), one.name) == names.end()) continue;
+    for (const double by : {0.5, 2.0}) {
+      one.scale(by);
+      cases.Compare(std::string(one.name) + (by < 1 ? "_halved" : "_doubled"), report);
+    }
+    one.scale(1);
+  }
+}
+#else
+void MeasurePagedConstants(const TraceSet&, const std::vector<std::string>&, const Report&) {}
+#endif
+
+}  // namespace ravenstore::bench
