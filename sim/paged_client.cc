@@ -166,6 +166,7 @@ bool PagedClient::MakeUse(const Op& op) {
 }
 
 void PagedClient::See(const Op& op) {
+  plans_->MoveToSlots(&executor_);
   const bool had_plan = has_plan();
   plans_->Before(op, computed_, &executor_.books());
   if (plans_->TakeRemake() || has_plan() != had_plan) host_->PlansChanged(this);
@@ -181,15 +182,13 @@ void PagedClient::MakeEnd(const Op& op) {
   if (ends.unpins) executor_.Unpin(op.tensor);
   stream_.push_back(ends);
   // The stream's own order lets a later create have the addresses immediately.
-  if (op.kind == OpKind::kFree && !tensor.is_slot) plans_->Free(op);
+  if (op.kind == OpKind::kFree && !IsSlot(op.tensor)) plans_->Free(op);
   if (runs_ahead_) plans_->After(op, &executor_.books());
 }
 
 void PagedClient::PlaceTensor(const Op& op) {
-  ClientTensor& tensor = tensors_[op.tensor];
   const Bytes size = trace_.tensors[op.tensor].bytes;
   const Place place = plans_->PlaceFor(op);
-  tensor.is_slot = place.slots_per_page > 0;
   executor_.Place(op.tensor, plans_->UnitsOf(place, size), plans_->BytesIn(place, size, 0), size);
 }
 
@@ -233,7 +232,7 @@ void PagedClient::Yield(const Enqueued& ends) {
   if (op.kind == OpKind::kPut && op.modified && !ends.dies) executor_.Modify(op.tensor);
   if (ends.dies) executor_.End(op.tensor);
   if (ends.unpins) executor_.Reach(op.tensor);
-  if (op.kind == OpKind::kFree && tensors_[op.tensor].is_slot) plans_->Free(op);
+  if (op.kind == OpKind::kFree && IsSlot(op.tensor)) plans_->Free(op);
 }
 
 }  // namespace ravenstore::sim

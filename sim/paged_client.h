@@ -82,7 +82,6 @@ class PagedClient {
 
  private:
   struct ClientTensor {
-    bool is_slot = false;
     bool in_use = false;  // for the CPU
     bool dead = false;    // its bytes are not used any more
   };
@@ -100,6 +99,7 @@ class PagedClient {
   // Shows the call to the plan source, which may change the plan.
   void See(const Op& op);
   void PlaceTensor(const Op& op);
+  bool IsSlot(uint32_t tensor) const { return executor_.tensors()[tensor].units.is_slot(); }
   bool RunStream();
   void CountStall(const Op& op);
   void Yield(const Enqueued& ends);

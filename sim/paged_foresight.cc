@@ -12,6 +12,7 @@
 
 namespace ravenstore::sim {
 
+using core::Bytes;
 using core::Duration;
 using core::plan::CallHistory;
 using core::plan::CallKind;
@@ -239,10 +240,37 @@ class Learned : public PlanSource {
     planner_.Placed(place);
     return place;
   }
+  void MoveToSlots(core::PageExecutor* executor) override {
+    executor->TakeLeft(&left_);
+    if (!places_.rule().slots) return;
+    for (const core::plan::Unit page : std::exchange(left_, {})) {
+      const auto in_page = executor->tensors().In(page);
+      const std::vector<core::TensorNumber> tensors(in_page.begin(), in_page.end());
+      for (const core::TensorNumber tensor : tensors) {
+        if (tensors_[tensor].lives) MoveToSlot(tensor, executor);
+      }
+    }
+  }
 
  private:
   static CallHistory::Call CallOf(const Op& op, Duration at) {
     return {.kind = KindOf(op), .modifies = op.modified, .tensor = op.tensor, .at = at};
+  }
+  void MoveToSlot(core::TensorNumber number, core::PageExecutor* executor) {
+    auto& [place, size, lives, in_use, unneeded] = tensors_[number];
+    if (places_.rule().SlotsPerPage(size) == 0) return;
+    const Place slot = places_.Allocate(size);
+    const core::plan::UnitSpan units = UnitsOf(slot, size);
+    const Bytes offset(place.at % places_.page().count());
+    if (!executor->MoveToSlot(number, units, offset)) return places_.Free(slot, size);
+    const core::plan::UnitSpan pages = UnitsOf(place, size);
+    places_.Free(std::exchange(place, slot), size);
+    planner_.Moved();
+    next_uses_.Moved(number, units);
+    if (planner_.has_plan()) return;
+    core::PageBooks& books = executor->books();
+    books.Announce(units.first, next_uses_.Of(units.first));
+    for (uint32_t i = 0; i < pages.count; ++i) books.Announce(pages[i], next_uses_.Of(pages[i]));
   }
   void Announce(const Op& op, core::PageBooks* books) {
     if (planner_.has_plan()) return;
@@ -257,6 +285,7 @@ class Learned : public PlanSource {
   core::plan::SequencePlanner planner_;
   core::plan::NextUses next_uses_;
   core::plan::Growth growth_;
+  std::vector<core::plan::Unit> left_;  // pages that have left
   Duration now_{0};
 };
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/books/page_books.h"
+#include "core/execution/page_executor.h"
 #include "core/plan/call_forecast.h"
 #include "core/plan/neighbour_use.h"
 #include "core/plan/places.h"
@@ -53,6 +54,9 @@ class PlanSource {
   // The place of the created tensor.
   virtual core::plan::Place PlaceFor(const Op& op);
   virtual void Free(const Op& op);
+  // Before a call: the tensors of pages that are away move to slots, if small tensors are to have
+  // slots.
+  virtual void MoveToSlots(core::PageExecutor* /*executor*/) {}
 
   core::plan::UnitSpan UnitsOf(const core::plan::Place& place, core::Bytes size) const {
     return places_.UnitsOf(place, size);

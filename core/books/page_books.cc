@@ -200,6 +200,27 @@ void PageBooks::RemoveTensor(Unit unit, Bytes bytes) {
   Update(unit);
 }
 
+bool PageBooks::CanMoveCopy(const UnitSpan& pages, const UnitSpan& slot, Bytes bytes) const {
+  const auto is_away = [this](Unit unit) {
+    return units_[unit].life == PageState::kAway && !units_[unit].InUse();
+  };
+  const plan::PoolNumber pool = units_[pages.first].pool;
+  for (uint32_t i = 0; i < pages.count; ++i) {
+    if (!is_away(pages[i]) || units_[pages[i]].pool != pool) return false;
+  }
+  if (slot.first < units_.size() && !is_away(slot.first)) return false;
+  return copies_.HasRoom(pool, bytes) && HasRoomFor(slot);
+}
+
+void PageBooks::AddAwayTensor(Unit slot, plan::PoolNumber pool, Bytes bytes) {
+  RAVEN_CHECK(units_[slot].live == 0);
+  units_[slot].live = 1;
+  units_[slot].bytes = bytes;
+  ReserveCopy(slot, pool);
+  Apply(slot, PageEvent::kCopyGiven);
+  Update(slot);
+}
+
 void PageBooks::Modify(Unit unit) {
   Apply(unit, PageEvent::kChange);
   Update(unit);

@@ -95,6 +95,13 @@ class PageBooks {
   void AddTensor(plan::Unit unit, Bytes bytes);
   // Its bytes are not used any more.
   void RemoveTensor(plan::Unit unit, Bytes bytes);
+  // A tensor of these pages may go to the slot with `bytes` bytes: all are away, and no call holds
+  // one; the copies of the pages are in one pool, which has room for another.
+  bool CanMoveCopy(const plan::UnitSpan& pages, const plan::UnitSpan& slot, Bytes bytes) const;
+  // It lives in the slot from now on, with a copy in the pool. RemoveTensor() says that it left the
+  // pages; their copies keep their sizes until they are freed. REQUIRES: CanMoveCopy; the slot
+  // exists.
+  void AddAwayTensor(plan::Unit slot, plan::PoolNumber pool, Bytes bytes);
   // The device's bytes are newer than any copy.
   void Modify(plan::Unit unit);
   // The client is gone: no call holds a unit, and the stream has come to all puts.

@@ -45,8 +45,9 @@ enum class PageEvent : uint8_t {
   kNotCopied,     // the copy out has failed
   kDropCopy,      // the memory of the copy is needed for another page
   kRelease,       // the physical memory is released
+  kCopyGiven,     // the first tensor's bytes are in a copy: it has left another unit
 };
-inline constexpr size_t kPageEvents = 14;
+inline constexpr size_t kPageEvents = 15;
 
 struct PageStep {
   enum class Memory : uint8_t { kSame, kTake, kRelease };
@@ -76,6 +77,9 @@ inline constexpr PageLifeRow kPageLife[] = {
     {PageState::kAway,
      PageEvent::kEmpty,
      {.next = PageState::kAway, .copy = PageStep::Copy::kFree}},
+    {PageState::kAway,
+     PageEvent::kCopyGiven,
+     {.next = PageState::kAway, .copy = PageStep::Copy::kReserve}},
 
     {PageState::kMapping, PageEvent::kMapped, {.next = PageState::kQueued}},
     {PageState::kMapping,

@@ -35,6 +35,15 @@ void PageTensors::End(TensorNumber tensor) {
   }
 }
 
+void PageTensors::Move(TensorNumber tensor, const plan::UnitSpan& slot) {
+  End(tensor);
+  Row& row = rows_[tensor];
+  row.units = slot;
+  row.first = row.size;
+  if (slot.end() > in_.size()) in_.resize(slot.end());
+  Begin(tensor);
+}
+
 Bytes PageTensors::BytesIn(TensorNumber tensor, uint32_t i) const {
   const Row& row = rows_[tensor];
   if (i == 0) return row.first;

@@ -44,6 +44,8 @@ class PageTensors {
   // It does not any more; the row remains until Remove().
   void End(TensorNumber tensor);
   void Remove(TensorNumber tensor) { rows_[tensor] = {}; }
+  // A tensor that lives has a slot from now on.
+  void Move(TensorNumber tensor, const plan::UnitSpan& slot);
 
   Row& operator[](TensorNumber tensor) { return rows_[tensor]; }
   const Row& operator[](TensorNumber tensor) const { return rows_[tensor]; }

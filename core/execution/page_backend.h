@@ -28,6 +28,15 @@ class PageBackend {
     plan::PoolNumber pool = 0;  // where its copy is, or is made
     bool demanded = false;      // a call waits for it
   };
+  // Bytes of a tensor, from the copy of a page to that of its slot, in the same pool.
+  struct CopyMove {
+    plan::Unit page;
+    Bytes page_offset;
+    plan::Unit slot;
+    Bytes slot_offset;
+    Bytes bytes;
+    plan::PoolNumber pool = 0;
+  };
 
   PageBackend() = default;
   PageBackend(const PageBackend&) = delete;
@@ -57,6 +66,8 @@ class PageBackend {
   virtual void CopyOut(const CopyOrder& order) = 0;
   // Copies on the device, in order with all other work on this memory.
   virtual void MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) = 0;
+  // Has ended when it returns; the page's copy is as before. Returns false if it has failed.
+  virtual bool MoveCopy(const CopyMove& move) = 0;
 
   // The next copy may begin; `demanded`: one that a call waits for may.
   virtual bool CanCopyIn(plan::PoolNumber pool, bool demanded) const = 0;

@@ -26,6 +26,7 @@ void PageExecutor::Stats::Add(const Stats& other) {
   exchanges += other.exchanges;
   not_revoked += other.not_revoked;
   dropped_copies += other.dropped_copies;
+  to_slots += other.to_slots;
 }
 
 // ---- The client's calls.
@@ -33,6 +34,33 @@ void PageExecutor::Stats::Add(const Stats& other) {
 void PageExecutor::Place(TensorNumber tensor, const UnitSpan& units, Bytes first, Bytes size) {
   tensors_.Place(tensor, units, first, size);
   books_.Ensure(units);
+}
+
+void PageExecutor::TakeLeft(std::vector<Unit>* pages) {
+  pages->insert(pages->end(), left_.begin(), left_.end());
+  left_.clear();
+}
+
+bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot, Bytes offset) {
+  const PageTensors::Row row = tensors_[tensor];
+  RAVEN_CHECK(slot.is_slot());
+  if (!row.lives || row.pinned || row.units.is_slot()) return false;
+  if (!books_.CanMoveCopy(row.units, slot, row.size)) return false;
+  const PoolNumber pool = books_[row.units.first].pool;
+  Bytes moved;
+  for (uint32_t i = 0; i < row.units.count; ++i) {
+    const Bytes bytes = tensors_.BytesIn(tensor, i);
+    if (!backend_->MoveCopy({row.units[i], offset, slot.first, moved, bytes, pool})) return false;
+    moved += bytes;
+    offset = Bytes{};
+  }
+  books_.Ensure(slot);
+  books_.AddAwayTensor(slot.first, pool, row.size);
+  for (uint32_t i = 0; i < row.units.count; ++i)
+    books_.RemoveTensor(row.units[i], tensors_.BytesIn(tensor, i));
+  tensors_.Move(tensor, slot);
+  ++stats_.to_slots;
+  return true;
 }
 
 bool PageExecutor::Pin(TensorNumber tensor) {
@@ -220,6 +248,7 @@ bool PageExecutor::Revoke(Unit unit) {
 bool PageExecutor::Drop(Unit unit) {
   if (!Revoke(unit)) return false;
   books_.Drop(unit);
+  if (!plan::IsSlot(unit)) left_.push_back(unit);
   return true;
 }
 

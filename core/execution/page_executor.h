@@ -34,6 +34,7 @@ class PageExecutor {
     uint64_t exchanges = 0;
     uint64_t not_revoked = 0;     // units that stayed because the client was faster
     uint64_t dropped_copies = 0;  // because their memory was needed
+    uint64_t to_slots = 0;        // tensors that left away pages for slots
 
     void Add(const Stats& other);
   };
@@ -50,6 +51,12 @@ class PageExecutor {
   bool CanCreate(const plan::UnitSpan& units) const { return books_.HasRoomFor(units); }
   // A create: the tensor has this place. `first`: the bytes in its first unit.
   void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size);
+  // Appends the pages that have left since the last call, with tensors.
+  void TakeLeft(std::vector<plan::Unit>* pages);
+  // A tensor of away pages gets an away slot instead: it then comes alone. `offset`: where it
+  // begins in its first page. Returns false if it stays: it does not live, a page of it is not away
+  // or is held by a call, or the copy has no room or failed.
+  bool MoveToSlot(TensorNumber tensor, const plan::UnitSpan& slot, Bytes offset);
   // A create or a get holds the tensor's units. REQUIRES: FitsInUse(); otherwise calls that wait
   // could hold pages that each other needs. Returns true if all are resident. Else the call
   // waits, and the backend's Grant or Refuse ends that.
@@ -128,6 +135,7 @@ class PageExecutor {
   PageTensors tensors_;
   std::set<TensorNumber> waiting_;            // whose call waits
   std::vector<PageBooks::Arrival> arrivals_;  // kept for its memory
+  std::vector<plan::Unit> left_;              // until TakeLeft
   bool others_make_room_ = false;
   bool mapping_ = false;
   uint32_t under_way_ = 0;  // copies

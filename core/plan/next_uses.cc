@@ -38,14 +38,27 @@ void NextUses::Put(TensorIndex tensor, const UnitSpan& units, const NextUse& nex
   }
   Announced announced{.units = units, .need = PositionOf(next_use, now)};
   if (is_order) announced.order = next_use.order;
+  Add(tensor, announced);
+}
+
+void NextUses::Add(TensorIndex tensor, const Announced& announced) {
   announced_[tensor] = announced;
-  for (uint32_t i = 0; i < units.count; ++i) by_unit_.insert({units[i], announced.need, tensor});
+  for (uint32_t i = 0; i < announced.units.count; ++i)
+    by_unit_.insert({announced.units[i], announced.need, tensor});
 }
 
 void NextUses::Got(TensorIndex tensor, Duration now) {
   const auto found = announced_.find(tensor);
   if (found != announced_.end() && found->second.order) CountOrder(*found->second.order, now);
   Remove(tensor);
+}
+
+void NextUses::Moved(TensorIndex tensor, const UnitSpan& units) {
+  const auto found = announced_.find(tensor);
+  if (found == announced_.end()) return;
+  const Announced announced{units, found->second.need, found->second.order};
+  Remove(tensor);
+  Add(tensor, announced);
 }
 
 void NextUses::CountOrder(int64_t order, Duration now) {

@@ -29,6 +29,8 @@ class NextUses {
  public:
   void Put(TensorIndex tensor, const UnitSpan& units, const NextUse& next_use, Duration now);
   void Got(TensorIndex tensor, Duration now);
+  // The idle tensor has other units.
+  void Moved(TensorIndex tensor, const UnitSpan& units);
   void Freed(TensorIndex tensor) { Remove(tensor); }
 
   // The last put of each idle tensor announced its next use, or that there is none.
@@ -51,6 +53,7 @@ class NextUses {
     auto operator<=>(const Use&) const = default;
   };
 
+  void Add(TensorIndex tensor, const Announced& announced);
   void Remove(TensorIndex tensor);
   double SecondsPerOrder() const { return orders_ > 0 ? seconds_ / orders_ : 0; }
   void CountOrder(int64_t order, Duration now);

@@ -1,7 +1,7 @@
 // Decides from a client's calls when to recompute its plan, and the client's position in it.
 //
 // It follows the calls (core/plan/follower.h). A plan is made at a jump, after half a period, and
-// when the caller asks for one (the budget changed). It is also made when a tensor was placed
+// when the caller asks for one (the budget changed). It is also made when a tensor is
 // elsewhere than the plan expected, but only after 1/256 of the plan's calls. Between plans each
 // call that corresponds moves the position.
 //
@@ -51,6 +51,8 @@ class SequencePlanner {
   std::optional<Place> ExpectedPlace() const;
   // It was created there.
   void Placed(const Place& place);
+  // A tensor has another place from now on.
+  void Moved() { elsewhere_ |= has_plan_; }
 
   bool has_plan() const { return has_plan_; }
   Position position() const { return position_; }

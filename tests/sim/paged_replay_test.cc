@@ -167,6 +167,20 @@ TEST(PagedReplayTest, SmallTensorsOfCachesHaveSlotsAndThoseOfTrainingSharePages)
   EXPECT_FALSE(PrefersSlots("lstm"));
 }
 
+// How many tensors moved to slots, of a client that may hold 30% and learns.
+uint64_t MovedToSlots(const std::string& name) {
+  const Trace trace = Generate(name, kHardware[0], 1);
+  const PagedOutcome out =
+      ReplayPaged(trace, {.budget = Bytes(trace.Footprint().count() / 10 * 3), .mapping = {}});
+  EXPECT_EQ(out.outcome.failure, "");
+  return out.stats.moves.to_slots;
+}
+
+TEST(PagedReplayTest, TensorsOfACacheLeaveTheirAwayPagesForSlots) {
+  EXPECT_GT(MovedToSlots("zipf"), 100u);
+  EXPECT_EQ(MovedToSlots("lstm"), 0u);
+}
+
 TEST(PagedReplayTest, TheSameReplayGivesTheSameResult) {
   const Trace trace = WithHints(Generate("gpt2-small", kHardware[0], 4), Hints::kTime);
   const Bytes budget(trace.Footprint().count() / 2);

@@ -138,5 +138,36 @@ TEST(PageBooksCopiesTest, ACopyOfAResidentPageGivesItsRoomToAnother) {
   store.books.Check();
 }
 
+TEST_F(PageBooksTest, ATensorOfAnAwayPageMayGetASlotWithACopyInTheSamePool) {
+  const plan::UnitSpan slot{1, 1, 4};
+  store_.Create(0);
+  store_.CopyOut(0);
+  EXPECT_FALSE(books_.CanMoveCopy({0, 1}, slot, KiB(512)));  // it is resident
+  books_.Drop(0);
+  ASSERT_TRUE(books_.CanMoveCopy({0, 1}, slot, KiB(512)));
+  books_.Ensure(slot);
+  books_.AddAwayTensor(1, 0, KiB(512));
+  EXPECT_EQ(books_.copies().used(), kPage + KiB(512));
+  EXPECT_FALSE(books_.CanMoveCopy({0, 1}, {3, 1, 4}, Bytes(UINT64_MAX)));
+  books_.RemoveTensor(0, kPage);
+  EXPECT_EQ(books_.copies().used(), KiB(512));
+  EXPECT_EQ(books_[1].life, PageState::kAway);
+  books_.Check();
+  books_.Pin(1);
+  store_.MapFromSupply(1);
+  books_.StartIn(1);
+  books_.FinishIn(1, true);
+  EXPECT_EQ(books_[1].life, PageState::kClean);
+  books_.Check();
+}
+
+TEST(PageBooksCopiesTest, NoTensorMovesWhereItsCopyHasNoRoom) {
+  SmallStore store(kPage);
+  store.Create(0);
+  store.CopyOut(0);
+  store.books.Drop(0);
+  EXPECT_FALSE(store.books.CanMoveCopy({0, 1}, {1, 1, 4}, KiB(512)));
+}
+
 }  // namespace
 }  // namespace ravenstore::core

@@ -102,5 +102,15 @@ TEST(PageLifeTest, AnEmptyPageOnItsWayCanStillArrive) {
               static_cast<PageState>(state) != PageState::kLeavingEmpty);
 }
 
+TEST(PageLifeTest, OnlyAnAwayPageIsGivenACopy) {
+  for (size_t state = 0; state < kPageStates; ++state) {
+    const auto step = StepOf(static_cast<PageState>(state), PageEvent::kCopyGiven);
+    ASSERT_EQ(step.has_value(), static_cast<PageState>(state) == PageState::kAway);
+    if (!step) continue;
+    EXPECT_EQ(step->next, PageState::kAway);
+    EXPECT_EQ(step->copy, Copy::kReserve);
+  }
+}
+
 }  // namespace
 }  // namespace ravenstore::core

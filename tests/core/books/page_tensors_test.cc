@@ -41,5 +41,17 @@ TEST(PageTensorsTest, NeighboursShareABorderPageUntilTheyEnd) {
   EXPECT_TRUE(tensors.In(1000).empty());
 }
 
+TEST(PageTensorsTest, ATensorThatMovesToASlotIsOnlyThere) {
+  PageTensors tensors(MiB(2));
+  tensors.Place(0, {0, 2}, KiB(64), KiB(256));
+  tensors.Begin(0);
+  tensors.Move(0, {9, 1, 8});
+  EXPECT_TRUE(In(tensors, 0).empty());
+  EXPECT_TRUE(In(tensors, 2).empty());
+  EXPECT_EQ(In(tensors, 9), std::vector<TensorNumber>({0}));
+  EXPECT_EQ(tensors.BytesIn(0, 0), KiB(256));
+  EXPECT_TRUE(tensors[0].lives);
+}
+
 }  // namespace
 }  // namespace ravenstore::core

@@ -36,6 +36,10 @@ class Backend : public PageBackend {
   void CopyIn(const CopyOrder& order) override { in = order; }
   void CopyOut(const CopyOrder& order) override { out = order; }
   void MoveSlot(const PageBooks::SlotMove& move, Bytes) override { moves.push_back(move); }
+  bool MoveCopy(const CopyMove& move) override {
+    copy_moves.push_back(move);
+    return !copy_moves_fail;
+  }
   bool CanCopyIn(plan::PoolNumber, bool) const override { return !in; }
   bool CanCopyOut(plan::PoolNumber) const override { return !out; }
 
@@ -49,6 +53,8 @@ class Backend : public PageBackend {
   std::optional<CopyOrder> in;
   std::optional<CopyOrder> out;
   std::vector<PageBooks::SlotMove> moves;
+  std::vector<CopyMove> copy_moves;
+  bool copy_moves_fail = false;
 };
 
 // Two pages may be held. Tensor i fills page i, if no other place is said.
@@ -280,6 +286,64 @@ TEST_F(PageExecutorTest, ASlotMovesOnlyWithItsWordRevoked) {
   EXPECT_TRUE(backend_.away.empty());  // published where it is now
   EXPECT_EQ(backend_.granted.back(), 5u);
   executor_.books().Check();
+}
+
+// Tensors 0 and 1 share page 0, and the second one's other half is in page 2.
+TEST_F(PageExecutorTest, ATensorOfAwayPagesMovesToASlotAndComesAlone) {
+  executor_.Place(0, {0, 1}, KiB(256), KiB(256));
+  executor_.Place(1, {0, 2}, KiB(128), KiB(256));
+  for (TensorNumber tensor : {0u, 1u}) {
+    if (!executor_.Pin(tensor)) Map();
+    executor_.Begin(tensor);
+    Put(tensor, true);
+  }
+  const plan::UnitSpan slot{1, 1, 8};
+  const Bytes offset = kPage - KiB(128);
+  EXPECT_FALSE(executor_.MoveToSlot(1, slot, offset));  // it is resident
+  executor_.Leave(kPage);
+  Map();
+  EndOut(true);
+  EXPECT_FALSE(executor_.MoveToSlot(1, slot, offset));  // the other page is
+  executor_.Leave(kPage);
+  Map();
+  EndOut(true);
+  std::vector<Unit> left;
+  executor_.TakeLeft(&left);
+  EXPECT_EQ(left, std::vector<Unit>({0, 2}));
+  backend_.copy_moves_fail = true;
+  EXPECT_FALSE(executor_.MoveToSlot(1, slot, offset));
+  backend_.copy_moves_fail = false;
+  backend_.copy_moves.clear();
+  ASSERT_TRUE(executor_.MoveToSlot(1, slot, offset));
+  ASSERT_EQ(backend_.copy_moves.size(), 2u);
+  EXPECT_EQ(backend_.copy_moves[0].page_offset, offset);
+  EXPECT_EQ(backend_.copy_moves[1].page_offset, Bytes{});
+  EXPECT_EQ(backend_.copy_moves[1].slot_offset, KiB(128));
+  EXPECT_EQ(executor_.books()[2].live, 0u);
+  EXPECT_FALSE(executor_.Pin(1));
+  Map();
+  ASSERT_TRUE(backend_.in);
+  EXPECT_EQ(backend_.in->unit, 1u);
+  EXPECT_EQ(backend_.in->bytes, KiB(256));
+  EndIn(true);
+  EXPECT_EQ(backend_.granted.back(), 1u);
+  EXPECT_EQ(executor_.books()[0].life, PageState::kAway);
+  executor_.books().Check();
+}
+
+TEST_F(PageExecutorTest, APageThatACallWaitsForKeepsItsTensors) {
+  for (TensorNumber tensor : {0u, 1u}) {
+    executor_.Place(tensor, {0, 1}, KiB(256), KiB(256));
+    if (!executor_.Pin(tensor)) Map();
+    executor_.Begin(tensor);
+    Put(tensor, true);
+  }
+  executor_.Leave(kPage);
+  Map();
+  EndOut(true);
+  EXPECT_FALSE(executor_.Pin(0));
+  EXPECT_FALSE(executor_.MoveToSlot(1, {1, 1, 8}, KiB(256)));
+  EXPECT_TRUE(backend_.copy_moves.empty());
 }
 
 }  // namespace

@@ -52,6 +52,7 @@ void Add(const PageWorld::Counts& of, PageWorld::Counts* counts) {
   counts->not_revoked += of.not_revoked;
   counts->dropped_copies += of.dropped_copies;
   counts->released += of.released;
+  counts->to_slots += of.to_slots;
 }
 
 TEST(PageFuzzTest, NoClientReadsWrongBytes) {
@@ -76,15 +77,16 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   std::printf(
       "seeds from %lu: %lu programs, %lu reads checked, %lu copies failed, %lu calls refused, "
       "%lu deaths, %lu stuck; in %lu, out %lu cells, %lu units not revoked, %lu copies dropped, "
-      "%lu pages released\n",
+      "%lu pages released, %lu tensors moved to slots\n",
       first, programs, counts.reads, counts.failures, counts.refused, counts.kills, counts.stuck,
       counts.in.count() / 512, counts.out.count() / 512, counts.not_revoked, counts.dropped_copies,
-      counts.released);
+      counts.released, counts.to_slots);
   // Each kind of adversity was there.
   EXPECT_GT(counts.failures, 0u);
   EXPECT_GT(counts.kills, 0u);
   EXPECT_GT(counts.not_revoked, 0u);
   EXPECT_GT(counts.released, 0u);
+  EXPECT_GT(counts.to_slots, 0u);
 }
 
 // The same course ends at each of its steps, with whatever is under way then.

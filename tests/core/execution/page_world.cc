@@ -73,7 +73,7 @@ std::string PageWorld::Describe() const {
 
 void PageWorld::Step() {
   if (options_.kills > 0 && random_->OneIn(options_.kills)) return Kill();
-  const uint64_t choice = random_->Below(16);
+  const uint64_t choice = random_->Below(17);
   if (choice < 5) {
     Client();
   } else if (choice < 8) {
@@ -88,10 +88,12 @@ void PageWorld::Step() {
     ChangePlan();
   } else if (choice < 15 && options_.shares && random_->OneIn(4)) {
     ChangeShare(static_cast<uint32_t>(1 + random_->Below(options_.pages)));
-  } else {
+  } else if (choice < 16) {
     executor_->Start();
     HandleGrants();
     RefuseIfStuck();
+  } else {
+    MoveToSlots();
   }
   executor_->books().Check();
   for (const auto& [unit, page] : kept_) {
@@ -157,6 +159,7 @@ void PageWorld::Kill() {
   counts_.out += executor_->stats().out;
   counts_.not_revoked += executor_->stats().not_revoked;
   counts_.dropped_copies += executor_->stats().dropped_copies;
+  counts_.to_slots += executor_->stats().to_slots;
   Begin();
 }
 
@@ -294,6 +297,7 @@ void PageWorld::HandleReport(const Report& report) {
   using Kind = Report::Kind;
   Tensor& tensor = tensors_[report.tensor];
   if (report.kind == Kind::kCreate) {
+    places_->SetSlots(options_.slots && random_->OneIn(2));
     tensor.place = places_->Allocate(tensor.size);
     tensor.units = places_->UnitsOf(tensor.place, tensor.size);
     if (!executor_->CanCreate(tensor.units)) return RefuseCreate(report.tensor);
@@ -439,6 +443,54 @@ void PageWorld::MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) {
   for (uint64_t i = 0; i < bytes.count() / kCell.count(); ++i) {
     physical_[move.to.page][move.to.offset.count() / kCell.count() + i] =
         physical_[move.from.page][move.from.offset.count() / kCell.count() + i];
+  }
+}
+
+// What is copied before a failure is useless.
+bool PageWorld::MoveCopy(const CopyMove& move) {
+  const bool fails = options_.failures > 0 && random_->OneIn(options_.failures);
+  const auto page = copies_.find({move.pool, move.page});
+  if (page == copies_.end()) {
+    Fail("a tensor moves from a pool without the copy of its page");
+    return false;
+  }
+  const Cells from = page->second;
+  const auto first =
+      from.begin() + static_cast<ptrdiff_t>(move.page_offset.count() / kCell.count());
+  const auto cells = static_cast<ptrdiff_t>(move.bytes.count() / kCell.count());
+  if (move.slot_offset == Bytes{}) {
+    std::erase_if(copies_, [&](const auto& held) { return held.first.second == move.slot; });
+  }
+  Cells& to = copies_[{move.pool, move.slot}];
+  to.resize(move.slot_offset.count() / kCell.count());
+  to.insert(to.end(), first, first + cells);
+  if (fails) to.back() = kGarbage;
+  return !fails;
+}
+
+void PageWorld::MoveToSlots() {
+  std::vector<Unit> pages;
+  executor_->TakeLeft(&pages);
+  places_->SetSlots(options_.slots);
+  for (const Unit page : pages) {
+    const auto in_page = executor_->tensors().In(page);
+    const std::vector<TensorNumber> tensors(in_page.begin(), in_page.end());
+    for (const TensorNumber number : tensors) {
+      Tensor& tensor = tensors_[number];
+      const bool has_place = std::none_of(pending_.begin(), pending_.end(), [&](const Report& of) {
+        return of.tensor == number && of.kind != Report::Kind::kPut;
+      });
+      if (!has_place || places_->rule().SlotsPerPage(tensor.size) == 0) continue;
+      const plan::Place slot = places_->Allocate(tensor.size);
+      const UnitSpan units = places_->UnitsOf(slot, tensor.size);
+      const Bytes offset(tensor.place.at % page_.count());
+      if (executor_->MoveToSlot(number, units, offset)) {
+        places_->Free(std::exchange(tensor.place, slot), tensor.size);
+        tensor.units = units;
+      } else {
+        places_->Free(slot, tensor.size);
+      }
+    }
   }
 }
 

@@ -31,7 +31,7 @@ class PageWorld : public PageBackend {
   struct Options {
     uint32_t pages = 8;
     uint32_t cells_per_page = 16;
-    bool slots = false;                           // small tensors have slots
+    bool slots = false;                           // small tensors have slots, or get them later
     std::vector<Bytes> pools{Bytes(UINT64_MAX)};  // for copies: their capacities
     uint64_t failures = 0;                        // one copy in this number fails; 0: none
     uint64_t kills = 0;     // the client dies in one step of this number; 0: never
@@ -50,6 +50,7 @@ class PageWorld : public PageBackend {
     uint64_t not_revoked = 0;
     uint64_t dropped_copies = 0;
     uint64_t released = 0;  // pages
+    uint64_t to_slots = 0;  // tensors of away pages
   };
 
   PageWorld(const Options& options, plan::Random* random);
@@ -75,6 +76,7 @@ class PageWorld : public PageBackend {
   void CopyIn(const CopyOrder& order) override;
   void CopyOut(const CopyOrder& order) override;
   void MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) override;
+  bool MoveCopy(const CopyMove& move) override;
   bool CanCopyIn(plan::PoolNumber pool, bool demanded) const override;
   bool CanCopyOut(plan::PoolNumber pool) const override { return copies_out_[pool] < 2; }
 
@@ -129,6 +131,8 @@ class PageWorld : public PageBackend {
   void CompleteOne();
   void EndCopyIn(const UnderWay& of, bool fails);
   void EndCopyOut(const UnderWay& of, bool fails);
+  // The tensors of a page that has left move to slots.
+  void MoveToSlots();
   void ChangePlan();
   void ChangeShare(uint32_t pages);
   void AnnounceNeeds();

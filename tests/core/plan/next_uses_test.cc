@@ -97,5 +97,17 @@ TEST_F(NextUsesTest, AllIsKnownUnlessAPutAnnouncedNothing) {
   EXPECT_TRUE(uses_.KnowsAll());
 }
 
+TEST_F(NextUsesTest, ATensorThatMovesIsNeededInItsNewUnits) {
+  Put(2, In(300), 100);
+  const Position need = uses_.Of(4);
+  uses_.Moved(2, {101, 1, 8});
+  EXPECT_EQ(uses_.Of(4), kNoPosition);
+  EXPECT_EQ(uses_.Of(101), need);
+  uses_.Moved(3, {103, 1, 8});  // nothing is announced of it
+  EXPECT_EQ(uses_.Of(103), kNoPosition);
+  uses_.Got(2, microseconds(200));
+  EXPECT_EQ(uses_.Of(101), kNoPosition);
+}
+
 }  // namespace
 }  // namespace ravenstore::core::plan

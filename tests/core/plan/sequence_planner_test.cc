@@ -112,6 +112,25 @@ TEST(SequencePlannerTest, APlanIsDiscardedWithTheCallsThatItRepeats) {
   EXPECT_FALSE(planner.has_plan());
 }
 
+TEST(SequencePlannerTest, APlanIsMadeAnewAfterATensorHasMoved) {
+  SequencePlanner planner;
+  const Places places{{.page = MiB(2)}};
+  std::vector<PlacedTensor> tensors;
+  bool moves = false;
+  Passes passes(40, [&](const auto& call, Bytes size) {
+    tensors.resize(call.tensor + 1);
+    if (planner.Observe(call, size).remake) planner.Remake(places, tensors);
+    if (moves) planner.Moved();
+  });
+  for (int i = 0; i < 3; ++i) passes.Run();
+  const uint64_t before = planner.stats().plans;
+  passes.Run();
+  const uint64_t usual = planner.stats().plans - before;
+  moves = true;
+  passes.Run();
+  EXPECT_GT(planner.stats().plans - before - usual, usual + 4);
+}
+
 TEST(SequencePlannerTest, InsertedCreatesMakeNoPlans) {
   Client client(400);
   for (int i = 0; i < 3; ++i) client.Run();
