@@ -139,7 +139,8 @@ CallHistory::Suffix CallHistory::CommonSuffix(CallNumber later, CallNumber earli
       ++open.try_emplace(a.tensor, Open{b.tensor, 0}).first->second.gets;
       ++unknown;
     }
-    const int score = static_cast<int>(i) + 1 - kUnknownCost * unknown;
+    // One such get costs as many calls as are hashed together.
+    const int score = static_cast<int>(i) + 1 - static_cast<int>(kChain) * unknown;
     if (score > best.score) best = {score, i + 1};
   }
   return best;

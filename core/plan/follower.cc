@@ -116,7 +116,7 @@ bool Follower::FollowNear(CallNumber n) {
 bool Follower::Search(CallNumber n) {
   if (n < search_from_) return false;
   CallNumber best = kNone;
-  CallHistory::Suffix longest{kLeastSuffix - 1, 0};
+  CallHistory::Suffix longest{static_cast<int>(kChain) - 1, 0};
   uint32_t work = 0;
   for (CallNumber earlier = history_.SameChainBefore(n); earlier != kNone && work < kSearchWork;
        earlier = history_.SameChainBefore(earlier), ++work) {
