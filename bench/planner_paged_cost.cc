@@ -41,8 +41,9 @@ class ImmediateBackend : public core::PageBackend {
   void CopyIn(const CopyOrder& order) override { in_.push_back(order.unit); }
   void CopyOut(const CopyOrder& order) override { out_.push_back(order.unit); }
   void MoveSlot(const core::PageBooks::SlotMove&, Bytes) override {}
-  bool CanCopyIn(bool) const override { return in_.empty(); }
-  bool CanCopyOut() const override { return out_.empty(); }
+  bool MoveCopy(const CopyMove&) override { return true; }
+  bool CanCopyIn(PoolNumber, bool) const override { return in_.empty(); }
+  bool CanCopyOut(PoolNumber) const override { return out_.empty(); }
 
   // Reports the end of one move. Returns false if none is under way.
   bool Finish(core::PageExecutor* executor) {
@@ -171,8 +172,9 @@ class PagedCrowd {
   };
 
   static core::PageBooks::Options OptionsFor(uint32_t tensors) {
-    return {.limits = {.page = kPageBytes, .pages = 2 * tensors, .out_bytes_per_second = 55e9},
-            .copy_in_rate = 55e9,
+    return {.limits = {.page = kPageBytes,
+                       .pages = 2 * tensors,
+                       .pools = {{.in_rate = 55e9, .out_rate = 55e9}}},
             .coming_most = kPageBytes * 2};
   }
   void Expect(TensorNumber tensor, CallKind kind) {
