@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/planner_score.h"
-#include "core/tuned.h"
+#include "bench/vary_constants.h"
 #include "sim/generators.h"
 #include "sim/score.h"
 #include "sim/simulator.h"
@@ -172,58 +172,12 @@ void MeasureAblation(const TraceSet& set, const std::vector<std::string>& togeth
   }
 }
 
-#ifdef RAVENSTORE_VARY
-namespace {
-
-template <typename Value>
-Value Times(Value value, double factor) {
-  return static_cast<Value>(static_cast<double>(value) * factor);
-}
-core::Bytes Times(core::Bytes value, double factor) {
-  return core::Bytes(Times(value.count(), factor));
-}
-core::Duration Times(core::Duration value, double factor) {
-  return core::Duration(Times(value.count(), factor));
-}
-
-using namespace core;  // NOLINT(google-build-using-namespace): for the types and values of the
-                       // table
-
-struct Constant {
-  const char* name;
-  void (*scale)(double by);
-};
-constexpr Constant kConstants[] = {
-#define FIXED(why, ...)
-#define PAGED(type, name, value, halved, doubled, source)
-#define TUNED(type, name, value, halved, doubled, source) \
-  {#name, [](double by) { name = Times(type{value}, by); }},
-#include "core/tuned.def"
-#undef TUNED
-#undef PAGED
-#undef FIXED
-};
-
-}  // namespace
-
 void MeasureConstants(const TraceSet& set, const std::vector<std::string>& names,
                       const Report& report) {
+  if (!ConstantsVary(report)) return;
   const Baseline baseline(set);
-  for (const Constant& one : kConstants) {
-    if (!names.empty() && std::find(names.begin(), names.end(), one.name) == names.end()) continue;
-    for (const double by : {0.5, 2.0}) {
-      one.scale(by);
-      baseline.Compare(std::string(one.name) + (by < 1 ? "_halved" : "_doubled"), {}, report);
-    }
-    one.scale(1);
-  }
+  VaryConstants(ConstantKind::kTuned, names,
+                [&](const std::string& name) { baseline.Compare(name, {}, report); });
 }
-#else
-void MeasureConstants(const TraceSet&, const std::vector<std::string>&, const Report& report) {
-  report({.name = "planner.worth_of_constants",
-          .unit = "x",
-          .skipped = "the constants do not vary: build with --config=vary"});
-}
-#endif
 
 }  // namespace ravenstore::bench

@@ -2,6 +2,7 @@
 // the simulator tells the truth.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "bench/figure.h"
@@ -52,9 +53,14 @@ void MeasureStallRatios(bool table, Failures* failures, const Report& report);
 void MeasureKernelLevel(bool table, Failures* failures, const Report& report);
 // The same figure of the plan on pages.
 void MeasureKernelLevelOnPages(Failures* failures, const Report& report);
-// Replays a trace with memory in pages.
-sim::Outcome ReplayOnPages(const sim::Trace& trace, const sim::Hardware& hardware,
-                           core::Bytes budget, sim::Foresight foresight);
+// Replays a trace with memory in pages, on the machine, budget and pools of `setup`.
+sim::Outcome ReplayOnPages(const sim::Trace& trace, const sim::Setup& setup,
+                           sim::Foresight foresight);
+// Replays a trace on this machine with this budget; `hinted`: its puts have hints.
+using Replay = std::function<sim::Outcome(const sim::Trace& trace, const sim::Hardware& hardware,
+                                          core::Bytes budget, bool hinted)>;
+// The one with memory in pages, which knows hints and what it learns.
+Replay ReplayOnPagesByHints();
 
 // The same traces, two iterations, at 115 to 170% of their largest step: what gets through at all.
 void ReplayTight(core::Heuristics heuristics, Failures* failures);

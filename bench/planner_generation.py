@@ -72,8 +72,8 @@ def generate(device, small):
             cache = DynamicCache()
         ids = torch.randint(0, shape["vocab_size"], (prompts, columns), device=device)
         for _ in range(tokens):
-            told = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            ids = told.logits[:, -1].argmax(dim=-1, keepdim=True)
+            output = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            ids = output.logits[:, -1].argmax(dim=-1, keepdim=True)
         return ids
 
     return step

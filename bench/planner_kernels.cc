@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstdio>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,10 +30,6 @@ double LateSeconds(const Trace& trace, const Outcome& outcome) {
   const size_t from = kScoreLearnedFrom + sim::SetUpIterations(trace);
   return Seconds(sim::ComputeFrom(trace, from) + sim::StallFrom(outcome, from));
 }
-
-// Replays a trace on this machine with this budget; `hinted`: its puts have hints.
-using Replay = std::function<Outcome(const Trace& trace, const sim::Hardware& hardware,
-                                     Bytes budget, bool hinted)>;
 
 class Kernels {
  public:
@@ -153,12 +148,7 @@ void MeasureKernelLevel(bool table, Failures* failures, const Report& report) {
 }
 
 void MeasureKernelLevelOnPages(Failures* failures, const Report& report) {
-  const auto replay = [](const Trace& trace, const sim::Hardware& hardware, Bytes budget,
-                         bool hinted) {
-    return ReplayOnPages(trace, hardware, budget,
-                         hinted ? sim::Foresight::kHints : sim::Foresight::kLearned);
-  };
-  Kernels kernels(replay, false, failures);
+  Kernels kernels(ReplayOnPagesByHints(), false, failures);
   kernels.AddTraces();
   kernels.Tell("planner.paged_kernel_level_learned", report);
 }

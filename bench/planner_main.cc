@@ -148,8 +148,8 @@ void AddOptions(Options* options, CLI::App* app) {
                     "only what each tuned constant is worth, of a build with --config=vary");
   CLI::Option* vary_paged = app->add_flag("--vary-paged", options->vary_paged,
                                           "the same of the constants of the plan on pages");
-  app->add_option("--constants", options->constants, "of these alone");
   vary_paged->excludes(vary);
+  app->add_option("--constants", options->constants, "of these alone");
   app->add_flag("--scores,!--no-scores", options->scores, "every trace in the simulator");
   app->add_flag("--cost,!--no-cost", options->cost, "time per event");
   app->add_flag("--truth,!--no-truth", options->truth, "the simulator against the host backend");
@@ -160,6 +160,10 @@ int Main(int argc, char** argv) {
   Options options;
   AddOptions(&options, &app);
   CLI11_PARSE(app, argc, argv);
+  if (!options.constants.empty() && !options.vary && !options.vary_paged) {
+    std::fprintf(stderr, "planner_bench: --constants requires --vary or --vary-paged\n");
+    return 1;
+  }
   const core::Result<TraceSet> tuning = TuningSet(options.recordings);
   const core::Result<TraceSet> validation = ValidationSet(options.recordings);
   const core::Result<TraceSet> jobs = JobsSet(options.recordings);

@@ -42,7 +42,7 @@ class PagedScorer {
     const auto& [entry, trace, fingerprint, hardware, budget] = of;
     const std::string machine(hardware.name);
     const auto replay = [&](const Trace& replayed, Foresight foresight) {
-      return ReplayOnPages(replayed, hardware, budget.bytes, foresight);
+      return ReplayOnPages(replayed, {.hardware = hardware, .budget = budget.bytes}, foresight);
     };
     const double foreseen = Judge(of, replay(trace, Foresight::kLives), 0, &result_.foreseen);
     std::vector<Outcome> with_hints;
@@ -136,13 +136,21 @@ double PlanMilliseconds(uint32_t calls, uint32_t pages) {
 
 }  // namespace
 
-Outcome ReplayOnPages(const Trace& trace, const sim::Hardware& hardware, core::Bytes budget,
-                      Foresight foresight) {
-  return sim::ReplayPaged(trace, {.hardware = hardware,
-                                  .budget = budget.RoundDown(sim::kBudgetUnit),
+Outcome ReplayOnPages(const Trace& trace, const sim::Setup& setup, Foresight foresight) {
+  return sim::ReplayPaged(trace, {.hardware = setup.hardware,
+                                  .budget = setup.budget.RoundDown(sim::kBudgetUnit),
                                   .foresight = foresight,
-                                  .mapping = {}})
+                                  .mapping = {},
+                                  .host = setup.host,
+                                  .pools = setup.pools})
       .outcome;
+}
+
+Replay ReplayOnPagesByHints() {
+  return [](const Trace& trace, const sim::Hardware& hardware, core::Bytes budget, bool hinted) {
+    return ReplayOnPages(trace, {.hardware = hardware, .budget = budget},
+                         hinted ? Foresight::kHints : Foresight::kLearned);
+  };
 }
 
 PagedScore ScorePaged(const TraceSet& set, const References& references, bool table) {

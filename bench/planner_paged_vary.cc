@@ -1,42 +1,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/planner_score.h"
-#include "core/tuned.h"
+#include "bench/vary_constants.h"
 #include "sim/generators.h"
-#include "sim/paged_replay.h"
 #include "sim/score.h"
 
 namespace ravenstore::bench {
 
-namespace {
-
-constexpr const char* kPagedConstants[] = {
-#define FIXED(why, ...)
-#define TUNED(type, name, value, halved, doubled, source)
-#define PAGED(type, name, value, halved, doubled, source) #name,
-#include "core/tuned.def"
-#undef PAGED
-#undef TUNED
-#undef FIXED
-};
-
-}  // namespace
-
-void CountPagedConstants(const Report& report) {
-  report({.name = "planner.paged_tuned_constants",
-          .unit = "constants",
-          .value = static_cast<double>(std::size(kPagedConstants)),
-          .target = 15.0});
-}
-
-#ifdef RAVENSTORE_VARY
 namespace {
 
 using core::Duration;
@@ -95,14 +71,11 @@ class PagedCases {
     const sim::Hardware& hardware = *sim::FindHardware(kScoreMachines[0]);
     std::vector<double> logarithms;
     for (const Case& of : cases_) {
-      const sim::PagedOutcome result =
-          sim::ReplayPaged(of.replayed, {.hardware = hardware,
-                                         .budget = of.budget.RoundDown(sim::kBudgetUnit),
-                                         .foresight = of.foresight,
-                                         .mapping = {}});
+      const sim::Outcome outcome =
+          ReplayOnPages(of.replayed, {.hardware = hardware, .budget = of.budget}, of.foresight);
       const Duration took =
-          sim::ComputeFrom(of.replayed, of.from) + sim::StallFrom(result.outcome, of.from);
-      logarithms.push_back(result.outcome.failure.empty() ? std::log(Seconds(took)) : 0);
+          sim::ComputeFrom(of.replayed, of.from) + sim::StallFrom(outcome, of.from);
+      logarithms.push_back(outcome.failure.empty() ? std::log(Seconds(took)) : 0);
     }
     return logarithms;
   }
@@ -123,44 +96,21 @@ class PagedCases {
   std::vector<double> measured_;
 };
 
-template <typename Value>
-Value Times(Value value, double factor) {
-  return static_cast<Value>(static_cast<double>(value) * factor);
-}
-
-using namespace core;  // NOLINT(google-build-using-namespace): for the types of the table
-
-struct Constant {
-  const char* name;
-  void (*scale)(double by);
-};
-constexpr Constant kConstants[] = {
-#define FIXED(why, ...)
-#define TUNED(type, name, value, halved, doubled, source)
-#define PAGED(type, name, value, halved, doubled, source) \
-  {#name, [](double by) { name = Times(type{value}, by); }},
-#include "core/tuned.def"
-#undef PAGED
-#undef TUNED
-#undef FIXED
-};
-
 }  // namespace
+
+void CountPagedConstants(const Report& report) {
+  report({.name = "planner.paged_tuned_constants",
+          .unit = "constants",
+          .value = static_cast<double>(CountConstants(ConstantKind::kPaged)),
+          .target = 15.0});
+}
 
 void MeasurePagedConstants(const TraceSet& set, const std::vector<std::string>& names,
                            const Report& report) {
+  if (!ConstantsVary(report)) return;
   const PagedCases cases(set);
-  for (const Constant& one : kConstants) {
-    if (!names.empty() && std::find(names.begin(), names.end(), one.name) == names.end()) continue;
-    for (const double by : {0.5, 2.0}) {
-      one.scale(by);
-      cases.Compare(std::string(one.name) + (by < 1 ? "_halved" : "_doubled"), report);
-    }
-    one.scale(1);
-  }
+  VaryConstants(ConstantKind::kPaged, names,
+                [&](const std::string& name) { cases.Compare(name, report); });
 }
-#else
-void MeasurePagedConstants(const TraceSet&, const std::vector<std::string>&, const Report&) {}
-#endif
 
 }  // namespace ravenstore::bench

@@ -9,7 +9,6 @@
 #include "sim/generators.h"
 #include "sim/inputs.h"
 #include "sim/lower_bound.h"
-#include "sim/paged_replay.h"
 #include "sim/score.h"
 #include "sim/simulator.h"
 
@@ -24,15 +23,9 @@ constexpr const char* kPools[] = {"host:25%", "peer:25%:390:390", "file:1TiB:7:5
 // The core that is replayed.
 enum class Core { kSlabs, kPages };
 
-sim::Outcome Replay(const sim::Trace& trace, const sim::Setup& setup, Core core) {
+sim::Outcome ReplayOn(const sim::Trace& trace, const sim::Setup& setup, Core core) {
   if (core == Core::kSlabs) return sim::Simulate(trace, setup);
-  return sim::ReplayPaged(trace, {.hardware = setup.hardware,
-                                  .budget = setup.budget,
-                                  .foresight = sim::Foresight::kHints,
-                                  .mapping = {},
-                                  .host = setup.host,
-                                  .pools = setup.pools})
-      .outcome;
+  return ReplayOnPages(trace, setup, sim::Foresight::kHints);
 }
 
 // (compute + stall) / (compute + bound with these pools); with none of `pools` there are two.
@@ -43,7 +36,7 @@ double ScoreOf(const sim::Trace& trace, bool pools, Core core, Failures* failure
   for (const char* pool : kPools) {
     if (pools) RAVEN_CHECK(sim::AddPool(pool, trace, &setup).ok());
   }
-  const sim::Outcome outcome = Replay(trace, setup, core);
+  const sim::Outcome outcome = ReplayOn(trace, setup, core);
   failures->Take(outcome, trace.name + (pools ? " in four pools" : " in two pools"));
   const sim::LowerBound bound = sim::LeastStall(trace, setup);
   return core::Seconds(outcome.compute + outcome.stall) /

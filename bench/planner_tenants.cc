@@ -2,7 +2,6 @@
 // whose peaks meet is chance, so the mean is judged (docs/decisions/0018).
 #include <cmath>
 #include <cstdio>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,10 +45,6 @@ Duration ComputeOf(const Trace& trace) {
 double StallOf(const Outcome& outcome, uint32_t tenant) {
   return outcome.client_stall.empty() ? 0 : Seconds(outcome.client_stall[tenant]);
 }
-
-// Replays a trace on this machine with this budget; `hinted`: its puts have hints.
-using Replay = std::function<Outcome(const Trace& trace, const sim::Hardware& hardware,
-                                     core::Bytes budget, bool hinted)>;
 
 class Tenants {
  public:
@@ -173,12 +168,7 @@ void MeasureTwoTenants(const Report& report) {
 }
 
 void MeasureTwoTenantsOnPages(const Report& report) {
-  const auto replay = [](const Trace& trace, const sim::Hardware& hardware, core::Bytes budget,
-                         bool hinted) {
-    return ReplayOnPages(trace, hardware, budget,
-                         hinted ? sim::Foresight::kHints : sim::Foresight::kLearned);
-  };
-  ReportTenants("planner.paged_two_tenants", Judge(replay), 2, report);
+  ReportTenants("planner.paged_two_tenants", Judge(ReplayOnPagesByHints()), 2, report);
 }
 
 }  // namespace ravenstore::bench
