@@ -241,9 +241,10 @@ class Learned : public PlanSource {
     return place;
   }
   void MoveToSlots(core::PageExecutor* executor) override {
-    executor->TakeLeft(&left_);
     if (!places_.rule().slots) return;
-    for (const core::plan::Unit page : std::exchange(left_, {})) {
+    left_.clear();
+    executor->TakeLeft(&left_);
+    for (const core::plan::Unit page : left_) {
       const auto in_page = executor->tensors().In(page);
       const std::vector<core::TensorNumber> tensors(in_page.begin(), in_page.end());
       for (const core::TensorNumber tensor : tensors) {
@@ -285,7 +286,7 @@ class Learned : public PlanSource {
   core::plan::SequencePlanner planner_;
   core::plan::NextUses next_uses_;
   core::plan::Growth growth_;
-  std::vector<core::plan::Unit> left_;  // pages that have left
+  std::vector<core::plan::Unit> left_;  // pages that have left; kept for its memory
   Duration now_{0};
 };
 

@@ -60,8 +60,8 @@ class PageBackend {
   // The client does not own the page any more. The backend unmaps it if it is mapped, then destroys
   // its memory. It reports no end.
   virtual void Release(const plan::PageSupply::Released& page) = 0;
-  // From each pool and to each, the executor begins a copy where CanCopyIn or CanCopyOut allows it:
-  // as long as one occupies the link, only one that a call waits for.
+  // From each pool and to each, the executor begins a copy where CanCopyIn or CanCopyOut allows it.
+  // While one occupies the link, only a copy in that a call waits for may begin.
   virtual void CopyIn(const CopyOrder& order) = 0;
   virtual void CopyOut(const CopyOrder& order) = 0;
   // Copies on the device, in order with all other work on this memory.

@@ -37,6 +37,7 @@ void PageExecutor::Place(TensorNumber tensor, const UnitSpan& units, Bytes first
 }
 
 void PageExecutor::TakeLeft(std::vector<Unit>* pages) {
+  for (const Unit page : left_) has_left_[page] = false;
   pages->insert(pages->end(), left_.begin(), left_.end());
   left_.clear();
 }
@@ -248,7 +249,10 @@ bool PageExecutor::Revoke(Unit unit) {
 bool PageExecutor::Drop(Unit unit) {
   if (!Revoke(unit)) return false;
   books_.Drop(unit);
-  if (!plan::IsSlot(unit)) left_.push_back(unit);
+  if (plan::IsSlot(unit)) return true;
+  if (unit >= has_left_.size()) has_left_.resize(unit + 1);
+  if (!has_left_[unit]) left_.push_back(unit);
+  has_left_[unit] = true;
   return true;
 }
 

@@ -51,7 +51,7 @@ class PageExecutor {
   bool CanCreate(const plan::UnitSpan& units) const { return books_.HasRoomFor(units); }
   // A create: the tensor has this place. `first`: the bytes in its first unit.
   void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size);
-  // Appends the pages that have left since the last call, with tensors.
+  // Appends the pages that have left since the last call, with tensors; each once.
   void TakeLeft(std::vector<plan::Unit>* pages);
   // A tensor of away pages gets an away slot instead: it then comes alone. `offset`: where it
   // begins in its first page. Returns false if it stays: it does not live, a page of it is not away
@@ -136,6 +136,7 @@ class PageExecutor {
   std::set<TensorNumber> waiting_;            // whose call waits
   std::vector<PageBooks::Arrival> arrivals_;  // kept for its memory
   std::vector<plan::Unit> left_;              // until TakeLeft
+  std::vector<bool> has_left_;                // by unit: it is in left_
   bool others_make_room_ = false;
   bool mapping_ = false;
   uint32_t under_way_ = 0;  // copies

@@ -139,7 +139,7 @@ CallHistory::Suffix CallHistory::CommonSuffix(CallNumber later, CallNumber earli
       ++open.try_emplace(a.tensor, Open{b.tensor, 0}).first->second.gets;
       ++unknown;
     }
-    // One such get costs as many calls as are hashed together.
+    // One such get costs kChain calls, the number that is hashed together.
     const int score = static_cast<int>(i) + 1 - static_cast<int>(kChain) * unknown;
     if (score > best.score) best = {score, i + 1};
   }

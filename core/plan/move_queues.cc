@@ -25,8 +25,7 @@ std::pair<MoveQueues::Queue, Position> MoveQueues::QueueOf(Unit unit, const Unit
 
 PoolNumber MoveQueues::PoolOf(Unit unit, Queue queue, const UnitState& state,
                               const ResidencyPlan& plan) {
-  if (queue == Queue::kComes || queue == Queue::kArrives)
-    return state.pool == kNoPool ? PoolNumber{0} : state.pool;
+  if (queue == Queue::kComes || queue == Queue::kArrives) return state.pool;
   return queue == Queue::kLeaves ? plan.PoolOf(unit) : kNoPool;
 }
 

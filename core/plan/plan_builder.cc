@@ -106,7 +106,6 @@ void PlanBuilder::Restart() {
     const uint32_t slots = of.slots_per_page;
     of = unit < given_.size() ? given_[unit] : UnitSnapshot{};
     of.slots_per_page = slots;
-    if (of.pool == kNoPool) of.pool = 0;
     CountNeeds(unit, 0, 0);
     if (!of.held && of.live > 0) BeginAway(unit);
     const bool held = of.held && (of.live > 0 || of.pins > 0);
@@ -188,7 +187,7 @@ std::optional<Unit> PlanBuilder::Victim(Position position, Duration now) {
 bool PlanBuilder::Leave(Unit unit, Position position, Duration now) {
   UnitSnapshot& of = units_[unit];
   // A copy whose pool is full of others' was dropped for one of them.
-  if (!copies_.HasRoom(of.pool, WeightOf(unit))) of.dirty = true;
+  if (!of.dirty && !copies_.HasRoom(of.pool, WeightOf(unit))) of.dirty = true;
   if (of.dirty && !CopyOut(unit, now)) return false;
   BeginAway(unit);
   order_.Remove(unit);

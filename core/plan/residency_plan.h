@@ -35,11 +35,11 @@ namespace ravenstore::core::plan {
 
 // A unit when the plan is made.
 struct UnitSnapshot {
-  uint32_t pins = 0;          // calls that hold it
-  uint32_t live = 0;          // tensors in it
-  bool held = false;          // a physical page is beneath it, or is on its way there
-  bool dirty = false;         // the device's bytes are newer than any copy
-  PoolNumber pool = kNoPool;  // of the copy
+  uint32_t pins = 0;    // calls that hold it
+  uint32_t live = 0;    // tensors in it
+  bool held = false;    // a physical page is beneath it, or is on its way there
+  bool dirty = false;   // the device's bytes are newer than any copy
+  PoolNumber pool = 0;  // of the copy, unless it is dirty
   uint32_t slots_per_page = 1;
 };
 

@@ -28,7 +28,9 @@ class MoveChooserTest : public testing::Test {
     plan_ = ResidencyPlan::Make(calls, snapshot, limits_);
     deadlines_.Restart(plan_);
   }
-  void Set(Unit unit, const UnitState& state) {
+  // Unless the test says another, a copy is in the first pool.
+  void Set(Unit unit, UnitState state) {
+    if (state.pool == kNoPool) state.pool = 0;
     units_[unit] = state;
     queues_.Update(unit, state, plan_);
   }

@@ -24,7 +24,11 @@ class MoveQueuesTest : public testing::Test {
     plan_ = ResidencyPlan::Make(calls, units,
                                 {.page = MiB(2), .pages = 1, .pools = {{.out_rate = 1e9}}});
   }
-  void Update(Unit unit, const UnitState& state) { queues_.Update(unit, state, plan_); }
+  // A unit with tensors has its copy, if there is one, in the only pool.
+  void Update(Unit unit, UnitState state) {
+    state.pool = 0;
+    queues_.Update(unit, state, plan_);
+  }
   Unit First(Queue queue) {
     const auto next = queues_.First(queue);
     return next ? next->unit : 99;

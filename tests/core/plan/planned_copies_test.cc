@@ -41,7 +41,7 @@ TEST_F(PlannedCopiesTest, EachLinkMakesItsCopiesInTurn) {
   EXPECT_EQ(copies_.LinkFree(kPage), pools_[1].OutOf(kPage));  // the cheapest by now
 }
 
-// The way back from the second takes as long as four copies by the first.
+// The way back from the second takes the time of four copies by the first.
 TEST_F(PlannedCopiesTest, ALinkThatIsBusyForLongIsNotTheCheapest) {
   for (int copy = 0; copy < 6; ++copy) {
     EXPECT_EQ(copies_.Cheapest(kPage), 0);
