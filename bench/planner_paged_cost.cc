@@ -116,7 +116,7 @@ class PagedCrowd {
     std::vector<PlannedCall> planned;
     for (const Call& call : calls_) planned.push_back(call.planned);
     auto begin = steady_clock::now();
-    const auto snapshot = executor_.books().Snapshot();
+    const auto snapshot = executor_.Snapshot();
     snapshot_ms_ = MicrosecondsSince(begin) / 1000;
     ResidencyPlan plan = ResidencyPlan::Make(planned, snapshot, executor_.books().limits());
     begin = steady_clock::now();

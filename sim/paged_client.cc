@@ -42,8 +42,8 @@ void PagedClient::SetPlan(core::plan::ResidencyPlan plan) {
 }
 
 void PagedClient::MakeOwnPlan() {
-  const core::PageBooks& books = executor_.books();
-  SetPlan(core::plan::ResidencyPlan::Make(BeginPlan(), books.Snapshot(), books.limits()));
+  const core::plan::PlanLimits& limits = executor_.books().limits();
+  SetPlan(core::plan::ResidencyPlan::Make(BeginPlan(), executor_.Snapshot(), limits));
 }
 
 std::optional<Duration> PagedClient::NextOwn() const {

@@ -159,7 +159,7 @@ class PagedReplay : public PagedHost {
       if (client->done()) continue;
       planned.push_back(client.get());
       calls.push_back(client->BeginPlan());
-      units.push_back(client->executor().books().Snapshot());
+      units.push_back(client->executor().Snapshot());
     }
     Duration longest{0};
     for (const PagedClient* client : planned) longest = std::max(longest, client->pass());

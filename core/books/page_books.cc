@@ -248,7 +248,7 @@ std::vector<UnitSnapshot> PageBooks::Snapshot() const {
     const bool dirty = unit.IsDirty() || IsBeingCopiedOut(unit.life);
     snapshot.push_back({.pins = unit.pins,
                         .live = unit.live,
-                        .held = unit.life != PageState::kAway,
+                        .held = unit.life != PageState::kAway || unit.InUse(),
                         .dirty = dirty && unit.live > 0,
                         .pool = unit.pool,
                         .slots_per_page = unit.slots_per_page});

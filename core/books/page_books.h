@@ -111,6 +111,7 @@ class PageBooks {
   void Contest(plan::Unit unit);
 
   // ---- The plan.
+  // The units with the tensors that live.
   std::vector<plan::UnitSnapshot> Snapshot() const;
   void SetPlan(plan::ResidencyPlan plan);
   void MoveTo(plan::Position position);

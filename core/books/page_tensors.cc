@@ -8,23 +8,31 @@ namespace ravenstore::core {
 
 void PageTensors::Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size) {
   if (tensor >= rows_.size()) rows_.resize(tensor + 1);
-  RAVEN_CHECK(!rows_[tensor].placed);
-  rows_[tensor] = {.units = units, .first = first, .size = size, .placed = true};
+  RAVEN_CHECK(rows_[tensor].life == Life::kNone);
+  rows_[tensor] = {.units = units, .first = first, .size = size, .life = Life::kPlaced};
   if (units.end() > in_.size()) in_.resize(units.end());
+}
+
+void PageTensors::Hold(TensorNumber tensor) {
+  Row& row = rows_[tensor];
+  RAVEN_CHECK(row.life != Life::kNone);
+  RAVEN_CHECK(!row.pinned);
+  row.pinned = true;
+  ++row.uses;
+  if (row.life == Life::kPlaced) row.life = Life::kBegins;
 }
 
 void PageTensors::Begin(TensorNumber tensor) {
   Row& row = rows_[tensor];
-  RAVEN_CHECK(row.placed);
-  RAVEN_CHECK(!row.lives);
-  row.lives = true;
+  RAVEN_CHECK(row.life != Life::kNone && row.life != Life::kLives);
+  row.life = Life::kLives;
   for (uint32_t i = 0; i < row.units.count; ++i) in_[row.units[i]].push_back(tensor);
 }
 
 void PageTensors::End(TensorNumber tensor) {
   Row& row = rows_[tensor];
-  RAVEN_CHECK(row.lives);
-  row.lives = false;
+  RAVEN_CHECK(row.life == Life::kLives);
+  row.life = Life::kEnded;
   for (uint32_t i = 0; i < row.units.count; ++i) {
     // Programs free what they made last more often than what they made first.
     auto& tensors = in_[row.units[i]];

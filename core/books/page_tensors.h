@@ -23,15 +23,24 @@ using TensorNumber = uint32_t;
 
 class PageTensors {
  public:
+  enum class Life : uint8_t {
+    kNone,    // the row is free
+    kPlaced,  // no call holds it yet
+    kBegins,  // a create holds it, and its bytes will count
+    kLives,   // its bytes count
+    kEnded,
+  };
+
   struct Row {
     plan::UnitSpan units;
     Bytes first;  // of its bytes, those in the first unit
     Bytes size;
     uint32_t uses = 0;
-    bool placed = false;  // the row is in use
-    bool lives = false;   // its bytes count
+    Life life = Life::kNone;
     bool pinned = false;  // a get or create holds its units
     bool away = false;    // its word is "away": a get has to ask
+
+    bool lives() const { return life == Life::kLives; }
   };
 
   // `page`: the bytes of a page; a tensor's units after the first are whole but the last.
@@ -39,6 +48,8 @@ class PageTensors {
 
   // The tensor has this place. REQUIRES: the number has no row.
   void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size);
+  // A call holds it.
+  void Hold(TensorNumber tensor);
   // It lives in its units from now on.
   void Begin(TensorNumber tensor);
   // It does not any more; the row remains until Remove().

@@ -45,7 +45,7 @@ void PageExecutor::TakeLeft(std::vector<Unit>* pages) {
 bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot, Bytes offset) {
   const PageTensors::Row row = tensors_[tensor];
   RAVEN_CHECK(slot.is_slot());
-  if (!row.lives || row.pinned || row.units.is_slot()) return false;
+  if (!row.lives() || row.pinned || row.units.is_slot()) return false;
   if (!books_.CanMoveCopy(row.units, slot, row.size)) return false;
   const PoolNumber pool = books_[row.units.first].pool;
   Bytes moved;
@@ -65,11 +65,8 @@ bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot, Bytes o
 }
 
 bool PageExecutor::Pin(TensorNumber tensor) {
-  PageTensors::Row& row = tensors_[tensor];
-  RAVEN_CHECK(row.placed);
-  RAVEN_CHECK(!row.pinned);
-  row.pinned = true;
-  ++row.uses;
+  tensors_.Hold(tensor);
+  const PageTensors::Row& row = tensors_[tensor];
   for (uint32_t i = 0; i < row.units.count; ++i) books_.Pin(row.units[i]);
   if (IsResident(tensor)) return true;
   waiting_.insert(tensor);
@@ -115,9 +112,22 @@ void PageExecutor::End(TensorNumber tensor) {
 }
 
 void PageExecutor::Remove(TensorNumber tensor) {
-  RAVEN_CHECK(!tensors_[tensor].lives);
+  RAVEN_CHECK(!tensors_[tensor].lives());
   RAVEN_CHECK(!tensors_[tensor].pinned);
   tensors_.Remove(tensor);
+}
+
+std::vector<plan::UnitSnapshot> PageExecutor::Snapshot() const {
+  std::vector<plan::UnitSnapshot> snapshot = books_.Snapshot();
+  for (TensorNumber tensor = 0; tensor < tensors_.size(); ++tensor) {
+    const PageTensors::Row& row = tensors_[tensor];
+    if (row.life != PageTensors::Life::kBegins) continue;
+    for (uint32_t i = 0; i < row.units.count; ++i) {
+      ++snapshot[row.units[i]].live;
+      snapshot[row.units[i]].dirty = true;
+    }
+  }
+  return snapshot;
 }
 
 void PageExecutor::KeepInPlace(const UnitSpan& units) {
@@ -139,7 +149,7 @@ void PageExecutor::Retire() {
   books_.SetPlan({});
   books_.EndUses();
   for (TensorNumber tensor = 0; tensor < tensors_.size(); ++tensor) {
-    if (tensors_[tensor].lives) End(tensor);
+    if (tensors_[tensor].lives()) End(tensor);
     tensors_.Remove(tensor);
   }
 }

@@ -76,6 +76,8 @@ class PageExecutor {
   void End(TensorNumber tensor);
   // Its place is free. REQUIRES: it does not live, and is not pinned.
   void Remove(TensorNumber tensor);
+  // The units as the calls so far leave them: tensors whose create the stream has not come to live.
+  std::vector<plan::UnitSnapshot> Snapshot() const;
   // The physical memory of these units stays beneath them, whatever lives there: a network card has
   // its addresses. REQUIRES: they are resident, and are the units of a tensor in use.
   void KeepInPlace(const plan::UnitSpan& units);

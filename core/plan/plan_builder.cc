@@ -21,6 +21,14 @@ size_t UnitsOf(std::span<const PlannedCall> calls, std::span<const UnitSnapshot>
   return count;
 }
 
+// A put or a free. Returns true if nothing lives in the unit any more. Forecasts can be wrong: the
+// unit may be in no call then, or nothing may live in it.
+bool EndUse(const PlannedCall& call, UnitSnapshot* unit) {
+  if (call.unpins && unit->pins > 0) --unit->pins;
+  if (!call.dies || unit->live == 0) return false;
+  return --unit->live == 0;
+}
+
 }  // namespace
 
 PlanBuilder::PlanBuilder(std::span<const PlannedCall> calls, std::span<const UnitSnapshot> units,
@@ -59,7 +67,7 @@ void PlanBuilder::CountUses() {
       const Unit unit = call.units[i];
       UnitSnapshot& of = units_[unit];
       if (!Pins(call.kind)) {
-        of.pins -= call.unpins ? 1 : 0;
+        EndUse(call, &of);
         continue;
       }
       if (!of.held && of.live == 0 && of.pins == 0) of.slots_per_page = call.units.slots_per_page;
@@ -92,8 +100,7 @@ void PlanBuilder::FindGaps() {
         GapOf(unit).need = i;
         ++plan_.now_[unit];
       } else {
-        of.pins -= call.unpins ? 1 : 0;
-        if (call.dies && --of.live == 0) GapOf(unit).dies = i;
+        if (EndUse(call, &of)) GapOf(unit).dies = i;
       }
     }
   }
@@ -106,6 +113,7 @@ void PlanBuilder::Restart() {
     const uint32_t slots = of.slots_per_page;
     of = unit < given_.size() ? given_[unit] : UnitSnapshot{};
     of.slots_per_page = slots;
+    RAVEN_CHECK(of.live == 0 || of.dirty || of.pool < limits_.pools.size());
     CountNeeds(unit, 0, 0);
     if (!of.held && of.live > 0) BeginAway(unit);
     const bool held = of.held && (of.live > 0 || of.pins > 0);
@@ -148,8 +156,7 @@ void PlanBuilder::Yield(const PlannedCall& call, Unit unit) {
   UnitSnapshot& of = units_[unit];
   const UnitSnapshot before = of;
   of.dirty |= call.modifies;
-  of.pins -= call.unpins ? 1 : 0;
-  of.live -= call.dies ? 1 : 0;
+  EndUse(call, &of);
   CountNeeds(unit, before.pins, before.live);
   if (!of.held && of.live == 0) EndAway(unit);
   if (of.pins > 0 || !of.held) return;

@@ -37,7 +37,7 @@ namespace ravenstore::core::plan {
 struct UnitSnapshot {
   uint32_t pins = 0;    // calls that hold it
   uint32_t live = 0;    // tensors in it
-  bool held = false;    // a physical page is beneath it, or is on its way there
+  bool held = false;    // a physical page is beneath it, or a call needs one there
   bool dirty = false;   // the device's bytes are newer than any copy
   PoolNumber pool = 0;  // of the copy, unless it is dirty
   uint32_t slots_per_page = 1;

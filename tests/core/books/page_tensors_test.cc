@@ -37,7 +37,7 @@ TEST(PageTensorsTest, NeighboursShareABorderPageUntilTheyEnd) {
   EXPECT_EQ(In(tensors, 2), std::vector<TensorNumber>({1}));
   EXPECT_TRUE(In(tensors, 0).empty());
   tensors.Remove(0);
-  EXPECT_FALSE(tensors[0].placed);
+  EXPECT_EQ(tensors[0].life, PageTensors::Life::kNone);
   EXPECT_TRUE(tensors.In(1000).empty());
 }
 
@@ -50,7 +50,7 @@ TEST(PageTensorsTest, ATensorThatMovesToASlotIsOnlyThere) {
   EXPECT_TRUE(In(tensors, 2).empty());
   EXPECT_EQ(In(tensors, 9), std::vector<TensorNumber>({0}));
   EXPECT_EQ(tensors.BytesIn(0, 0), KiB(256));
-  EXPECT_TRUE(tensors[0].lives);
+  EXPECT_TRUE(tensors[0].lives());
 }
 
 }  // namespace

@@ -132,6 +132,22 @@ TEST_F(PageExecutorTest, AnIdlePageLeavesForACallThatWaits) {
   EXPECT_EQ(backend_.granted, std::vector<TensorNumber>({2}));
 }
 
+// A plan that begins after the create knows of the tensor that the create makes.
+TEST_F(PageExecutorTest, ACreateThatWaitsIsInTheSnapshot) {
+  FillAndCreateOneMore();
+  const plan::UnitSnapshot waiting = executor_.Snapshot()[4];
+  EXPECT_EQ(waiting.live, 1u);
+  EXPECT_EQ(waiting.pins, 1u);
+  EXPECT_TRUE(waiting.held);
+  EXPECT_TRUE(waiting.dirty);
+  EndOut(true);
+  executor_.Begin(2);
+  EXPECT_EQ(executor_.Snapshot()[4].live, 1u);
+  Put(2, false);
+  executor_.End(2);
+  EXPECT_EQ(executor_.Snapshot()[4].live, 0u);
+}
+
 TEST_F(PageExecutorTest, AFreePageIsGivenBackFirst) {
   Create(0);
   executor_.SetShare(1);

@@ -580,7 +580,7 @@ void PageWorld::ChangePlan() {
     call.modifies = random_->OneIn(2);
     calls.push_back(call);
   }
-  books.SetPlan(plan::ResidencyPlan::Make(calls, books.Snapshot(), books.limits()));
+  books.SetPlan(plan::ResidencyPlan::Make(calls, executor_->Snapshot(), books.limits()));
   position_ = 0;
 }
 

@@ -81,6 +81,18 @@ TEST(ResidencyPlanTest, OneThatIsOutInTimeLeavesBeforeOneThatIsNotIfItIsNeededHa
   EXPECT_EQ(other.LeavesAt(2), 0);
 }
 
+// A forecast can be wrong: the tensor that is to die is dead already.
+TEST(ResidencyPlanTest, ATensorDiesOnce) {
+  PlannedCall last = Put(0, 10);
+  last.dies = true;
+  const std::vector<PlannedCall> calls = {last, Get(1, 20), Get(2, 30)};
+  const UnitSnapshot in_use = {.pins = 1, .held = true, .pool = kNoPool};
+  const ResidencyPlan plan = ResidencyPlan::Make(calls, Pages({in_use, Away(), Away()}), kTwoPages);
+  EXPECT_EQ(plan.LeavesAt(0), kNoPosition);
+  EXPECT_EQ(plan.over_budget(), 0u);
+  EXPECT_EQ(plan.SlackAt(1), int64_t(MiB(2).count()) * 2);
+}
+
 TEST(ResidencyPlanTest, SlackIsWhatStaysFree) {
   const std::vector<PlannedCall> calls = {Get(1, 0), Put(1, 10)};
   ResidencyPlan plan = ResidencyPlan::Make(calls, Pages({Resident(false), Away()}), kTwoPages);
