@@ -21,6 +21,8 @@ using sim::Foresight;
 using sim::Trace;
 
 constexpr int kLeastPercent = 50;
+constexpr double kReordered = 0.05;  // of the calls
+constexpr uint64_t kSeed = 1;
 
 // The tuning set on pages, on one machine from 50% on.
 class PagedCases {
@@ -33,36 +35,43 @@ class PagedCases {
         if (budget.percent < kLeastPercent) continue;
         cases_.push_back({entry.name,
                           entry.hinted ? trace : sim::WithHints(trace, sim::Hints::kTime),
-                          budget.bytes, Foresight::kHints, 0});
-        if (entry.periodic)
-          cases_.push_back(
-              {entry.name, trace, budget.bytes, Foresight::kLearned, LearnedFrom(entry, trace)});
+                          budget.bytes, Kind::kHinted, 0});
+        if (!entry.periodic) continue;
+        const size_t from = LearnedFrom(entry, trace);
+        cases_.push_back({entry.name, trace, budget.bytes, Kind::kLearned, from});
+        cases_.push_back({entry.name, sim::WithReorder(trace, kReordered, kSeed), budget.bytes,
+                          Kind::kReordered, from});
       }
     }
     measured_ = Measure();
   }
 
-  // How much longer the worse of hinted and learned takes now than at first: geometric means over
-  // a trace's cases, then over traces.
+  // How much longer the worst of hinted, learned and reordered takes now than at first: geometric
+  // means over a trace's cases, then over traces.
   void Compare(const std::string& name, const Report& report) const {
     const std::vector<double> now = Measure();
-    const double hinted = Longer(now, Foresight::kHints);
-    const double learned = Longer(now, Foresight::kLearned);
-    char detail[96];
-    std::snprintf(detail, sizeof(detail), "hinted %.4f, learned %.4f, replays failed %d", hinted,
-                  learned, static_cast<int>(std::count(now.begin(), now.end(), 0.0)));
+    const double hinted = Longer(now, Kind::kHinted);
+    const double learned = Longer(now, Kind::kLearned);
+    const double reordered = Longer(now, Kind::kReordered);
+    char detail[128];
+    std::snprintf(detail, sizeof(detail),
+                  "hinted %.4f, learned %.4f, out of order %.4f, replays failed %d", hinted,
+                  learned, reordered, static_cast<int>(std::count(now.begin(), now.end(), 0.0)));
     report({.name = "planner.worth_of_" + name,
             .unit = "x",
-            .value = std::max(hinted, learned),
+            .value = std::max({hinted, learned, reordered}),
             .detail = detail});
   }
 
  private:
+  // kReordered: learned, with some calls in another order.
+  enum class Kind { kHinted, kLearned, kReordered };
+
   struct Case {
     std::string name;
     Trace replayed;
     core::Bytes budget;
-    Foresight foresight;
+    Kind kind;
     size_t from;  // the first iteration that counts
   };
 
@@ -72,7 +81,8 @@ class PagedCases {
     std::vector<double> logarithms;
     for (const Case& of : cases_) {
       const sim::Outcome outcome =
-          ReplayOnPages(of.replayed, {.hardware = hardware, .budget = of.budget}, of.foresight);
+          ReplayOnPages(of.replayed, {.hardware = hardware, .budget = of.budget},
+                        of.kind == Kind::kHinted ? Foresight::kHints : Foresight::kLearned);
       const Duration took =
           sim::ComputeFrom(of.replayed, of.from) + sim::StallFrom(outcome, of.from);
       logarithms.push_back(outcome.failure.empty() ? std::log(Seconds(took)) : 0);
@@ -80,10 +90,10 @@ class PagedCases {
     return logarithms;
   }
 
-  double Longer(const std::vector<double>& now, Foresight foresight) const {
+  double Longer(const std::vector<double>& now, Kind kind) const {
     std::map<std::string, std::pair<double, int>> sums;
     for (size_t i = 0; i < cases_.size(); ++i) {
-      if (cases_[i].foresight != foresight || now[i] == 0 || measured_[i] == 0) continue;
+      if (cases_[i].kind != kind || now[i] == 0 || measured_[i] == 0) continue;
       sums[cases_[i].name].first += now[i] - measured_[i];
       ++sums[cases_[i].name].second;
     }

@@ -72,7 +72,7 @@ void PagedClient::Run() {
 core::decide::PageDemand PagedClient::Demand(bool with_waiting) const {
   const core::PageBooks& books = executor_.books();
   if (done_) return {.held = 0};
-  const uint32_t in_use = books.PagesInUse({});
+  const uint32_t in_use = books.PagesInUse();
   return {.in_use = with_waiting ? std::max(in_use, waits_for_room_) : in_use,
           .expected = books.plan().pages_held(),
           .alive = std::max(books.plan().pages_alive(), books.PagesOccupied()),
@@ -149,8 +149,10 @@ bool PagedClient::MakeUse(const Op& op) {
   }
   if (!held_) {
     if (asks_for_room_) {
-      waits_for_room_ = executor_.books().PagesInUse(executor_.tensors()[op.tensor].units);
-      if (!host_->FitsInUse(*this, waits_for_room_)) return false;
+      core::decide::PageCall call = executor_.books().CallIn(executor_.tensors()[op.tensor].units);
+      call.may_hold = host_->MayHold(*this);
+      waits_for_room_ = call.in_use;
+      if (core::decide::Admit(call) != core::decide::Admission::kNow) return false;
       waits_for_room_ = 0;
     }
     executor_.Pin(op.tensor);

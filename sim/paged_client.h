@@ -32,8 +32,8 @@ class PagedHost {
   virtual ~PagedHost() = default;
   // The client's calls ahead have become others, or there are none any more.
   virtual void PlansChanged(PagedClient* client) = 0;
-  // Returns true if the client's calls may hold `pages` pages.
-  virtual bool FitsInUse(const PagedClient& client, uint32_t pages) const = 0;
+  // How many pages the client's calls may hold.
+  virtual uint32_t MayHold(const PagedClient& client) const = 0;
 };
 
 class PagedClient {
@@ -69,7 +69,7 @@ class PagedClient {
   // A call waits until other clients release pages.
   bool waits_for_room() const { return waits_for_room_ > 0; }
   // Wakes the client if the host has room for that call.
-  void WakeIfFits() { wakes_ |= waits_for_room() && host_->FitsInUse(*this, waits_for_room_); }
+  void WakeIfFits() { wakes_ |= waits_for_room() && waits_for_room_ <= host_->MayHold(*this); }
   // `with_waiting`: with the pages that such a call would hold.
   core::decide::PageDemand Demand(bool with_waiting) const;
   void SetShare(uint32_t pages);

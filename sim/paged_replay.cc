@@ -127,13 +127,12 @@ class PagedReplay : public PagedHost {
       if (other.get() != client && !other->done() && other->has_plan()) other->MakeOwnPlan();
     }
   }
-  bool FitsInUse(const PagedClient& client, uint32_t pages) const override {
-    const core::PageBooks& own = client.executor().books();
-    if (!shares_plan_) return pages <= own.limits().pages;
-    uint64_t all = pages;
+  uint32_t MayHold(const PagedClient& client) const override {
+    if (!shares_plan_) return client.executor().books().limits().pages;
+    uint32_t others = 0;
     for (const auto& other : clients_)
-      if (other.get() != &client) all += other->executor().books().PagesInUse({});
-    return all <= pages_;
+      if (other.get() != &client) others += other->executor().books().PagesInUse();
+    return others < pages_ ? pages_ - others : 0;
   }
 
  private:

@@ -18,45 +18,38 @@ using plan::Unit;
 using plan::UnitSnapshot;
 using plan::UnitSpan;
 using plan::UnitState;
+using Sum = UnitTotals::Sum;
 
 PageBooks::PageBooks(const Options& options)
     : options_(options),
       limits_(options.limits),
       queues_(static_cast<plan::PoolNumber>(limits_.pools.size())),
       deadlines_(static_cast<plan::PoolNumber>(limits_.pools.size())),
-      copies_(options_.limits.pools, limits_.page) {
-  supply_.Add(limits_.pages);
-  pages_ = limits_.pages;
-}
+      memory_(limits_.page, limits_.pages),
+      copies_(options_.limits.pools, limits_.page) {}
 
 plan::MoveView PageBooks::view() const {
   return {.units = units_,
           .queues = queues_,
           .plan = plan_,
           .deadlines = deadlines_,
-          .supply = supply_,
-          .slot_pages = slot_pages_,
+          .supply = memory_.supply(),
+          .slot_pages = memory_.slot_pages(),
           .limits = limits_,
-          .copies = copies_,
+          .copies = copies_.pools(),
           .coming_most = options_.coming_most,
-          .leaving = leaving_,
+          .leaving = totals_.leaving(),
           .expected = expected_,
           .surplus = surplus(),
-          .ready = ready_,
+          .ready = totals_[Sum::kReady],
           .growth = growth_};
-}
-
-PageBooks::Memory PageBooks::MemoryOf(Unit unit) const {
-  if (!IsSlot(unit)) return {details_[unit].page, Bytes{}};
-  const plan::SlotPlace place = slot_pages_.PlaceOf(unit);
-  const Bytes slot = WeightOf(unit).RoundDown(kExtentAlignment);
-  return {slot_memory_[place.page], slot * place.index};
 }
 
 void PageBooks::Ensure(const UnitSpan& span) {
   if (span.end() > units_.size()) {
     units_.resize(span.end());
-    details_.resize(span.end());
+    copies_.Resize(span.end());
+    totals_.Resize(span.end());
   }
   if (!span.is_slot()) return;
   UnitState& slot = units_[span.first];
@@ -69,13 +62,12 @@ void PageBooks::Apply(Unit unit, PageEvent event) {
   UnitState& of = units_[unit];
   const auto step = StepOf(of.life, event);
   RAVEN_CHECK(step.has_value());
-  if (IsRedundant(unit)) copies_.RemoveRedundant(of.pool, details_[unit].copy);
   of.life = step->next;
   if (step->copy == PageStep::Copy::kFree) FreeCopy(unit);
-  if (IsRedundant(unit)) copies_.AddRedundant(of.pool, details_[unit].copy);
-  if (step->memory == PageStep::Memory::kRelease) ReleaseMemory(unit);
+  if (of.pool != plan::kNoPool) copies_.SetRedundant(unit, of.pool, IsRedundant(unit));
+  if (step->memory == PageStep::Memory::kRelease) memory_.Leave(unit, of.slots_per_page);
   if (step->words != PageStep::Words::kPublish) return;
-  EndComing(unit);
+  copies_.EndComing(unit);
   arrivals_.push_back({unit, std::exchange(of.demanded, false)});
 }
 
@@ -84,20 +76,14 @@ bool PageBooks::IsRedundant(Unit unit) const {
 }
 
 void PageBooks::ReserveCopy(Unit unit, plan::PoolNumber pool) {
-  copies_.Add(pool, units_[unit].bytes);
   units_[unit].pool = pool;
-  details_[unit].copy = units_[unit].bytes;
+  copies_.Add(unit, pool, units_[unit].bytes);
 }
 
 void PageBooks::FreeCopy(Unit unit) {
-  EndComing(unit);
-  if (const auto pool = std::exchange(units_[unit].pool, plan::kNoPool); pool != plan::kNoPool)
-    copies_.Remove(pool, std::exchange(details_[unit].copy, Bytes{}));
-}
-
-void PageBooks::EndComing(Unit unit) {
-  if (std::exchange(details_[unit].coming, false))
-    copies_.RemoveComing(units_[unit].pool, WeightOf(unit));
+  copies_.EndComing(unit);
+  const auto pool = std::exchange(units_[unit].pool, plan::kNoPool);
+  if (pool != plan::kNoPool) copies_.Remove(unit, pool);
 }
 
 void PageBooks::Update(Unit unit) {
@@ -105,19 +91,8 @@ void PageBooks::Update(Unit unit) {
   // An empty slot ceases to exist. An empty page stays mapped until its memory is needed.
   if (IsSlot(unit) && state.life == PageState::kClean && state.live == 0 && !state.InUse())
     Apply(unit, PageEvent::kRelease);
-  const bool occupied = state.live > 0 || state.InUse();
-  if (std::exchange(details_[unit].occupied, occupied) != occupied) {
-    if (occupied) {
-      occupied_.Add(state.slots_per_page);
-    } else {
-      occupied_.Remove(state.slots_per_page);
-    }
-  }
-  CountAwaited(unit);
   queues_.Update(unit, state, plan_);
-  const bool ready = queues_.Contains(MoveQueues::Queue::kIdleClean, unit);
-  if (ready != std::exchange(details_[unit].ready, ready))
-    ready_ = ready ? ready_ + WeightOf(unit) : ready_ - WeightOf(unit);
+  CountIn(unit);
   if (queues_.Contains(MoveQueues::Queue::kComes, unit)) {
     deadlines_.Set(unit, state.demanded ? kNoPosition : plan_.NextNeed(unit), state.pool,
                    limits_.pools[state.pool].InOf(state.bytes));
@@ -126,15 +101,17 @@ void PageBooks::Update(Unit unit) {
   }
 }
 
-void PageBooks::CountAwaited(Unit unit) {
-  const bool awaited = units_[unit].demanded && units_[unit].life == PageState::kAway;
-  if (awaited == std::exchange(details_[unit].awaited, awaited)) return;
-  awaited_ = awaited ? awaited_ + WeightOf(unit) : awaited_ - WeightOf(unit);
+void PageBooks::CountIn(Unit unit) {
+  const UnitState& state = units_[unit];
+  const Bytes memory = WeightOf(unit);
+  totals_.SetOccupied(unit, state.slots_per_page, state.live > 0 || state.InUse());
+  totals_.Set(unit, Sum::kInUse, memory, state.InUse());
+  totals_.Set(unit, Sum::kReady, memory, queues_.Contains(MoveQueues::Queue::kIdleClean, unit));
+  totals_.Set(unit, Sum::kAwaited, memory, state.demanded && state.life == PageState::kAway);
 }
 
 bool PageBooks::Pin(Unit unit) {
   UnitState& state = units_[unit];
-  if (!state.InUse()) in_use_ += WeightOf(unit);
   ++state.pins;
   state.forced = false;
   state.contested = false;
@@ -153,28 +130,30 @@ void PageBooks::Unpin(Unit unit) {
 void PageBooks::Reach(Unit unit) {
   RAVEN_CHECK(units_[unit].tickets > 0);
   --units_[unit].tickets;
-  if (!units_[unit].InUse()) {
-    in_use_ -= WeightOf(unit);
-    units_[unit].demanded = false;
-  }
+  if (!units_[unit].InUse()) units_[unit].demanded = false;
   Update(unit);
 }
 
-uint32_t PageBooks::PagesInUse(const UnitSpan& span) const {
-  Bytes needed = in_use_;
-  for (uint32_t i = 0; i < span.count; ++i)
-    if (!units_[span[i]].InUse()) needed += WeightOf(span[i]);
-  const uint64_t page = limits_.page.count();
-  return static_cast<uint32_t>((needed.count() + page - 1) / page);
+decide::PageCall PageBooks::CallIn(const UnitSpan& span) const {
+  Bytes own;
+  Bytes in_use = totals_[Sum::kInUse];
+  for (uint32_t i = 0; i < span.count; ++i) {
+    const Bytes memory = WeightOf(span[i]);
+    own += memory;
+    if (!units_[span[i]].InUse()) in_use += memory;
+  }
+  const auto pages = [page = limits_.page.count()](Bytes memory) {
+    return static_cast<uint32_t>((memory.count() + page - 1) / page);
+  };
+  return {.own = pages(own), .in_use = pages(in_use), .may_hold = limits_.pages};
 }
 
-bool PageBooks::HasRoomFor(const UnitSpan& span) const {
-  // Slots of a class that are away leave its pages on the device in part empty.
-  uint64_t needed = occupied_.pages() + occupied_.classes() + 1;
-  for (uint32_t i = 0; i < span.count; ++i) {
-    if (span[i] >= units_.size() || !details_[span[i]].occupied) ++needed;
-  }
-  return needed <= limits_.pages + copies_.PagesMost();
+decide::PageCreate PageBooks::CreateIn(const UnitSpan& span) const {
+  decide::PageCreate create{.occupied = totals_.occupied().pages(),
+                            .classes = totals_.occupied().classes(),
+                            .places = limits_.pages + copies().PagesMost()};
+  for (uint32_t i = 0; i < span.count; ++i) create.occupied += totals_.IsOccupied(span[i]) ? 0 : 1;
+  return create;
 }
 
 void PageBooks::AddTensor(Unit unit, Bytes bytes) {
@@ -209,7 +188,7 @@ bool PageBooks::CanMoveCopy(const UnitSpan& pages, const UnitSpan& slot, Bytes b
     if (!is_away(pages[i]) || units_[pages[i]].pool != pool) return false;
   }
   if (slot.first < units_.size() && !is_away(slot.first)) return false;
-  return copies_.HasRoom(pool, bytes) && HasRoomFor(slot);
+  return copies().HasRoom(pool, bytes) && decide::HasPlace(CreateIn(slot));
 }
 
 void PageBooks::AddAwayTensor(Unit slot, plan::PoolNumber pool, Bytes bytes) {
@@ -221,11 +200,6 @@ void PageBooks::AddAwayTensor(Unit slot, plan::PoolNumber pool, Bytes bytes) {
   Update(slot);
 }
 
-void PageBooks::Modify(Unit unit) {
-  Apply(unit, PageEvent::kChange);
-  Update(unit);
-}
-
 void PageBooks::EndUses() {
   for (Unit unit = 0; unit < units_.size(); ++unit) {
     UnitState& state = units_[unit];
@@ -233,12 +207,6 @@ void PageBooks::EndUses() {
     state.demanded = state.contested = false;
     Update(unit);
   }
-  in_use_ = {};
-}
-
-void PageBooks::Contest(Unit unit) {
-  units_[unit].contested = true;
-  Update(unit);
 }
 
 std::vector<UnitSnapshot> PageBooks::Snapshot() const {
@@ -289,51 +257,38 @@ void PageBooks::SetShare(uint32_t pages) {
 
 void PageBooks::AddPage() {
   if (expected_ > 0) --expected_;
-  supply_.Add(1);
-  ++pages_;
+  memory_.Add();
 }
 
 std::optional<PageSupply::Released> PageBooks::ReleasePage() {
-  if (!supply_.Find(false)) {
+  if (!memory_.supply().Find(false)) {
     const auto dead = queues_.First(MoveQueues::Queue::kDead);
     if (!dead) return std::nullopt;
     Apply(dead->unit, PageEvent::kRelease);
     Update(dead->unit);
   }
-  --pages_;
-  return supply_.Release();
+  return memory_.Release();
 }
 
-PageBooks::Mapping PageBooks::StartMap(const MapChoice& choice) {
+PageMemory::Mapping PageBooks::StartMap(const MapChoice& choice) {
   const Unit unit = choice.unit;
-  const bool is_slot = IsSlot(unit);
-  Mapping mapping;
-  if (choice.from == MapChoice::From::kSupply) {
-    mapping = {supply_.Take(choice.source), PageSupply::StepsOf(choice.source, is_slot)};
-  } else if (choice.from == MapChoice::From::kDead) {
+  auto source = choice.source;
+  if (choice.from == MapChoice::From::kDead) {
     RAVEN_CHECK(units_[choice.dead].live == 0);
     RAVEN_CHECK(units_[choice.dead].IsFree());
     // A dead page is taken where no other is free: it is then the only stale one.
     Apply(choice.dead, PageEvent::kRelease);
     Update(choice.dead);
-    mapping = {supply_.Take(PageSupply::Source::kStale),
-               PageSupply::StepsOf(PageSupply::Source::kStale, is_slot)};
-  } else {
-    RAVEN_CHECK(choice.from == MapChoice::From::kSlotRoom);
-    slot_pages_.Join(unit, units_[unit].slots_per_page);
-    mapping.page = MemoryOf(unit).page;
+    source = PageSupply::Source::kStale;
   }
-  if (!is_slot) {
-    details_[unit].page = mapping.page;
-  } else if (choice.from != MapChoice::From::kSlotRoom) {
-    const uint32_t page = slot_pages_.JoinEmpty(unit, units_[unit].slots_per_page);
-    if (page >= slot_memory_.size()) slot_memory_.resize(page + 1);
-    slot_memory_[page] = mapping.page;
-  }
+  RAVEN_CHECK(choice.from != MapChoice::From::kSparse);
+  const uint32_t slots = units_[unit].slots_per_page;
+  const PageMemory::Mapping mapping = choice.from == MapChoice::From::kSlotRoom
+                                          ? memory_.Join(unit, slots)
+                                          : memory_.Take(unit, slots, source);
   Apply(unit, PageEvent::kMap);
   if (units_[unit].live > 0) {
-    copies_.AddComing(units_[unit].pool, WeightOf(unit));
-    details_[unit].coming = true;
+    copies_.BeginComing(unit, units_[unit].pool, WeightOf(unit));
     plan_.Take(WeightOf(unit), plan_.PlannedNeed(unit));
   }
   Update(unit);
@@ -356,7 +311,7 @@ void PageBooks::FinishIn(Unit unit, bool ok) {
   } else if (ok) {
     Apply(unit, PageEvent::kArrived);
   } else {
-    EndComing(unit);
+    copies_.EndComing(unit);
     plan_.Release(WeightOf(unit), plan_.PlannedNeed(unit));
     Apply(unit, PageEvent::kNotArrived);
   }
@@ -365,15 +320,14 @@ void PageBooks::FinishIn(Unit unit, bool ok) {
 
 void PageBooks::StartOut(Unit unit, plan::PoolNumber pool) {
   RAVEN_CHECK(!units_[unit].InUse());
-  details_[unit].leaving = queues_.Contains(MoveQueues::Queue::kLeaves, unit);
-  if (details_[unit].leaving) ++leaving_;
+  totals_.SetLeaving(unit, queues_.Contains(MoveQueues::Queue::kLeaves, unit));
   ReserveCopy(unit, pool);
   Apply(unit, PageEvent::kCopyOut);
   Update(unit);
 }
 
 void PageBooks::FinishOut(Unit unit, bool ok) {
-  if (std::exchange(details_[unit].leaving, false)) --leaving_;
+  totals_.SetLeaving(unit, false);
   Apply(unit, ok ? PageEvent::kCopied : PageEvent::kNotCopied);
   Update(unit);
 }
@@ -391,20 +345,6 @@ void PageBooks::Drop(Unit unit) {
   Update(unit);
 }
 
-void PageBooks::ReleaseMemory(Unit unit) {
-  if (!IsSlot(unit)) {
-    supply_.AddStale(details_[unit].page);
-    return;
-  }
-  const plan::PhysicalPage page = MemoryOf(unit).page;
-  if (slot_pages_.Leave(unit)) supply_.AddEmpty(page);
-}
-
-void PageBooks::Force(Unit unit) {
-  units_[unit].forced = true;
-  Update(unit);
-}
-
 void PageBooks::Keep(Unit unit) {
   units_[unit].forced = false;
   plan_.ClearLeave(unit);
@@ -413,8 +353,7 @@ void PageBooks::Keep(Unit unit) {
 
 std::optional<Unit> PageBooks::FindCopyToDrop(plan::PoolNumber pool) const {
   std::optional<Unit> found;
-  for (Unit unit = 0; unit < units_.size(); ++unit) {
-    if (!IsRedundant(unit) || units_[unit].pool != pool) continue;
+  for (const Unit unit : copies_.Redundant(pool)) {
     if (units_[unit].InUse()) return unit;
     if (!found || plan_.NextNeed(unit) < plan_.NextNeed(*found)) found = unit;
   }
@@ -427,25 +366,9 @@ void PageBooks::DropCopy(Unit unit) {
   Update(unit);
 }
 
-std::vector<PageBooks::SlotMove> PageBooks::Compact(const std::vector<Unit>& slots) {
-  const plan::PhysicalPage emptied = MemoryOf(slots.front()).page;
-  std::vector<SlotMove> moves;
-  for (const Unit slot : slots) moves.push_back({slot, MemoryOf(slot), {}});
-  slot_pages_.Empty(slots);
-  for (SlotMove& move : moves) {
-    move.to = MemoryOf(move.slot);
-    compacted_ += WeightOf(move.slot);
-  }
-  supply_.AddEmpty(emptied);
-  return moves;
-}
-
-plan::PhysicalPage PageBooks::StartUnmap() {
-  return supply_.StartUnmap();
-}
-
-void PageBooks::FinishUnmap(plan::PhysicalPage page) {
-  supply_.FinishUnmap(page);
+std::vector<PageMemory::SlotMove> PageBooks::Compact(const std::vector<Unit>& slots) {
+  for (const Unit slot : slots) compacted_ += WeightOf(slot);
+  return memory_.Empty(slots, units_[slots.front()].slots_per_page);
 }
 
 void PageBooks::TakeArrivals(std::vector<Arrival>* arrivals) {
@@ -454,27 +377,20 @@ void PageBooks::TakeArrivals(std::vector<Arrival>* arrivals) {
 }
 
 void PageBooks::Check() const {
-  uint32_t pages = supply_.total() + slot_pages_.pages();
+  uint32_t pages = memory_.supply().total() + memory_.slot_pages().pages();
   Bytes awaited;
-  std::vector<std::pair<Bytes, Bytes>> copies(copies_.size());  // all, and redundant ones
   for (Unit unit = 0; unit < units_.size(); ++unit) {
     const UnitState& state = units_[unit];
     if (!IsSlot(unit)) pages += state.life != PageState::kAway ? 1 : 0;
-    RAVEN_CHECK(slot_pages_.Contains(unit) == (IsSlot(unit) && state.life != PageState::kAway));
+    RAVEN_CHECK(memory_.slot_pages().Contains(unit) ==
+                (IsSlot(unit) && state.life != PageState::kAway));
     RAVEN_CHECK(state.live > 0 || state.bytes == Bytes{});
     RAVEN_CHECK(state.live > 0 || state.life != PageState::kDirty);
     if (state.demanded && state.life == PageState::kAway) awaited += WeightOf(unit);
-    if (state.pool == plan::kNoPool) continue;
-    copies[state.pool].first += details_[unit].copy;
-    if (IsRedundant(unit)) copies[state.pool].second += details_[unit].copy;
   }
-  RAVEN_CHECK(pages == pages_);
-  RAVEN_CHECK(awaited == awaited_);
-  for (plan::PoolNumber pool = 0; pool < copies_.size(); ++pool) {
-    RAVEN_CHECK(copies[pool].first == copies_.used(pool));
-    RAVEN_CHECK(copies[pool].second == copies_.redundant(pool));
-    RAVEN_CHECK(copies_.used(pool) <= limits_.pools[pool].capacity);
-  }
+  RAVEN_CHECK(pages == memory_.pages());
+  RAVEN_CHECK(awaited == totals_[Sum::kAwaited]);
+  copies_.Check(units_);
 }
 
 }  // namespace ravenstore::core

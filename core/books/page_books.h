@@ -18,9 +18,12 @@
 #include <vector>
 
 #include "core/books/page_life.h"
+#include "core/books/page_memory.h"
+#include "core/books/unit_copies.h"
+#include "core/books/unit_totals.h"
+#include "core/decide/page_admission.h"
 #include "core/plan/copy_pools.h"
 #include "core/plan/deadlines.h"
-#include "core/plan/held_pages.h"
 #include "core/plan/move_chooser.h"
 #include "core/plan/move_queues.h"
 #include "core/plan/page_supply.h"
@@ -37,23 +40,9 @@ class PageBooks {
     plan::PlanLimits limits;  // .pages: the client's share, all made
     Bytes coming_most;        // bytes that come from one pool ahead of need
   };
-  // Bytes on the device: a physical page and the offset in it.
-  struct Memory {
-    plan::PhysicalPage page = 0;
-    Bytes offset;
-  };
   struct Arrival {
     plan::Unit unit;
     bool demanded;  // a call waited for it
-  };
-  struct SlotMove {
-    plan::Unit slot;
-    Memory from;
-    Memory to;
-  };
-  struct Mapping {
-    plan::PhysicalPage page = 0;
-    plan::PageSupply::Steps steps;
   };
 
   explicit PageBooks(const Options& options);
@@ -64,16 +53,20 @@ class PageBooks {
   plan::MoveView view() const;
   // `pages`: the client's share.
   const plan::PlanLimits& limits() const { return limits_; }
-  uint32_t pages() const { return pages_; }
-  uint32_t surplus() const { return pages_ > limits_.pages ? pages_ - limits_.pages : 0; }
+  uint32_t pages() const { return memory_.pages(); }
+  uint32_t surplus() const { return pages() > limits_.pages ? pages() - limits_.pages : 0; }
   // Pages in which tensors live, or that are in use.
-  uint32_t PagesOccupied() const { return occupied_.pages(); }
-  // Pages that calls hold, with those of a call that would hold these units.
-  uint32_t PagesInUse(const plan::UnitSpan& span) const;
+  uint32_t PagesOccupied() const { return totals_.occupied().pages(); }
+  // A call that would hold these units; a create in them. They exist.
+  decide::PageCall CallIn(const plan::UnitSpan& span) const;
+  decide::PageCreate CreateIn(const plan::UnitSpan& span) const;
+  uint32_t PagesInUse() const { return CallIn({}).in_use; }
   // Of units that calls wait for and that have no physical memory yet.
-  Bytes awaited() const { return awaited_; }
+  Bytes awaited() const { return totals_[UnitTotals::Sum::kAwaited]; }
   // REQUIRES: physical memory is beneath the unit.
-  Memory MemoryOf(plan::Unit unit) const;
+  PageMemory::Place MemoryOf(plan::Unit unit) const {
+    return memory_.Of(unit, units_[unit].slots_per_page);
+  }
   Bytes WeightOf(plan::Unit unit) const { return limits_.WeightOf(units_[unit].slots_per_page); }
 
   // ---- The client.
@@ -85,11 +78,6 @@ class PageBooks {
   void Unpin(plan::Unit unit);
   // The stream has come to an Unpin.
   void Reach(plan::Unit unit);
-  // The share holds these units and all that are in use.
-  bool FitsInUse(const plan::UnitSpan& span) const { return PagesInUse(span) <= limits_.pages; }
-  // Tensors may be created in these units: they and all that live or are in use fit the device and
-  // the pool for copies, and one page is left. Without it no page could leave for another to come.
-  bool HasRoomFor(const plan::UnitSpan& span) const;
   // A tensor with `bytes` bytes in the unit is live from now on. REQUIRES: it is pinned and
   // resident.
   void AddTensor(plan::Unit unit, Bytes bytes);
@@ -103,12 +91,18 @@ class PageBooks {
   // exists.
   void AddAwayTensor(plan::Unit slot, plan::PoolNumber pool, Bytes bytes);
   // The device's bytes are newer than any copy.
-  void Modify(plan::Unit unit);
+  void Modify(plan::Unit unit) {
+    Apply(unit, PageEvent::kChange);
+    Update(unit);
+  }
   // The client is gone: no call holds a unit, and the stream has come to all puts.
   void EndUses();
   // The client uses a tensor there that these books have as idle. The unit stays as it is until the
   // report of that use comes.
-  void Contest(plan::Unit unit);
+  void Contest(plan::Unit unit) {
+    units_[unit].contested = true;
+    Update(unit);
+  }
 
   // ---- The plan.
   // The units with the tensors that live.
@@ -135,7 +129,7 @@ class PageBooks {
   // ---- The engines. What they do comes from core/plan/move_chooser.h.
   // Takes physical memory for the unit. REQUIRES: the choice is not kSparse; Compact() comes before
   // that, and the choice is then kSupply.
-  Mapping StartMap(const plan::MapChoice& choice);
+  PageMemory::Mapping StartMap(const plan::MapChoice& choice);
   void FinishMap(plan::Unit unit);
   void StartIn(plan::Unit unit);
   // `ok`: the bytes are there. Else the unit is away again.
@@ -147,72 +141,54 @@ class PageBooks {
   // revoked.
   void Drop(plan::Unit unit);
   // The unit leaves: immediately, or when its copy has ended.
-  void Force(plan::Unit unit);
+  void Force(plan::Unit unit) {
+    units_[unit].forced = true;
+    Update(unit);
+  }
   // The unit stays in its present gap.
   void Keep(plan::Unit unit);
   // A resident unit whose copy in the pool can be dropped for another; nullopt: there is none.
   std::optional<plan::Unit> FindCopyToDrop(plan::PoolNumber pool) const;
   void DropCopy(plan::Unit unit);
   bool HasRoomForCopy(plan::Unit unit, plan::PoolNumber pool) const {
-    return copies_.HasRoom(pool, units_[unit].bytes);
+    return copies().HasRoom(pool, units_[unit].bytes);
   }
   // A page of slots is emptied: its slots get other places on the device, and it is free.
   // `slots`: of SlotPages::FindSparse; their tensors' words are revoked.
-  std::vector<SlotMove> Compact(const std::vector<plan::Unit>& slots);
+  std::vector<PageMemory::SlotMove> Compact(const std::vector<plan::Unit>& slots);
   // A stale page is unmapped ahead of its next use. REQUIRES for StartUnmap: there is one.
-  plan::PhysicalPage StartUnmap();
-  void FinishUnmap(plan::PhysicalPage page);
+  plan::PhysicalPage StartUnmap() { return memory_.StartUnmap(); }
+  void FinishUnmap(plan::PhysicalPage page) { memory_.FinishUnmap(page); }
   // Appends the units that became resident since the last call.
   void TakeArrivals(std::vector<Arrival>* arrivals);
 
   // Bytes that slots moved on the device.
   Bytes compacted() const { return compacted_; }
-  const plan::CopyPools& copies() const { return copies_; }
+  const plan::CopyPools& copies() const { return copies_.pools(); }
   // Physical pages and copies are neither lost nor made. For tests; O(units).
   void Check() const;
 
  private:
-  // What no decision depends on.
-  struct Detail {
-    plan::PhysicalPage page = 0;  // beneath a page; of a slot see slot_memory_
-    Bytes copy;                   // memory of the copy in another pool
-    bool coming = false;          // it is counted as coming
-    bool occupied = false;        // in occupied_
-    bool leaving = false;         // in leaving_
-    bool ready = false;           // in ready_
-    bool awaited = false;         // in awaited_
-  };
-
   void Apply(plan::Unit unit, PageEvent event);
   void Update(plan::Unit unit);
-  void ReleaseMemory(plan::Unit unit);
   void ReserveCopy(plan::Unit unit, plan::PoolNumber pool);
   void FreeCopy(plan::Unit unit);
-  void EndComing(plan::Unit unit);
-  void CountAwaited(plan::Unit unit);
+  void CountIn(plan::Unit unit);
   bool IsRedundant(plan::Unit unit) const;
 
   const Options options_;
   plan::PlanLimits limits_;
-  uint32_t pages_ = 0;  // physical pages of the client's
   uint32_t expected_ = 0;
   std::vector<plan::UnitState> units_;
-  std::vector<Detail> details_;
   plan::ResidencyPlan plan_;
   plan::MoveQueues queues_;
   plan::Deadlines deadlines_;
-  plan::PageSupply supply_;
-  plan::SlotPages slot_pages_;
-  std::vector<plan::PhysicalPage> slot_memory_;  // by page of slots
-  std::vector<plan::Unit> passed_;               // kept for its memory
+  PageMemory memory_;
+  UnitTotals totals_;
+  std::vector<plan::Unit> passed_;  // kept for its memory
   std::vector<Arrival> arrivals_;
-  plan::CopyPools copies_;
-  Bytes in_use_;
-  plan::HeldPages occupied_;  // for units in which tensors live, or that are in use
-  Bytes ready_;
-  Bytes awaited_;
+  UnitCopies copies_;
   plan::ExpectedGrowth growth_;
-  uint32_t leaving_ = 0;
   uint64_t uses_ = 0;
   Bytes compacted_;
 };

@@ -23,7 +23,7 @@ class PageBackend {
   };
   struct CopyOrder {
     plan::Unit unit;
-    PageBooks::Memory memory;   // on the device
+    PageMemory::Place memory;   // on the device
     Bytes bytes;                // that live in the unit
     plan::PoolNumber pool = 0;  // where its copy is, or is made
     bool demanded = false;      // a call waits for it
@@ -65,7 +65,7 @@ class PageBackend {
   virtual void CopyIn(const CopyOrder& order) = 0;
   virtual void CopyOut(const CopyOrder& order) = 0;
   // Copies on the device, in order with all other work on this memory.
-  virtual void MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) = 0;
+  virtual void MoveSlot(const PageMemory::SlotMove& move, Bytes bytes) = 0;
   // Has ended when it returns; the page's copy is as before. Returns false if it has failed.
   virtual bool MoveCopy(const CopyMove& move) = 0;
 

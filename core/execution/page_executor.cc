@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/decide/page_retirement.h"
 #include "core/plan/move_chooser.h"
 
 namespace ravenstore::core {
@@ -16,7 +17,10 @@ using plan::UnitSpan;
 using Queue = MoveQueues::Queue;
 
 PageExecutor::PageExecutor(const PageBooks::Options& options, PageBackend* backend)
-    : backend_(backend), books_(options), tensors_(options.limits.page) {}
+    : backend_(backend),
+      books_(options),
+      tensors_(options.limits.page),
+      words_(backend, books_, &tensors_) {}
 
 void PageExecutor::Stats::Add(const Stats& other) {
   in += other.in;
@@ -69,16 +73,8 @@ bool PageExecutor::Pin(TensorNumber tensor) {
   const PageTensors::Row& row = tensors_[tensor];
   for (uint32_t i = 0; i < row.units.count; ++i) books_.Pin(row.units[i]);
   if (IsResident(tensor)) return true;
-  waiting_.insert(tensor);
+  words_.Wait(tensor);
   return false;
-}
-
-bool PageExecutor::IsResident(TensorNumber tensor) const {
-  const UnitSpan& units = tensors_[tensor].units;
-  for (uint32_t i = 0; i < units.count; ++i) {
-    if (!books_[units[i]].IsResident()) return false;
-  }
-  return true;
 }
 
 void PageExecutor::Begin(TensorNumber tensor) {
@@ -145,7 +141,7 @@ void PageExecutor::EndKeepInPlace(const UnitSpan& units) {
 }
 
 void PageExecutor::Retire() {
-  waiting_.clear();
+  words_.TakeWaiting();
   books_.SetPlan({});
   books_.EndUses();
   for (TensorNumber tensor = 0; tensor < tensors_.size(); ++tensor) {
@@ -170,11 +166,7 @@ void PageExecutor::CopiedIn(Unit unit, bool ok) {
   --under_way_;
   books_.FinishIn(unit, ok);
   if (books_[unit].IsResident()) return;
-  std::vector<TensorNumber> refused;
-  for (const TensorNumber tensor : waiting_) {
-    if (tensors_[tensor].units.Contains(unit)) refused.push_back(tensor);
-  }
-  for (const TensorNumber tensor : refused) Refuse(tensor);
+  for (const TensorNumber tensor : words_.TakeWaiting(unit)) Refuse(tensor);
 }
 
 void PageExecutor::CopiedOut(Unit unit, bool ok) {
@@ -185,7 +177,6 @@ void PageExecutor::CopiedOut(Unit unit, bool ok) {
 }
 
 void PageExecutor::Refuse(TensorNumber tensor) {
-  waiting_.erase(tensor);
   Unpin(tensor);
   Reach(tensor);
   --tensors_[tensor].uses;  // the client's word does not count this one
@@ -193,7 +184,7 @@ void PageExecutor::Refuse(TensorNumber tensor) {
 }
 
 size_t PageExecutor::RefuseWaiting() {
-  const std::set<TensorNumber> waiting = waiting_;
+  const std::vector<TensorNumber> waiting = words_.TakeWaiting();
   for (const TensorNumber tensor : waiting) Refuse(tensor);
   return waiting.size();
 }
@@ -201,27 +192,8 @@ size_t PageExecutor::RefuseWaiting() {
 void PageExecutor::HandleArrivals() {
   arrivals_.clear();
   books_.TakeArrivals(&arrivals_);
-  for (const auto& arrival : arrivals_) {
-    arrived_ |= arrival.demanded;
-    for (const TensorNumber tensor : tensors_.In(arrival.unit)) {
-      if (tensors_[tensor].away && IsResident(tensor)) Publish(tensor);
-    }
-  }
-  if (arrivals_.empty()) return;
-  for (auto next = waiting_.begin(); next != waiting_.end();) {
-    const TensorNumber tensor = *next;
-    if (!IsResident(tensor)) {
-      ++next;
-      continue;
-    }
-    next = waiting_.erase(next);
-    backend_->Grant(tensor);
-  }
-}
-
-void PageExecutor::Publish(TensorNumber tensor) {
-  tensors_[tensor].away = false;
-  if (waiting_.count(tensor) == 0) backend_->Publish(tensor);
+  for (const auto& arrival : arrivals_) arrived_ |= arrival.demanded;
+  words_.Arrive(arrivals_);
 }
 
 // ---- The engines.
@@ -237,27 +209,16 @@ bool PageExecutor::Start() {
   return std::exchange(arrived_, false);
 }
 
-bool PageExecutor::Revoke(Unit unit) {
-  const auto tensors = tensors_.In(unit);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    PageTensors::Row& row = tensors_[tensors[i]];
-    if (row.away) continue;
-    if (backend_->Revoke(tensors[i], row.uses)) {
-      row.away = true;
-      continue;
-    }
-    for (size_t k = 0; k < i; ++k) {
-      if (IsResident(tensors[k]) && tensors_[tensors[k]].away) Publish(tensors[k]);
-    }
-    ++stats_.not_revoked;
-    books_.Contest(unit);
-    return false;
-  }
-  return true;
+bool PageExecutor::Revoke(std::span<const Unit> units) {
+  const auto in_use = words_.Revoke(units);
+  if (!in_use) return true;
+  ++stats_.not_revoked;
+  books_.Contest(*in_use);
+  return false;
 }
 
 bool PageExecutor::Drop(Unit unit) {
-  if (!Revoke(unit)) return false;
+  if (!Revoke(std::span(&unit, 1))) return false;
   books_.Drop(unit);
   if (plan::IsSlot(unit)) return true;
   if (unit >= has_left_.size()) has_left_.resize(unit + 1);
@@ -362,18 +323,9 @@ bool PageExecutor::Compact() {
   const auto view = books_.view();
   const auto slots =
       view.slot_pages.FindSparse([&](Unit slot) { return view.units[slot].IsIdle(); });
-  if (slots.empty()) return false;
-  for (size_t i = 0; i < slots.size(); ++i) {
-    if (Revoke(slots[i])) continue;
-    for (size_t k = 0; k < i; ++k) {
-      for (const TensorNumber tensor : tensors_.In(slots[k])) Publish(tensor);
-    }
-    return false;
-  }
+  if (slots.empty() || !Revoke(slots)) return false;
   for (const auto& move : books_.Compact(slots)) backend_->MoveSlot(move, books_[move.slot].bytes);
-  for (const Unit slot : slots) {
-    for (const TensorNumber tensor : tensors_.In(slot)) Publish(tensor);
-  }
+  words_.Publish(slots);
   return true;
 }
 
@@ -414,16 +366,28 @@ bool PageExecutor::ReleasePage() {
 }
 
 void PageExecutor::ReleaseSurplus() {
-  const auto give = [this] {
-    while (books_.surplus() > 0 && ReleasePage()) {
+  using Step = decide::Retirement::Step;
+  decide::HeldMemory held;
+  bool any_left = true;
+  while (true) {
+    const auto view = books_.view();
+    held.surplus = view.surplus;
+    if (held.surplus == 0) return;
+    held.has_free = view.supply.Find(false) || !view.queues.IsEmpty(Queue::kDead);
+    held.spare = view.slot_pages.SparePages();
+    held.leaving = view.leaving + view.queues.size(Queue::kLeaves);
+    const decide::Retirement next = decide::NextRetirement(held);
+    if (next.step == Step::kRelease) {
+      ReleasePage();
+    } else if (next.step == Step::kEmptySlots) {
+      held.can_empty = Compact();
+    } else if (next.step == Step::kLeave && any_left) {
+      any_left = false;
+      Leave(view.limits.page * next.pages);
+    } else {
+      return;
     }
-  };
-  give();
-  while (books_.surplus() > 0 && books_.view().slot_pages.SparePages() > 0 && Compact()) give();
-  const auto view = books_.view();
-  const uint64_t leaving =
-      view.leaving + view.queues.size(Queue::kLeaves) + view.slot_pages.SparePages();
-  if (view.surplus > leaving && Leave(view.limits.page * (view.surplus - leaving))) give();
+  }
 }
 
 }  // namespace ravenstore::core

@@ -14,12 +14,14 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
+#include <span>
 #include <vector>
 
 #include "core/books/page_books.h"
 #include "core/books/page_tensors.h"
+#include "core/decide/page_admission.h"
 #include "core/execution/page_backend.h"
+#include "core/execution/tensor_words.h"
 #include "core/plan/units.h"
 
 namespace ravenstore::core {
@@ -47,8 +49,10 @@ class PageExecutor {
   const Stats& stats() const { return stats_; }
 
   // ---- The client's calls.
-  // There is room for a create in these units. Without it the create is to fail.
-  bool CanCreate(const plan::UnitSpan& units) const { return books_.HasRoomFor(units); }
+  // A create in these units finds a place. Without it the create is to fail.
+  bool CanCreate(const plan::UnitSpan& units) const {
+    return decide::HasPlace(books_.CreateIn(units));
+  }
   // A create: the tensor has this place. `first`: the bytes in its first unit.
   void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size);
   // Appends the pages that have left since the last call, with tensors; each once.
@@ -57,13 +61,16 @@ class PageExecutor {
   // begins in its first page. Returns false if it stays: it does not live, a page of it is not away
   // or is held by a call, or the copy has no room or failed.
   bool MoveToSlot(TensorNumber tensor, const plan::UnitSpan& slot, Bytes offset);
-  // A create or a get holds the tensor's units. REQUIRES: FitsInUse(); otherwise calls that wait
-  // could hold pages that each other needs. Returns true if all are resident. Else the call
+  // Whether a create or a get of the tensor may hold its units now.
+  decide::Admission Admit(TensorNumber tensor) const {
+    return decide::Admit(books_.CallIn(tensors_[tensor].units));
+  }
+  // It holds them. REQUIRES: Admit() is kNow; otherwise calls that wait could hold pages that each
+  // other needs. Returns true if all are resident. Else the call
   // waits, and the backend's Grant or Refuse ends that.
   bool Pin(TensorNumber tensor);
   // No call waits for a unit of the tensor.
-  bool IsResident(TensorNumber tensor) const;
-  bool FitsInUse(TensorNumber tensor) const { return books_.FitsInUse(tensors_[tensor].units); }
+  bool IsResident(TensorNumber tensor) const { return words_.IsResident(tensor); }
   // The tensor lives from now on. REQUIRES: it is pinned and resident.
   void Begin(TensorNumber tensor);
   // A put or a free ends the pin for the CPU; its units stay until the stream has come there.
@@ -113,7 +120,7 @@ class PageExecutor {
   size_t RefuseWaiting();
 
  private:
-  bool Revoke(plan::Unit unit);
+  bool Revoke(std::span<const plan::Unit> units);
   bool Drop(plan::Unit unit);
   void DropClean();
   void ReleaseSurplus();
@@ -128,14 +135,13 @@ class PageExecutor {
   // Idle units leave until the bytes that calls wait for are free. Returns true if one does.
   bool LeaveInEmergency();
   void HandleArrivals();
-  void Publish(TensorNumber tensor);
   void Refuse(TensorNumber tensor);
   PageBackend::CopyOrder OrderFor(plan::Unit unit) const;
 
   PageBackend* const backend_;
   PageBooks books_;
   PageTensors tensors_;
-  std::set<TensorNumber> waiting_;            // whose call waits
+  TensorWords words_;
   std::vector<PageBooks::Arrival> arrivals_;  // kept for its memory
   std::vector<plan::Unit> left_;              // until TakeLeft
   std::vector<bool> has_left_;                // by unit: it is in left_

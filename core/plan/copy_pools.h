@@ -63,6 +63,7 @@ class CopyPools {
   void AddComing(PoolNumber pool, Bytes bytes) { counts_[pool].coming += bytes; }
   void RemoveComing(PoolNumber pool, Bytes bytes) { counts_[pool].coming -= bytes; }
 
+  Bytes capacity(PoolNumber pool) const { return pools_[pool].capacity; }
   Bytes used(PoolNumber pool) const { return counts_[pool].used; }
   Bytes redundant(PoolNumber pool) const { return counts_[pool].redundant; }
   Bytes coming(PoolNumber pool) const { return counts_[pool].coming; }

@@ -111,14 +111,25 @@ TEST_F(PageBooksTest, AContestedPageStaysUntilItsUseIsReported) {
   EXPECT_TRUE(books_[0].IsIdle());
 }
 
-TEST_F(PageBooksTest, CreatesAreRefusedWhereNoPageCouldLeaveForAnother) {
+TEST_F(PageBooksTest, ACreateNeedsAPageForEachUnitWhereNothingLives) {
   PageBooks books(OptionsFor(kPage));
   books.Ensure({0, 4});
-  EXPECT_TRUE(books.HasRoomFor({0, 2}));  // of three places one stays free
-  EXPECT_FALSE(books.HasRoomFor({0, 3}));
+  EXPECT_TRUE(decide::HasPlace(books.CreateIn({0, 2})));  // of three places one stays free
+  EXPECT_FALSE(decide::HasPlace(books.CreateIn({0, 3})));
   books.Pin(0);
-  EXPECT_TRUE(books.HasRoomFor({0, 2}));
-  EXPECT_FALSE(books.HasRoomFor({2, 2}));
+  EXPECT_TRUE(decide::HasPlace(books.CreateIn({0, 2})));
+  EXPECT_FALSE(decide::HasPlace(books.CreateIn({2, 2})));
+}
+
+TEST_F(PageBooksTest, ACallCountsWhatOtherCallsHoldOnce) {
+  PageBooks books(OptionsFor(kPage));
+  books.Ensure({0, 4});
+  books.Pin(0);
+  const decide::PageCall call = books.CallIn({0, 2});
+  EXPECT_EQ(call.own, 2u);
+  EXPECT_EQ(call.in_use, 2u);
+  EXPECT_EQ(books.CallIn({2, 1}).in_use, 2u);
+  EXPECT_EQ(books.PagesInUse(), 1u);
 }
 
 TEST(PageBooksCopiesTest, ACopyOfAResidentPageGivesItsRoomToAnother) {

@@ -35,7 +35,7 @@ class Backend : public PageBackend {
   void Release(const plan::PageSupply::Released& page) override { released.push_back(page); }
   void CopyIn(const CopyOrder& order) override { in = order; }
   void CopyOut(const CopyOrder& order) override { out = order; }
-  void MoveSlot(const PageBooks::SlotMove& move, Bytes) override { moves.push_back(move); }
+  void MoveSlot(const PageMemory::SlotMove& move, Bytes) override { moves.push_back(move); }
   bool MoveCopy(const CopyMove& move) override {
     copy_moves.push_back(move);
     return !copy_moves_fail;
@@ -52,7 +52,7 @@ class Backend : public PageBackend {
   std::vector<plan::PageSupply::Released> released;
   std::optional<CopyOrder> in;
   std::optional<CopyOrder> out;
-  std::vector<PageBooks::SlotMove> moves;
+  std::vector<PageMemory::SlotMove> moves;
   std::vector<CopyMove> copy_moves;
   bool copy_moves_fail = false;
 };

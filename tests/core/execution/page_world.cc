@@ -305,7 +305,7 @@ void PageWorld::HandleReport(const Report& report) {
                      tensor.size);
   }
   if (report.kind == Kind::kCreate || report.kind == Kind::kGetAsked) {
-    if (!executor_->FitsInUse(report.tensor)) return Refuse(report.tensor);
+    if (executor_->Admit(report.tensor) != decide::Admission::kNow) return Refuse(report.tensor);
     if (executor_->Pin(report.tensor)) granted_.push_back(report.tensor);
     HandleGrants();
   } else if (report.kind == Kind::kGet) {
@@ -439,7 +439,7 @@ void PageWorld::CopyOut(const CopyOrder& order) {
   under_way_.push_back(of);
 }
 
-void PageWorld::MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) {
+void PageWorld::MoveSlot(const PageMemory::SlotMove& move, Bytes bytes) {
   for (uint64_t i = 0; i < bytes.count() / kCell.count(); ++i) {
     physical_[move.to.page][move.to.offset.count() / kCell.count() + i] =
         physical_[move.from.page][move.from.offset.count() / kCell.count() + i];

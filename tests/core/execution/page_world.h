@@ -75,7 +75,7 @@ class PageWorld : public PageBackend {
   void Release(const plan::PageSupply::Released& page) override;
   void CopyIn(const CopyOrder& order) override;
   void CopyOut(const CopyOrder& order) override;
-  void MoveSlot(const PageBooks::SlotMove& move, Bytes bytes) override;
+  void MoveSlot(const PageMemory::SlotMove& move, Bytes bytes) override;
   bool MoveCopy(const CopyMove& move) override;
   bool CanCopyIn(plan::PoolNumber pool, bool demanded) const override;
   bool CanCopyOut(plan::PoolNumber pool) const override { return copies_out_[pool] < 2; }
@@ -90,7 +90,7 @@ class PageWorld : public PageBackend {
     Bytes size = {};
     plan::Place place = {};
     plan::UnitSpan units = {};
-    PageBooks::Memory slot = {};  // its address; pages have theirs by the mappings
+    PageMemory::Place slot = {};  // its address; pages have theirs by the mappings
     Cells expected = {};          // after the kernels that have run
     bool created = false;
     bool has_request = false;  // a call waits

@@ -1,0 +1,73 @@
+#include "core/execution/tensor_words.h"
+
+namespace ravenstore::core {
+
+using plan::Unit;
+using plan::UnitSpan;
+
+bool TensorWords::IsResident(TensorNumber tensor) const {
+  const UnitSpan& units = (*tensors_)[tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i) {
+    if (!books_[units[i]].IsResident()) return false;
+  }
+  return true;
+}
+
+std::optional<Unit> TensorWords::Revoke(std::span<const Unit> units) {
+  for (size_t i = 0; i < units.size(); ++i) {
+    for (const TensorNumber tensor : tensors_->In(units[i])) {
+      PageTensors::Row& row = (*tensors_)[tensor];
+      if (row.away) continue;
+      if (!backend_->Revoke(tensor, row.uses)) {
+        Publish(units.first(i + 1));
+        return units[i];
+      }
+      row.away = true;
+    }
+  }
+  return std::nullopt;
+}
+
+void TensorWords::Publish(std::span<const Unit> units) {
+  for (const Unit unit : units) {
+    for (const TensorNumber tensor : tensors_->In(unit)) Publish(tensor);
+  }
+}
+
+void TensorWords::Publish(TensorNumber tensor) {
+  PageTensors::Row& row = (*tensors_)[tensor];
+  if (!row.away || !IsResident(tensor)) return;
+  row.away = false;
+  if (waiting_.count(tensor) == 0) backend_->Publish(tensor);
+}
+
+void TensorWords::Arrive(std::span<const PageBooks::Arrival> arrivals) {
+  for (const auto& arrival : arrivals) Publish(std::span(&arrival.unit, 1));
+  if (arrivals.empty()) return;
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    const TensorNumber tensor = *next;
+    if (!IsResident(tensor)) {
+      ++next;
+      continue;
+    }
+    next = waiting_.erase(next);
+    backend_->Grant(tensor);
+  }
+}
+
+std::vector<TensorNumber> TensorWords::TakeWaiting() {
+  const std::vector<TensorNumber> taken(waiting_.begin(), waiting_.end());
+  waiting_.clear();
+  return taken;
+}
+
+std::vector<TensorNumber> TensorWords::TakeWaiting(Unit unit) {
+  std::vector<TensorNumber> taken;
+  for (const TensorNumber tensor : waiting_) {
+    if ((*tensors_)[tensor].units.Contains(unit)) taken.push_back(tensor);
+  }
+  for (const TensorNumber tensor : taken) waiting_.erase(tensor);
+  return taken;
+}
+
+}  // namespace ravenstore::core

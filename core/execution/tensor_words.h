@@ -1,0 +1,54 @@
+// The lease words of a client's tensors, and the calls that wait for tensors.
+//
+// A tensor's word is "away" from the revocation before one of its units leaves until all of them
+// are resident. A get of such a tensor asks and waits.
+//
+// Owns: which calls wait. The rows are the executor's; the words are the backend's. Threads: one at
+// a time. Errors: none. Cost: O(tensors of a unit) for each unit; O(waiting calls) when any
+// arrives.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "core/books/page_books.h"
+#include "core/books/page_tensors.h"
+#include "core/execution/page_backend.h"
+
+namespace ravenstore::core {
+
+class TensorWords {
+ public:
+  // All outlive it.
+  TensorWords(PageBackend* backend, const PageBooks& books, PageTensors* tensors)
+      : backend_(backend), books_(books), tensors_(tensors) {}
+
+  // No call waits for a unit of the tensor.
+  bool IsResident(TensorNumber tensor) const;
+  // The words of all tensors of these units say "away" from now on; or none does, and the unit
+  // returned has a tensor that the client uses.
+  std::optional<plan::Unit> Revoke(std::span<const plan::Unit> units);
+  // The words of the units' tensors that are resident say so again.
+  void Publish(std::span<const plan::Unit> units);
+
+  // A call waits for the tensor, until it is granted or taken.
+  void Wait(TensorNumber tensor) { waiting_.insert(tensor); }
+  // These units are resident: words say so, and calls that wait for nothing else are granted.
+  void Arrive(std::span<const PageBooks::Arrival> arrivals);
+  // The waiting calls, or those for tensors of the unit. They wait no more; the caller refuses
+  // them.
+  std::vector<TensorNumber> TakeWaiting();
+  std::vector<TensorNumber> TakeWaiting(plan::Unit unit);
+
+ private:
+  void Publish(TensorNumber tensor);
+
+  PageBackend* const backend_;
+  const PageBooks& books_;
+  PageTensors* const tensors_;
+  std::set<TensorNumber> waiting_;
+};
+
+}  // namespace ravenstore::core
