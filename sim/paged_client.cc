@@ -72,11 +72,11 @@ void PagedClient::Run() {
 core::decide::PageDemand PagedClient::Demand(bool with_waiting) const {
   const core::PageBooks& books = executor_.books();
   if (done_) return {.held = 0};
-  const uint32_t in_use = books.PagesInUse();
+  const uint32_t in_use = core::PagesInUse(books);
   return {.in_use = with_waiting ? std::max(in_use, waits_for_room_) : in_use,
           .expected = books.plan().pages_held(),
-          .alive = std::max(books.plan().pages_alive(), books.PagesOccupied()),
-          .held = books.pages()};
+          .alive = std::max(books.plan().pages_alive(), books.totals().occupied().pages()),
+          .held = books.memory().pages()};
 }
 
 void PagedClient::SetShare(uint32_t pages) {
@@ -149,7 +149,8 @@ bool PagedClient::MakeUse(const Op& op) {
   }
   if (!held_) {
     if (asks_for_room_) {
-      core::decide::PageCall call = executor_.books().CallIn(executor_.tensors()[op.tensor].units);
+      core::decide::PageCall call =
+          core::CallIn(executor_.books(), executor_.tensors()[op.tensor].units);
       call.may_hold = host_->MayHold(*this);
       waits_for_room_ = call.in_use;
       if (core::decide::Admit(call) != core::decide::Admission::kNow) return false;

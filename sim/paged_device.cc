@@ -202,7 +202,7 @@ void PagedDevice::AssignPages() {
     core::PageExecutor* found = nullptr;
     for (const auto& client : clients_) {
       const core::PageBooks& books = client->executor().books();
-      const uint32_t has = books.pages() + books.expected();
+      const uint32_t has = books.memory().pages() + books.memory().expected();
       if (books.limits().pages <= has || books.limits().pages - has <= most) continue;
       most = books.limits().pages - has;
       found = &client->executor();
@@ -219,7 +219,7 @@ void PagedDevice::StartMaking() {
   uint32_t number = 0;
   uint32_t most = 0;
   for (uint32_t i = 0; i < clients_.size(); ++i) {
-    const uint32_t expected = clients_[i]->executor().books().expected();
+    const uint32_t expected = clients_[i]->executor().books().memory().expected();
     if (expected <= most) continue;
     most = expected;
     number = i;

@@ -193,7 +193,7 @@ class Learned : public PlanSource {
       remake_ = true;
     } else if (guidance.discard) {
       books->SetPlan({});
-      for (core::plan::Unit unit = 0; unit < books->size(); ++unit)
+      for (core::plan::Unit unit = 0; unit < books->units().size(); ++unit)
         books->Announce(unit, next_uses_.Of(unit));
     } else if (planner_.has_plan()) {
       MoveTo(guidance.position, books);

@@ -110,7 +110,7 @@ class PagedReplay : public PagedHost {
       if (shares_plan_ && HasDrifted()) MakeSharedPlan();
       if (shares_plan_) HandOver();
       device_.Start();
-      if (setup_.check) next->executor().books().Check();
+      if (setup_.check) core::CheckBooks(next->executor().books());
     }
     return Finish();
   }
@@ -131,7 +131,7 @@ class PagedReplay : public PagedHost {
     if (!shares_plan_) return client.executor().books().limits().pages;
     uint32_t others = 0;
     for (const auto& other : clients_)
-      if (other.get() != &client) others += other->executor().books().PagesInUse();
+      if (other.get() != &client) others += core::PagesInUse(other->executor().books());
     return others < pages_ ? pages_ - others : 0;
   }
 
@@ -254,7 +254,7 @@ class PagedReplay : public PagedHost {
   PagedOutcome Finish() {
     PagedOutcome result;
     for (const auto& client : clients_) {
-      client->executor().books().Check();
+      core::CheckBooks(client->executor().books());
       client->AddTo(&outcome_);
       result.stats.Add(client->stats());
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/books/page_views.h"
 #include "core/check.h"
 
 namespace ravenstore::core {
@@ -15,7 +16,6 @@ using plan::PageSupply;
 using plan::Position;
 using plan::ResidencyPlan;
 using plan::Unit;
-using plan::UnitSnapshot;
 using plan::UnitSpan;
 using plan::UnitState;
 using Sum = UnitTotals::Sum;
@@ -39,8 +39,8 @@ plan::MoveView PageBooks::view() const {
           .copies = copies_.pools(),
           .coming_most = options_.coming_most,
           .leaving = totals_.leaving(),
-          .expected = expected_,
-          .surplus = surplus(),
+          .expected = memory_.expected(),
+          .surplus = memory_.pages() > limits_.pages ? memory_.pages() - limits_.pages : 0,
           .ready = totals_[Sum::kReady],
           .growth = growth_};
 }
@@ -63,27 +63,16 @@ void PageBooks::Apply(Unit unit, PageEvent event) {
   const auto step = StepOf(of.life, event);
   RAVEN_CHECK(step.has_value());
   of.life = step->next;
-  if (step->copy == PageStep::Copy::kFree) FreeCopy(unit);
-  if (of.pool != plan::kNoPool) copies_.SetRedundant(unit, of.pool, IsRedundant(unit));
+  if (step->copy == PageStep::Copy::kFree) {
+    copies_.EndComing(unit);
+    const auto pool = std::exchange(of.pool, plan::kNoPool);
+    if (pool != plan::kNoPool) copies_.Remove(unit, pool);
+  }
+  if (of.pool != plan::kNoPool) copies_.SetRedundant(unit, of.pool, of.life == PageState::kClean);
   if (step->memory == PageStep::Memory::kRelease) memory_.Leave(unit, of.slots_per_page);
   if (step->words != PageStep::Words::kPublish) return;
   copies_.EndComing(unit);
   arrivals_.push_back({unit, std::exchange(of.demanded, false)});
-}
-
-bool PageBooks::IsRedundant(Unit unit) const {
-  return units_[unit].life == PageState::kClean && units_[unit].pool != plan::kNoPool;
-}
-
-void PageBooks::ReserveCopy(Unit unit, plan::PoolNumber pool) {
-  units_[unit].pool = pool;
-  copies_.Add(unit, pool, units_[unit].bytes);
-}
-
-void PageBooks::FreeCopy(Unit unit) {
-  copies_.EndComing(unit);
-  const auto pool = std::exchange(units_[unit].pool, plan::kNoPool);
-  if (pool != plan::kNoPool) copies_.Remove(unit, pool);
 }
 
 void PageBooks::Update(Unit unit) {
@@ -92,22 +81,17 @@ void PageBooks::Update(Unit unit) {
   if (IsSlot(unit) && state.life == PageState::kClean && state.live == 0 && !state.InUse())
     Apply(unit, PageEvent::kRelease);
   queues_.Update(unit, state, plan_);
-  CountIn(unit);
+  const Bytes memory = WeightOf(*this, unit);
+  totals_.SetOccupied(unit, state.slots_per_page, state.live > 0 || state.InUse());
+  totals_.Set(unit, Sum::kInUse, memory, state.InUse());
+  totals_.Set(unit, Sum::kReady, memory, queues_.Contains(MoveQueues::Queue::kIdleClean, unit));
+  totals_.Set(unit, Sum::kAwaited, memory, state.demanded && state.life == PageState::kAway);
   if (queues_.Contains(MoveQueues::Queue::kComes, unit)) {
     deadlines_.Set(unit, state.demanded ? kNoPosition : plan_.NextNeed(unit), state.pool,
                    limits_.pools[state.pool].InOf(state.bytes));
   } else {
     deadlines_.Clear(unit);
   }
-}
-
-void PageBooks::CountIn(Unit unit) {
-  const UnitState& state = units_[unit];
-  const Bytes memory = WeightOf(unit);
-  totals_.SetOccupied(unit, state.slots_per_page, state.live > 0 || state.InUse());
-  totals_.Set(unit, Sum::kInUse, memory, state.InUse());
-  totals_.Set(unit, Sum::kReady, memory, queues_.Contains(MoveQueues::Queue::kIdleClean, unit));
-  totals_.Set(unit, Sum::kAwaited, memory, state.demanded && state.life == PageState::kAway);
 }
 
 bool PageBooks::Pin(Unit unit) {
@@ -134,28 +118,6 @@ void PageBooks::Reach(Unit unit) {
   Update(unit);
 }
 
-decide::PageCall PageBooks::CallIn(const UnitSpan& span) const {
-  Bytes own;
-  Bytes in_use = totals_[Sum::kInUse];
-  for (uint32_t i = 0; i < span.count; ++i) {
-    const Bytes memory = WeightOf(span[i]);
-    own += memory;
-    if (!units_[span[i]].InUse()) in_use += memory;
-  }
-  const auto pages = [page = limits_.page.count()](Bytes memory) {
-    return static_cast<uint32_t>((memory.count() + page - 1) / page);
-  };
-  return {.own = pages(own), .in_use = pages(in_use), .may_hold = limits_.pages};
-}
-
-decide::PageCreate PageBooks::CreateIn(const UnitSpan& span) const {
-  decide::PageCreate create{.occupied = totals_.occupied().pages(),
-                            .classes = totals_.occupied().classes(),
-                            .places = limits_.pages + copies().PagesMost()};
-  for (uint32_t i = 0; i < span.count; ++i) create.occupied += totals_.IsOccupied(span[i]) ? 0 : 1;
-  return create;
-}
-
 void PageBooks::AddTensor(Unit unit, Bytes bytes) {
   UnitState& state = units_[unit];
   RAVEN_CHECK(state.IsResident());
@@ -179,23 +141,12 @@ void PageBooks::RemoveTensor(Unit unit, Bytes bytes) {
   Update(unit);
 }
 
-bool PageBooks::CanMoveCopy(const UnitSpan& pages, const UnitSpan& slot, Bytes bytes) const {
-  const auto is_away = [this](Unit unit) {
-    return units_[unit].life == PageState::kAway && !units_[unit].InUse();
-  };
-  const plan::PoolNumber pool = units_[pages.first].pool;
-  for (uint32_t i = 0; i < pages.count; ++i) {
-    if (!is_away(pages[i]) || units_[pages[i]].pool != pool) return false;
-  }
-  if (slot.first < units_.size() && !is_away(slot.first)) return false;
-  return copies().HasRoom(pool, bytes) && decide::HasPlace(CreateIn(slot));
-}
-
 void PageBooks::AddAwayTensor(Unit slot, plan::PoolNumber pool, Bytes bytes) {
   RAVEN_CHECK(units_[slot].live == 0);
   units_[slot].live = 1;
   units_[slot].bytes = bytes;
-  ReserveCopy(slot, pool);
+  units_[slot].pool = pool;
+  copies_.Add(slot, pool, bytes);
   Apply(slot, PageEvent::kCopyGiven);
   Update(slot);
 }
@@ -207,21 +158,6 @@ void PageBooks::EndUses() {
     state.demanded = state.contested = false;
     Update(unit);
   }
-}
-
-std::vector<UnitSnapshot> PageBooks::Snapshot() const {
-  std::vector<UnitSnapshot> snapshot;
-  snapshot.reserve(units_.size());
-  for (const UnitState& unit : units_) {
-    const bool dirty = unit.IsDirty() || IsBeingCopiedOut(unit.life);
-    snapshot.push_back({.pins = unit.pins,
-                        .live = unit.live,
-                        .held = unit.life != PageState::kAway || unit.InUse(),
-                        .dirty = dirty && unit.live > 0,
-                        .pool = unit.pool,
-                        .slots_per_page = unit.slots_per_page});
-  }
-  return snapshot;
 }
 
 void PageBooks::SetPlan(ResidencyPlan plan) {
@@ -255,11 +191,6 @@ void PageBooks::SetShare(uint32_t pages) {
   limits_.pages = pages;
 }
 
-void PageBooks::AddPage() {
-  if (expected_ > 0) --expected_;
-  memory_.Add();
-}
-
 std::optional<PageSupply::Released> PageBooks::ReleasePage() {
   if (!memory_.supply().Find(false)) {
     const auto dead = queues_.First(MoveQueues::Queue::kDead);
@@ -288,8 +219,8 @@ PageMemory::Mapping PageBooks::StartMap(const MapChoice& choice) {
                                           : memory_.Take(unit, slots, source);
   Apply(unit, PageEvent::kMap);
   if (units_[unit].live > 0) {
-    copies_.BeginComing(unit, units_[unit].pool, WeightOf(unit));
-    plan_.Take(WeightOf(unit), plan_.PlannedNeed(unit));
+    copies_.BeginComing(unit, units_[unit].pool, WeightOf(*this, unit));
+    plan_.Take(WeightOf(*this, unit), plan_.PlannedNeed(unit));
   }
   Update(unit);
   return mapping;
@@ -312,7 +243,7 @@ void PageBooks::FinishIn(Unit unit, bool ok) {
     Apply(unit, PageEvent::kArrived);
   } else {
     copies_.EndComing(unit);
-    plan_.Release(WeightOf(unit), plan_.PlannedNeed(unit));
+    plan_.Release(WeightOf(*this, unit), plan_.PlannedNeed(unit));
     Apply(unit, PageEvent::kNotArrived);
   }
   Update(unit);
@@ -321,7 +252,8 @@ void PageBooks::FinishIn(Unit unit, bool ok) {
 void PageBooks::StartOut(Unit unit, plan::PoolNumber pool) {
   RAVEN_CHECK(!units_[unit].InUse());
   totals_.SetLeaving(unit, queues_.Contains(MoveQueues::Queue::kLeaves, unit));
-  ReserveCopy(unit, pool);
+  units_[unit].pool = pool;
+  copies_.Add(unit, pool, units_[unit].bytes);
   Apply(unit, PageEvent::kCopyOut);
   Update(unit);
 }
@@ -338,7 +270,7 @@ void PageBooks::Drop(Unit unit) {
   RAVEN_CHECK(state.live > 0);
   const Position leaves = plan_.LeavesAt(unit);
   const bool planned = leaves != kNoPosition && !state.forced;
-  plan_.Release(WeightOf(unit), planned ? leaves : plan_.PlannedNeed(unit));
+  plan_.Release(WeightOf(*this, unit), planned ? leaves : plan_.PlannedNeed(unit));
   if (planned) plan_.ClearLeave(unit);
   state.forced = false;
   Apply(unit, PageEvent::kRelease);
@@ -351,46 +283,19 @@ void PageBooks::Keep(Unit unit) {
   Update(unit);
 }
 
-std::optional<Unit> PageBooks::FindCopyToDrop(plan::PoolNumber pool) const {
-  std::optional<Unit> found;
-  for (const Unit unit : copies_.Redundant(pool)) {
-    if (units_[unit].InUse()) return unit;
-    if (!found || plan_.NextNeed(unit) < plan_.NextNeed(*found)) found = unit;
-  }
-  return found;
-}
-
 void PageBooks::DropCopy(Unit unit) {
-  RAVEN_CHECK(IsRedundant(unit));
+  RAVEN_CHECK(units_[unit].life == PageState::kClean);
   Apply(unit, PageEvent::kDropCopy);
   Update(unit);
 }
 
 std::vector<PageMemory::SlotMove> PageBooks::Compact(const std::vector<Unit>& slots) {
-  for (const Unit slot : slots) compacted_ += WeightOf(slot);
   return memory_.Empty(slots, units_[slots.front()].slots_per_page);
 }
 
 void PageBooks::TakeArrivals(std::vector<Arrival>* arrivals) {
   arrivals->insert(arrivals->end(), arrivals_.begin(), arrivals_.end());
   arrivals_.clear();
-}
-
-void PageBooks::Check() const {
-  uint32_t pages = memory_.supply().total() + memory_.slot_pages().pages();
-  Bytes awaited;
-  for (Unit unit = 0; unit < units_.size(); ++unit) {
-    const UnitState& state = units_[unit];
-    if (!IsSlot(unit)) pages += state.life != PageState::kAway ? 1 : 0;
-    RAVEN_CHECK(memory_.slot_pages().Contains(unit) ==
-                (IsSlot(unit) && state.life != PageState::kAway));
-    RAVEN_CHECK(state.live > 0 || state.bytes == Bytes{});
-    RAVEN_CHECK(state.live > 0 || state.life != PageState::kDirty);
-    if (state.demanded && state.life == PageState::kAway) awaited += WeightOf(unit);
-  }
-  RAVEN_CHECK(pages == memory_.pages());
-  RAVEN_CHECK(awaited == totals_[Sum::kAwaited]);
-  copies_.Check(units_);
 }
 
 }  // namespace ravenstore::core

@@ -15,13 +15,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/books/page_life.h"
 #include "core/books/page_memory.h"
 #include "core/books/unit_copies.h"
 #include "core/books/unit_totals.h"
-#include "core/decide/page_admission.h"
 #include "core/plan/copy_pools.h"
 #include "core/plan/deadlines.h"
 #include "core/plan/move_chooser.h"
@@ -48,26 +48,16 @@ class PageBooks {
   explicit PageBooks(const Options& options);
 
   const plan::UnitState& operator[](plan::Unit unit) const { return units_[unit]; }
-  size_t size() const { return units_.size(); }
-  const plan::ResidencyPlan& plan() const { return plan_; }
+  std::span<const plan::UnitState> units() const { return units_; }
+  // What decisions see; page_views.h has more.
   plan::MoveView view() const;
+  const plan::ResidencyPlan& plan() const { return plan_; }
   // `pages`: the client's share.
   const plan::PlanLimits& limits() const { return limits_; }
-  uint32_t pages() const { return memory_.pages(); }
-  uint32_t surplus() const { return pages() > limits_.pages ? pages() - limits_.pages : 0; }
-  // Pages in which tensors live, or that are in use.
-  uint32_t PagesOccupied() const { return totals_.occupied().pages(); }
-  // A call that would hold these units; a create in them. They exist.
-  decide::PageCall CallIn(const plan::UnitSpan& span) const;
-  decide::PageCreate CreateIn(const plan::UnitSpan& span) const;
-  uint32_t PagesInUse() const { return CallIn({}).in_use; }
-  // Of units that calls wait for and that have no physical memory yet.
-  Bytes awaited() const { return totals_[UnitTotals::Sum::kAwaited]; }
-  // REQUIRES: physical memory is beneath the unit.
-  PageMemory::Place MemoryOf(plan::Unit unit) const {
-    return memory_.Of(unit, units_[unit].slots_per_page);
-  }
-  Bytes WeightOf(plan::Unit unit) const { return limits_.WeightOf(units_[unit].slots_per_page); }
+  const UnitTotals& totals() const { return totals_; }
+  const UnitCopies& copies() const { return copies_; }
+  const PageMemory& memory() const { return memory_; }
+  PageMemory& memory() { return memory_; }
 
   // ---- The client.
   // The units exist, of this size class. REQUIRES: an occupied slot has this class already.
@@ -83,12 +73,9 @@ class PageBooks {
   void AddTensor(plan::Unit unit, Bytes bytes);
   // Its bytes are not used any more.
   void RemoveTensor(plan::Unit unit, Bytes bytes);
-  // A tensor of these pages may go to the slot with `bytes` bytes: all are away, and no call holds
-  // one; the copies of the pages are in one pool, which has room for another.
-  bool CanMoveCopy(const plan::UnitSpan& pages, const plan::UnitSpan& slot, Bytes bytes) const;
-  // It lives in the slot from now on, with a copy in the pool. RemoveTensor() says that it left the
-  // pages; their copies keep their sizes until they are freed. REQUIRES: CanMoveCopy; the slot
-  // exists.
+  // A tensor of away pages lives in the slot from now on, with a copy in the pool. RemoveTensor()
+  // says that it left the pages; their copies keep their sizes until they are freed. REQUIRES:
+  // CanMoveCopy (page_views.h); the slot exists.
   void AddAwayTensor(plan::Unit slot, plan::PoolNumber pool, Bytes bytes);
   // The device's bytes are newer than any copy.
   void Modify(plan::Unit unit) {
@@ -105,8 +92,6 @@ class PageBooks {
   }
 
   // ---- The plan.
-  // The units with the tensors that live.
-  std::vector<plan::UnitSnapshot> Snapshot() const;
   void SetPlan(plan::ResidencyPlan plan);
   void MoveTo(plan::Position position);
   // Where the unit is needed. REQUIRES: there is no plan.
@@ -118,10 +103,6 @@ class PageBooks {
   // The client may hold this many pages. Pages beyond that are released as they become free; pages
   // that its calls hold stay.
   void SetShare(uint32_t pages);
-  // Another physical page is being made for it, and is there.
-  void ExpectPage() { ++expected_; }
-  void AddPage();
-  uint32_t expected() const { return expected_; }
   // A page that is free, and whether it is mapped still; it is the client's no more. nullopt: no
   // page is free.
   std::optional<plan::PageSupply::Released> ReleasePage();
@@ -134,7 +115,7 @@ class PageBooks {
   void StartIn(plan::Unit unit);
   // `ok`: the bytes are there. Else the unit is away again.
   void FinishIn(plan::Unit unit, bool ok);
-  // REQUIRES: HasRoomForCopy(unit, pool).
+  // REQUIRES: the pool has room for its bytes.
   void StartOut(plan::Unit unit, plan::PoolNumber pool);
   void FinishOut(plan::Unit unit, bool ok);
   // A clean unit leaves. REQUIRES: it is idle, or leaves by the plan; its tensors' words are
@@ -147,38 +128,20 @@ class PageBooks {
   }
   // The unit stays in its present gap.
   void Keep(plan::Unit unit);
-  // A resident unit whose copy in the pool can be dropped for another; nullopt: there is none.
-  std::optional<plan::Unit> FindCopyToDrop(plan::PoolNumber pool) const;
+  // REQUIRES: the copy is redundant.
   void DropCopy(plan::Unit unit);
-  bool HasRoomForCopy(plan::Unit unit, plan::PoolNumber pool) const {
-    return copies().HasRoom(pool, units_[unit].bytes);
-  }
   // A page of slots is emptied: its slots get other places on the device, and it is free.
   // `slots`: of SlotPages::FindSparse; their tensors' words are revoked.
   std::vector<PageMemory::SlotMove> Compact(const std::vector<plan::Unit>& slots);
-  // A stale page is unmapped ahead of its next use. REQUIRES for StartUnmap: there is one.
-  plan::PhysicalPage StartUnmap() { return memory_.StartUnmap(); }
-  void FinishUnmap(plan::PhysicalPage page) { memory_.FinishUnmap(page); }
   // Appends the units that became resident since the last call.
   void TakeArrivals(std::vector<Arrival>* arrivals);
-
-  // Bytes that slots moved on the device.
-  Bytes compacted() const { return compacted_; }
-  const plan::CopyPools& copies() const { return copies_.pools(); }
-  // Physical pages and copies are neither lost nor made. For tests; O(units).
-  void Check() const;
 
  private:
   void Apply(plan::Unit unit, PageEvent event);
   void Update(plan::Unit unit);
-  void ReserveCopy(plan::Unit unit, plan::PoolNumber pool);
-  void FreeCopy(plan::Unit unit);
-  void CountIn(plan::Unit unit);
-  bool IsRedundant(plan::Unit unit) const;
 
   const Options options_;
   plan::PlanLimits limits_;
-  uint32_t expected_ = 0;
   std::vector<plan::UnitState> units_;
   plan::ResidencyPlan plan_;
   plan::MoveQueues queues_;
@@ -190,7 +153,6 @@ class PageBooks {
   UnitCopies copies_;
   plan::ExpectedGrowth growth_;
   uint64_t uses_ = 0;
-  Bytes compacted_;
 };
 
 }  // namespace ravenstore::core

@@ -19,6 +19,7 @@ PageMemory::Place PageMemory::Of(Unit unit, uint32_t slots_per_page) const {
 }
 
 void PageMemory::Add() {
+  if (expected_ > 0) --expected_;
   supply_.Add(1);
   ++pages_;
 }

@@ -38,11 +38,15 @@ class PageMemory {
 
   // All of the client's, in use or free.
   uint32_t pages() const { return pages_; }
+  // Pages that are being made.
+  uint32_t expected() const { return expected_; }
   const plan::PageSupply& supply() const { return supply_; }
   const plan::SlotPages& slot_pages() const { return slot_pages_; }
   // Where the unit's bytes are. REQUIRES: it has memory.
   Place Of(plan::Unit unit, uint32_t slots_per_page) const;
 
+  // A page is being made for the client, and is there.
+  void Expect() { ++expected_; }
   void Add();
   // Takes a free page from the client; nullopt: none is free.
   std::optional<plan::PageSupply::Released> Release();
@@ -61,6 +65,7 @@ class PageMemory {
  private:
   const Bytes page_;
   uint32_t pages_;
+  uint32_t expected_ = 0;
   plan::PageSupply supply_;
   plan::SlotPages slot_pages_;
   std::vector<plan::PhysicalPage> of_page_;   // by unit; of a slot see of_slots_

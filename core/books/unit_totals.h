@@ -16,7 +16,7 @@ namespace ravenstore::core {
 
 class UnitTotals {
  public:
-  enum class Sum : uint8_t { kInUse, kReady, kAwaited };
+  enum class Sum : uint8_t { kInUse, kReady, kAwaited, kCount };
 
   void Resize(size_t units) { units_.resize(units); }
   // Tensors live there, or calls hold it.
@@ -32,7 +32,7 @@ class UnitTotals {
   const plan::HeldPages& occupied() const { return occupied_; }
 
  private:
-  static constexpr size_t kSums = 3;
+  static constexpr auto kSums = static_cast<size_t>(Sum::kCount);
   struct Part {
     bool occupied = false;
     bool leaving = false;

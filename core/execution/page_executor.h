@@ -1,9 +1,7 @@
-// Carries a client's plan out on one device: a mapper, and a link in each direction.
+// Carries a client's plan out on one device.
 //
 // The owner reports the client's calls in order, and the backend reports when what it began has
-// ended. Start() then begins what there is to do: each engine asks core/plan/move_chooser.h for the
-// next unit. Mapping overlaps with copying. A unit leaves only after the lease words of all tensors
-// in it are revoked; the client may have used one since, and the unit then stays.
+// ended. Start() then begins what there is to do (page_moves.h).
 //
 // A copy in that fails refuses the calls that wait for the unit; its bytes stay in the other pool,
 // and the next get tries again. A copy out that fails leaves the unit where it is.
@@ -14,13 +12,14 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "core/books/page_books.h"
 #include "core/books/page_tensors.h"
+#include "core/books/page_views.h"
 #include "core/decide/page_admission.h"
 #include "core/execution/page_backend.h"
+#include "core/execution/page_moves.h"
 #include "core/execution/tensor_words.h"
 #include "core/plan/units.h"
 
@@ -28,42 +27,31 @@ namespace ravenstore::core {
 
 class PageExecutor {
  public:
-  struct Stats {
-    Bytes in;
-    Bytes out;
-    uint64_t maps = 0;  // that took calls of the driver
-    uint64_t emergencies = 0;
-    uint64_t exchanges = 0;
-    uint64_t not_revoked = 0;     // units that stayed because the client was faster
-    uint64_t dropped_copies = 0;  // because their memory was needed
-    uint64_t to_slots = 0;        // tensors that left away pages for slots
-
-    void Add(const Stats& other);
-  };
+  using Stats = PageMoves::Stats;
 
   PageExecutor(const PageBooks::Options& options, PageBackend* backend);
 
   PageBooks& books() { return books_; }
   const PageBooks& books() const { return books_; }
   const PageTensors& tensors() const { return tensors_; }
-  const Stats& stats() const { return stats_; }
+  const Stats& stats() const { return moves_.stats(); }
 
   // ---- The client's calls.
   // A create in these units finds a place. Without it the create is to fail.
   bool CanCreate(const plan::UnitSpan& units) const {
-    return decide::HasPlace(books_.CreateIn(units));
+    return decide::HasPlace(CreateIn(books_, units));
   }
   // A create: the tensor has this place. `first`: the bytes in its first unit.
   void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size);
   // Appends the pages that have left since the last call, with tensors; each once.
-  void TakeLeft(std::vector<plan::Unit>* pages);
+  void TakeLeft(std::vector<plan::Unit>* pages) { moves_.TakeLeft(pages); }
   // A tensor of away pages gets an away slot instead: it then comes alone. `offset`: where it
   // begins in its first page. Returns false if it stays: it does not live, a page of it is not away
   // or is held by a call, or the copy has no room or failed.
   bool MoveToSlot(TensorNumber tensor, const plan::UnitSpan& slot, Bytes offset);
   // Whether a create or a get of the tensor may hold its units now.
   decide::Admission Admit(TensorNumber tensor) const {
-    return decide::Admit(books_.CallIn(tensors_[tensor].units));
+    return decide::Admit(CallIn(books_, tensors_[tensor].units));
   }
   // It holds them. REQUIRES: Admit() is kNow; otherwise calls that wait could hold pages that each
   // other needs. Returns true if all are resident. Else the call
@@ -95,61 +83,38 @@ class PageExecutor {
   // ---- The share of the device. Start() releases pages beyond it, and evicts idle units for that.
   void SetShare(uint32_t pages) { books_.SetShare(pages); }
   // A physical page is being made for the client, and was made.
-  void ExpectPage() { books_.ExpectPage(); }
-  void AddPage() { books_.AddPage(); }
+  void ExpectPage() { books_.memory().Expect(); }
+  void AddPage() { books_.memory().Add(); }
   // Releases a free page. Returns false if no page is free.
-  bool ReleasePage();
+  bool ReleasePage() { return moves_.ReleasePage(); }
   // Idle units leave until `need` bytes are free or on their way out. Returns true if one does.
-  bool Leave(Bytes need);
+  bool Leave(Bytes need) { return moves_.Leave(need); }
   // Where a call waits for memory, the owner calls Leave() of some client; else Start() does that.
-  void SetOthersMakeRoom(bool others) { others_make_room_ = others; }
+  void SetOthersMakeRoom(bool others) { moves_.SetOthersMakeRoom(others); }
 
   // ---- The backend's reports.
-  void Mapped(plan::Unit unit);
-  void Unmapped(plan::PhysicalPage page);
+  void Mapped(plan::Unit unit) { moves_.Mapped(unit); }
+  void Unmapped(plan::PhysicalPage page) { moves_.Unmapped(page); }
   void CopiedIn(plan::Unit unit, bool ok);
-  void CopiedOut(plan::Unit unit, bool ok);
+  void CopiedOut(plan::Unit unit, bool ok) { moves_.CopiedOut(unit, ok); }
 
   // Begins what there is to do. Returns true if a unit for which a call waited has become resident
   // since the last time.
-  bool Start();
+  bool Start() { return moves_.Start(); }
   // No mapping and no copy is under way.
-  bool IsQuiet() const { return !mapping_ && under_way_ == 0; }
+  bool IsQuiet() const { return moves_.IsQuiet(); }
   // Calls wait, and nothing that is under way or may begin helps them: all waiting calls fail.
   // Returns how many.
   size_t RefuseWaiting();
 
  private:
-  bool Revoke(std::span<const plan::Unit> units);
-  bool Drop(plan::Unit unit);
-  void DropClean();
-  void ReleaseSurplus();
-  void StartOut();
-  void StartOut(plan::PoolNumber pool);
-  void StartIn();
-  void StartIn(plan::PoolNumber pool);
-  void StartMaps();
-  bool StartMap();
-  bool Compact();
-  bool MakeRoomForCopy(plan::Unit unit, plan::PoolNumber pool);
-  // Idle units leave until the bytes that calls wait for are free. Returns true if one does.
-  bool LeaveInEmergency();
-  void HandleArrivals();
   void Refuse(TensorNumber tensor);
-  PageBackend::CopyOrder OrderFor(plan::Unit unit) const;
 
   PageBackend* const backend_;
   PageBooks books_;
   PageTensors tensors_;
   TensorWords words_;
-  std::vector<PageBooks::Arrival> arrivals_;  // kept for its memory
-  std::vector<plan::Unit> left_;              // until TakeLeft
-  std::vector<bool> has_left_;                // by unit: it is in left_
-  bool others_make_room_ = false;
-  bool mapping_ = false;
-  uint32_t under_way_ = 0;  // copies
-  bool arrived_ = false;
-  Stats stats_;
+  PageMoves moves_;
 };
 
 }  // namespace ravenstore::core

@@ -8,7 +8,7 @@ import ast
 import re
 import tomllib
 
-from tree import CODE, functions
+from tree import CODE, class_functions, functions
 
 COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 70
@@ -381,6 +381,31 @@ def functions_are_short(tree):
     return found
 
 
+# The core on pages (docs/decisions/0065).
+PAGED_CORE = ("core/books/", "core/decide/", "core/execution/", "core/plan/")
+PAGED_FILE_MAX = 400
+PAGED_CLASS_MAX = 40
+
+
+def largest_of_paged_core(tree):
+    """The longest file of the core on pages and its lines; its largest class and its functions."""
+    names = [name for name in tree.code_files("core") if name.startswith(PAGED_CORE)]
+    files = [(len(tree.text(name).splitlines()), name) for name in names]
+    classes = [(count, f"{name} {each}") for name in names if name.endswith(".h")
+               for each, count in class_functions(tree.text(name))]  # fmt: skip
+    return max(files, default=(0, "")), max(classes, default=(0, ""))
+
+
+def paged_core_stays_small(tree):
+    (lines, file), (functions_of, largest) = largest_of_paged_core(tree)
+    found = []
+    if lines > PAGED_FILE_MAX:
+        found.append(f"{file}: {lines} lines, {PAGED_FILE_MAX} at most")
+    if functions_of > PAGED_CLASS_MAX:
+        found.append(f"{largest}: {functions_of} member functions, {PAGED_CLASS_MAX} at most")
+    return found
+
+
 def words_are_allowed(tree):
     """Habits that hurt a host process, hide a race, or switch a check off."""
     guests = [
@@ -670,6 +695,7 @@ RULES = [
     sources_have_mirrored_tests,
     lines_are_short,
     functions_are_short,
+    paged_core_stays_small,
     constants_are_tuned_or_fixed,
     words_are_allowed,
     slow_tests_are_few,

@@ -124,6 +124,14 @@ PLANTED = {
         ("core/a.py", "def f():\n" + "    pass\n" * 70, "core/a.py f: 71 lines"),
         ("tests/tidy/long_functions.txt", "core/a.cc A 90\n", "has 0 lines now"),
     ],
+    rules.paged_core_stays_small: [
+        ("core/plan/a.cc", "//\n" * 401, "core/plan/a.cc: 401 lines, 400 at most"),
+        (
+            "core/plan/a.h",
+            "class A {\n A();\n" + " int F(int a = 1) const { return a; }\n" * 40 + "};\n",
+            "core/plan/a.h A: 41 member functions",
+        ),
+    ],
     rules.words_are_allowed: [
         (*BANNED_EXIT, "never ends its host's process: std::exit("),
         ("client/a.cc", 'void F() { std::cerr << "x"; }\n', "does not print"),

@@ -60,6 +60,22 @@ def functions(text):
             head_start = position + 1
 
 
+def class_functions(text):
+    """Yields (class, its member functions) of every class and struct with a body in a header."""
+    code = strip_comments(text)
+    for match in re.finditer(r"\b(?:class|struct)\s+(?:\w+\s*::\s*)*(\w+)[^;{()]*\{", code):
+        depth, body = 1, ""
+        for letter in code[match.end() :]:
+            depth += {"{": 1, "}": -1}.get(letter, 0)
+            if depth == 0:
+                break
+            body += letter if depth == 1 or letter == "{" and depth == 2 else ""
+            body += ";" if letter == "}" and depth == 1 else ""
+        parts = re.sub(r"\b(public|private|protected)\s*:", "", body).split(";")
+        no_member = r"\s*(using|friend|typedef|static_assert|struct|class|enum)\b|[^(]*[={]|[^(]*$"
+        yield match.group(1), sum(not re.match(no_member, part) for part in parts)
+
+
 def opens_function(head):
     head = re.sub(r"^\s*(public|private|protected)\s*:", "", head.strip())
     if not re.search(r"\)[\w\s:&<>,.*\[\](){}\-+=\"']*$", head):

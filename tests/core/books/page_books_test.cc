@@ -1,5 +1,7 @@
 #include "core/books/page_books.h"
 
+#include "core/books/page_views.h"
+
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -59,7 +61,7 @@ TEST_F(PageBooksTest, APageLeavesAndComesBack) {
   EXPECT_TRUE(books_[0].IsDirty());
   store_.CopyOut(0);
   EXPECT_EQ(books_[0].life, PageState::kClean);
-  EXPECT_EQ(books_.copies().used(), kPage);
+  EXPECT_EQ(books_.copies().pools().used(), kPage);
   books_.Drop(0);
   EXPECT_EQ(books_[0].life, PageState::kAway);
   EXPECT_TRUE(books_.Pin(0));  // a call waits
@@ -71,7 +73,7 @@ TEST_F(PageBooksTest, APageLeavesAndComesBack) {
   books_.TakeArrivals(&arrivals);
   ASSERT_EQ(arrivals.size(), 2u);  // created, and back
   EXPECT_TRUE(arrivals[1].demanded);
-  books_.Check();
+  CheckBooks(books_);
 }
 
 TEST_F(PageBooksTest, AChangeWhileACopyIsUnderWayMakesItUseless) {
@@ -83,7 +85,7 @@ TEST_F(PageBooksTest, AChangeWhileACopyIsUnderWayMakesItUseless) {
   books_.Reach(0);
   books_.FinishOut(0, true);
   EXPECT_TRUE(books_[0].IsDirty());
-  EXPECT_EQ(books_.copies().used(), Bytes{});
+  EXPECT_EQ(books_.copies().pools().used(), Bytes{});
 }
 
 TEST_F(PageBooksTest, AFailedCopyInLeavesTheBytesWhereTheyWere) {
@@ -95,9 +97,9 @@ TEST_F(PageBooksTest, AFailedCopyInLeavesTheBytesWhereTheyWere) {
   books_.StartIn(0);
   books_.FinishIn(0, false);
   EXPECT_EQ(books_[0].life, PageState::kAway);
-  EXPECT_EQ(books_.copies().used(), kPage);
+  EXPECT_EQ(books_.copies().pools().used(), kPage);
   EXPECT_TRUE(books_[0].demanded);
-  books_.Check();
+  CheckBooks(books_);
 }
 
 TEST_F(PageBooksTest, AContestedPageStaysUntilItsUseIsReported) {
@@ -114,22 +116,22 @@ TEST_F(PageBooksTest, AContestedPageStaysUntilItsUseIsReported) {
 TEST_F(PageBooksTest, ACreateNeedsAPageForEachUnitWhereNothingLives) {
   PageBooks books(OptionsFor(kPage));
   books.Ensure({0, 4});
-  EXPECT_TRUE(decide::HasPlace(books.CreateIn({0, 2})));  // of three places one stays free
-  EXPECT_FALSE(decide::HasPlace(books.CreateIn({0, 3})));
+  EXPECT_TRUE(decide::HasPlace(CreateIn(books, {0, 2})));  // of three places one stays free
+  EXPECT_FALSE(decide::HasPlace(CreateIn(books, {0, 3})));
   books.Pin(0);
-  EXPECT_TRUE(decide::HasPlace(books.CreateIn({0, 2})));
-  EXPECT_FALSE(decide::HasPlace(books.CreateIn({2, 2})));
+  EXPECT_TRUE(decide::HasPlace(CreateIn(books, {0, 2})));
+  EXPECT_FALSE(decide::HasPlace(CreateIn(books, {2, 2})));
 }
 
 TEST_F(PageBooksTest, ACallCountsWhatOtherCallsHoldOnce) {
   PageBooks books(OptionsFor(kPage));
   books.Ensure({0, 4});
   books.Pin(0);
-  const decide::PageCall call = books.CallIn({0, 2});
+  const decide::PageCall call = CallIn(books, {0, 2});
   EXPECT_EQ(call.own, 2u);
   EXPECT_EQ(call.in_use, 2u);
-  EXPECT_EQ(books.CallIn({2, 1}).in_use, 2u);
-  EXPECT_EQ(books.PagesInUse(), 1u);
+  EXPECT_EQ(CallIn(books, {2, 1}).in_use, 2u);
+  EXPECT_EQ(PagesInUse(books), 1u);
 }
 
 TEST(PageBooksCopiesTest, ACopyOfAResidentPageGivesItsRoomToAnother) {
@@ -137,39 +139,39 @@ TEST(PageBooksCopiesTest, ACopyOfAResidentPageGivesItsRoomToAnother) {
   store.Create(0);
   store.CopyOut(0);
   store.Create(2);
-  EXPECT_TRUE(store.books.copies().CanCopyOut());
-  EXPECT_FALSE(store.books.HasRoomForCopy(2, 0));
-  EXPECT_EQ(store.books.FindCopyToDrop(0), std::optional<Unit>(0));
+  EXPECT_TRUE(store.books.copies().pools().CanCopyOut());
+  EXPECT_FALSE(store.books.copies().pools().HasRoom(0, store.books[2].bytes));
+  EXPECT_EQ(CopyToDrop(store.books, 0), std::optional<Unit>(0));
   store.books.DropCopy(0);
   EXPECT_TRUE(store.books[0].IsDirty());
   store.CopyOut(2);
   store.books.Drop(2);
-  EXPECT_FALSE(store.books.FindCopyToDrop(0));
-  EXPECT_FALSE(store.books.copies().CanCopyOut());
-  store.books.Check();
+  EXPECT_FALSE(CopyToDrop(store.books, 0));
+  EXPECT_FALSE(store.books.copies().pools().CanCopyOut());
+  CheckBooks(store.books);
 }
 
 TEST_F(PageBooksTest, ATensorOfAnAwayPageMayGetASlotWithACopyInTheSamePool) {
   const plan::UnitSpan slot{1, 1, 4};
   store_.Create(0);
   store_.CopyOut(0);
-  EXPECT_FALSE(books_.CanMoveCopy({0, 1}, slot, KiB(512)));  // it is resident
+  EXPECT_FALSE(CanMoveCopy(books_, {0, 1}, slot, KiB(512)));  // it is resident
   books_.Drop(0);
-  ASSERT_TRUE(books_.CanMoveCopy({0, 1}, slot, KiB(512)));
+  ASSERT_TRUE(CanMoveCopy(books_, {0, 1}, slot, KiB(512)));
   books_.Ensure(slot);
   books_.AddAwayTensor(1, 0, KiB(512));
-  EXPECT_EQ(books_.copies().used(), kPage + KiB(512));
-  EXPECT_FALSE(books_.CanMoveCopy({0, 1}, {3, 1, 4}, Bytes(UINT64_MAX)));
+  EXPECT_EQ(books_.copies().pools().used(), kPage + KiB(512));
+  EXPECT_FALSE(CanMoveCopy(books_, {0, 1}, {3, 1, 4}, Bytes(UINT64_MAX)));
   books_.RemoveTensor(0, kPage);
-  EXPECT_EQ(books_.copies().used(), KiB(512));
+  EXPECT_EQ(books_.copies().pools().used(), KiB(512));
   EXPECT_EQ(books_[1].life, PageState::kAway);
-  books_.Check();
+  CheckBooks(books_);
   books_.Pin(1);
   store_.MapFromSupply(1);
   books_.StartIn(1);
   books_.FinishIn(1, true);
   EXPECT_EQ(books_[1].life, PageState::kClean);
-  books_.Check();
+  CheckBooks(books_);
 }
 
 TEST(PageBooksCopiesTest, NoTensorMovesWhereItsCopyHasNoRoom) {
@@ -177,7 +179,7 @@ TEST(PageBooksCopiesTest, NoTensorMovesWhereItsCopyHasNoRoom) {
   store.Create(0);
   store.CopyOut(0);
   store.books.Drop(0);
-  EXPECT_FALSE(store.books.CanMoveCopy({0, 1}, {1, 1, 4}, KiB(512)));
+  EXPECT_FALSE(CanMoveCopy(store.books, {0, 1}, {1, 1, 4}, KiB(512)));
 }
 
 }  // namespace

@@ -154,7 +154,7 @@ TEST_F(PageExecutorTest, AFreePageIsGivenBackFirst) {
   Map();
   ASSERT_EQ(backend_.released.size(), 1u);
   EXPECT_FALSE(backend_.released[0].mapped);
-  EXPECT_EQ(executor_.books().pages(), 1u);
+  EXPECT_EQ(executor_.books().memory().pages(), 1u);
 }
 
 TEST_F(PageExecutorTest, AnIdlePageLeavesWhereTheShareFalls) {
@@ -178,7 +178,7 @@ TEST_F(PageExecutorTest, WhatCallsHoldStaysBeyondTheShare) {
   executor_.SetShare(1);
   Map();
   EXPECT_TRUE(backend_.released.empty());
-  EXPECT_EQ(executor_.books().surplus(), 1u);
+  EXPECT_EQ(executor_.books().view().surplus, 1u);
   Put(1, false);
   Map();
   EndOut(true);
@@ -221,7 +221,7 @@ TEST_F(PageExecutorTest, AFailedCopyInRefusesTheCallsThatWait) {
   Map();
   EndIn(true);
   EXPECT_EQ(backend_.granted.back(), 0u);
-  executor_.books().Check();
+  CheckBooks(executor_.books());
 }
 
 TEST_F(PageExecutorTest, AFailedCopyOutLosesNothing) {
@@ -236,7 +236,7 @@ TEST_F(PageExecutorTest, AFailedCopyOutLosesNothing) {
 TEST_F(PageExecutorTest, KeptMemoryStaysBeneathItsAddresses) {
   Create(0);
   executor_.KeepInPlace({0, 1});
-  const auto memory = executor_.books().MemoryOf(0);
+  const auto memory = PlaceOf(executor_.books(), 0);
   executor_.Unpin(0);
   executor_.End(0);
   executor_.Reach(0);
@@ -247,7 +247,7 @@ TEST_F(PageExecutorTest, KeptMemoryStaysBeneathItsAddresses) {
   EXPECT_FALSE(executor_.Pin(2));
   Map();
   EndOut(true);  // tensor 1 left, though page 0 is empty
-  EXPECT_EQ(executor_.books().MemoryOf(0).page, memory.page);
+  EXPECT_EQ(PlaceOf(executor_.books(), 0).page, memory.page);
   EXPECT_TRUE(executor_.books()[0].IsResident());
   executor_.EndKeepInPlace({0, 1});
   EXPECT_FALSE(executor_.books()[0].InUse());
@@ -259,8 +259,8 @@ TEST_F(PageExecutorTest, ARetiredClientLeavesWhenWhatIsUnderWayHasEnded) {
   EXPECT_FALSE(executor_.IsQuiet());
   EndOut(true);
   EXPECT_TRUE(executor_.IsQuiet());
-  EXPECT_EQ(executor_.books().copies().used(), Bytes{});
-  executor_.books().Check();
+  EXPECT_EQ(executor_.books().copies().pools().used(), Bytes{});
+  CheckBooks(executor_.books());
 }
 
 TEST_F(PageExecutorTest, CallsThatNothingHelpsAreRefused) {
@@ -301,7 +301,7 @@ TEST_F(PageExecutorTest, ASlotMovesOnlyWithItsWordRevoked) {
   EXPECT_EQ(backend_.moves[0].slot, 9u);
   EXPECT_TRUE(backend_.away.empty());  // published where it is now
   EXPECT_EQ(backend_.granted.back(), 5u);
-  executor_.books().Check();
+  CheckBooks(executor_.books());
 }
 
 // Tensors 0 and 1 share page 0, and the second one's other half is in page 2.
@@ -344,7 +344,7 @@ TEST_F(PageExecutorTest, ATensorOfAwayPagesMovesToASlotAndComesAlone) {
   EndIn(true);
   EXPECT_EQ(backend_.granted.back(), 1u);
   EXPECT_EQ(executor_.books()[0].life, PageState::kAway);
-  executor_.books().Check();
+  CheckBooks(executor_.books());
 }
 
 TEST_F(PageExecutorTest, APageThatACallWaitsForKeepsItsTensors) {

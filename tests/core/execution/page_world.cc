@@ -49,8 +49,8 @@ void PageWorld::Fail(const std::string& what) {
 std::string PageWorld::Describe() const {
   const PageBooks& books = executor_->books();
   std::string text =
-      "copies " + std::to_string(books.copies().used().count() / page_.count()) + " pages";
-  for (Unit unit = 0; unit < books.size(); ++unit) {
+      "copies " + std::to_string(books.copies().pools().used().count() / page_.count()) + " pages";
+  for (Unit unit = 0; unit < books.units().size(); ++unit) {
     const auto& state = books[unit];
     if (state.live == 0 && !state.InUse() && state.life == PageState::kAway) continue;
     text += "; unit " + std::to_string(unit) + " " + std::to_string(static_cast<int>(state.life)) +
@@ -95,7 +95,7 @@ void PageWorld::Step() {
   } else {
     MoveToSlots();
   }
-  executor_->books().Check();
+  CheckBooks(executor_->books());
   for (const auto& [unit, page] : kept_) {
     if (mapped_.count(unit) == 0 || mapped_[unit] != page) Fail("memory kept in place was moved");
   }
@@ -153,8 +153,8 @@ void PageWorld::Kill() {
     executor_->Start();
   }
   if (!executor_->IsQuiet()) Fail("a retired client's executor is not quiet");
-  executor_->books().Check();
-  if (executor_->books().copies().used() > Bytes{}) Fail("a retired client left copies");
+  CheckBooks(executor_->books());
+  if (executor_->books().copies().pools().used() > Bytes{}) Fail("a retired client left copies");
   counts_.in += executor_->stats().in;
   counts_.out += executor_->stats().out;
   counts_.not_revoked += executor_->stats().not_revoked;
@@ -341,7 +341,7 @@ void PageWorld::HandleGrants() {
     if (!tensor.created) {
       tensor.created = true;
       executor_->Begin(number);
-      if (tensor.units.is_slot()) tensor.slot = executor_->books().MemoryOf(tensor.units.first);
+      if (tensor.units.is_slot()) tensor.slot = PlaceOf(executor_->books(), tensor.units.first);
       for (uint64_t i = 0; i < tensor.expected.size(); ++i) {
         uint64_t* cell = CellAt(tensor, i);
         if (cell == nullptr) return Fail("a created tensor has no memory");
@@ -354,7 +354,7 @@ void PageWorld::HandleGrants() {
     tensor.word = Word::kInUse;
     tensor.uses = executor_->tensors()[number].uses;
     tensor.has_request = false;
-    if (tensor.units.is_slot()) tensor.slot = executor_->books().MemoryOf(tensor.units.first);
+    if (tensor.units.is_slot()) tensor.slot = PlaceOf(executor_->books(), tensor.units.first);
   }
 }
 
@@ -368,7 +368,7 @@ bool PageWorld::Revoke(TensorNumber tensor, uint32_t uses) {
 void PageWorld::Publish(TensorNumber tensor) {
   Tensor& of = tensors_[tensor];
   if (of.word == Word::kAway) of.word = Word::kIdle;
-  if (of.units.is_slot()) of.slot = executor_->books().MemoryOf(of.units.first);
+  if (of.units.is_slot()) of.slot = PlaceOf(executor_->books(), of.units.first);
 }
 
 void PageWorld::Grant(TensorNumber tensor) {
@@ -395,7 +395,7 @@ void PageWorld::RefuseCreate(TensorNumber tensor) {
 // ---- The device.
 
 uint64_t PageWorld::CellsOf(Unit unit) const {
-  return executor_->books().WeightOf(unit).count() / kCell.count();
+  return WeightOf(executor_->books(), unit).count() / kCell.count();
 }
 
 bool PageWorld::Map(const MapOrder& order) {
@@ -540,7 +540,7 @@ void PageWorld::EndCopyOut(const UnderWay& of, bool fails) {
 // Between the change and the release or creation of pages anything may happen.
 void PageWorld::ChangeShare(uint32_t pages) {
   executor_->SetShare(pages);
-  const uint32_t held = executor_->books().pages();
+  const uint32_t held = executor_->books().memory().pages();
   if (held >= pages) return;
   for (uint32_t i = held; i < pages; ++i) executor_->AddPage();
   physical_.resize(physical_.size() + pages - held, Cells(options_.cells_per_page, kGarbage));
@@ -551,7 +551,7 @@ void PageWorld::ChangeShare(uint32_t pages) {
 void PageWorld::AnnounceNeeds() {
   PageBooks& books = executor_->books();
   books.SetPlan({});
-  for (Unit unit = 0; unit < books.size(); ++unit) {
+  for (Unit unit = 0; unit < books.units().size(); ++unit) {
     const auto need = static_cast<plan::Position>(random_->Below(1000));
     books.Announce(unit, random_->OneIn(4) ? plan::kNoPosition : need);
   }

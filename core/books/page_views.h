@@ -1,0 +1,38 @@
+// What is read from a client's books for a decision, a plan or a check.
+//
+// Owns: nothing. Units: pages, bytes. Threads: one at a time, that of the books. Errors: none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/books/page_books.h"
+#include "core/decide/page_admission.h"
+#include "core/plan/residency_plan.h"
+#include "core/plan/units.h"
+
+namespace ravenstore::core {
+
+// A call that would hold these units; a create in them. The units exist. O(units of the call).
+decide::PageCall CallIn(const PageBooks& books, const plan::UnitSpan& units);
+decide::PageCreate CreateIn(const PageBooks& books, const plan::UnitSpan& units);
+// Pages that calls hold.
+uint32_t PagesInUse(const PageBooks& books);
+// The memory that the unit has or needs.
+Bytes WeightOf(const PageBooks& books, plan::Unit unit);
+// Where the unit's bytes are. REQUIRES: it has physical memory.
+PageMemory::Place PlaceOf(const PageBooks& books, plan::Unit unit);
+// A tensor of these pages may go to the slot with `bytes` bytes: all are away, and no call holds
+// one; the copies of the pages are in one pool, which has room for another.
+bool CanMoveCopy(const PageBooks& books, const plan::UnitSpan& pages, const plan::UnitSpan& slot,
+                 Bytes bytes);
+// A resident unit whose copy in the pool can be dropped for another; nullopt: there is none.
+// O(redundant copies of the pool).
+std::optional<plan::Unit> CopyToDrop(const PageBooks& books, plan::PoolNumber pool);
+// The units with the tensors that live. O(units).
+std::vector<plan::UnitSnapshot> SnapshotOf(const PageBooks& books);
+// Physical pages and copies are neither lost nor made. For tests; O(units).
+void CheckBooks(const PageBooks& books);
+
+}  // namespace ravenstore::core

@@ -1,0 +1,260 @@
+#include "core/execution/page_moves.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/books/page_views.h"
+#include "core/decide/page_retirement.h"
+#include "core/plan/move_chooser.h"
+
+namespace ravenstore::core {
+
+using plan::MapChoice;
+using plan::MoveQueues;
+using plan::PoolNumber;
+using plan::Unit;
+using Queue = MoveQueues::Queue;
+
+PageMoves::PageMoves(PageBackend* backend, PageBooks* books, TensorWords* words)
+    : backend_(backend), books_(*books), words_(*words) {}
+
+void PageMoves::Stats::Add(const Stats& other) {
+  in += other.in;
+  out += other.out;
+  maps += other.maps;
+  emergencies += other.emergencies;
+  exchanges += other.exchanges;
+  not_revoked += other.not_revoked;
+  dropped_copies += other.dropped_copies;
+  to_slots += other.to_slots;
+}
+
+void PageMoves::TakeLeft(std::vector<Unit>* pages) {
+  for (const Unit page : left_) has_left_[page] = false;
+  pages->insert(pages->end(), left_.begin(), left_.end());
+  left_.clear();
+}
+
+void PageMoves::Mapped(Unit unit) {
+  mapping_ = false;
+  books_.FinishMap(unit);
+}
+
+void PageMoves::Unmapped(plan::PhysicalPage page) {
+  mapping_ = false;
+  books_.memory().FinishUnmap(page);
+}
+
+void PageMoves::CopiedIn(Unit unit, bool ok) {
+  --under_way_;
+  books_.FinishIn(unit, ok);
+}
+
+void PageMoves::CopiedOut(Unit unit, bool ok) {
+  --under_way_;
+  books_.FinishOut(unit, ok);
+  // Not tried again in this gap: a copy that always fails would be repeated without end.
+  if (!ok) books_.Keep(unit);
+}
+
+void PageMoves::HandleArrivals() {
+  arrivals_.clear();
+  books_.TakeArrivals(&arrivals_);
+  for (const auto& arrival : arrivals_) arrived_ |= arrival.demanded;
+  words_.Arrive(arrivals_);
+}
+
+bool PageMoves::Start() {
+  HandleArrivals();
+  DropClean();
+  ReleaseSurplus();
+  StartOut();
+  StartMaps();
+  StartIn();
+  HandleArrivals();
+  return std::exchange(arrived_, false);
+}
+
+bool PageMoves::Revoke(std::span<const Unit> units) {
+  const auto in_use = words_.Revoke(units);
+  if (!in_use) return true;
+  ++stats_.not_revoked;
+  books_.Contest(*in_use);
+  return false;
+}
+
+bool PageMoves::Drop(Unit unit) {
+  if (!Revoke(std::span(&unit, 1))) return false;
+  books_.Drop(unit);
+  if (plan::IsSlot(unit)) return true;
+  if (unit >= has_left_.size()) has_left_.resize(unit + 1);
+  if (!has_left_[unit]) left_.push_back(unit);
+  has_left_[unit] = true;
+  return true;
+}
+
+void PageMoves::DropClean() {
+  while (const auto next = books_.view().queues.First(Queue::kDrops)) Drop(next->unit);
+}
+
+PageBackend::CopyOrder PageMoves::OrderFor(Unit unit) const {
+  const plan::UnitState& state = books_[unit];
+  // A tensor may have died since the unit was mapped; what is copied is never nothing.
+  return {.unit = unit,
+          .memory = PlaceOf(books_, unit),
+          .bytes = std::max(state.bytes, kExtentAlignment),
+          .pool = state.pool,
+          .demanded = state.demanded};
+}
+
+bool PageMoves::MakeRoomForCopy(Unit unit, PoolNumber pool) {
+  while (!books_.copies().pools().HasRoom(pool, books_[unit].bytes)) {
+    const auto other = CopyToDrop(books_, pool);
+    if (!other) return false;
+    books_.DropCopy(*other);
+    ++stats_.dropped_copies;
+  }
+  return true;
+}
+
+void PageMoves::StartOut() {
+  for (PoolNumber pool = 0; pool < books_.copies().pools().size(); ++pool) StartOut(pool);
+}
+
+void PageMoves::StartOut(PoolNumber pool) {
+  while (backend_->CanCopyOut(pool)) {
+    const auto unit = plan::NextOut(books_.view(), pool);
+    if (!unit || !MakeRoomForCopy(*unit, pool)) return;
+    books_.StartOut(*unit, pool);
+    const auto order = OrderFor(*unit);
+    stats_.out += order.bytes;
+    ++under_way_;
+    backend_->CopyOut(order);
+  }
+}
+
+void PageMoves::StartIn() {
+  for (PoolNumber pool = 0; pool < books_.copies().pools().size(); ++pool) StartIn(pool);
+}
+
+void PageMoves::StartIn(PoolNumber pool) {
+  while (const auto unit = plan::NextIn(books_.view(), pool)) {
+    if (!backend_->CanCopyIn(pool, books_[*unit].demanded)) return;
+    const auto order = OrderFor(*unit);
+    books_.StartIn(*unit);
+    stats_.in += order.bytes;
+    ++under_way_;
+    backend_->CopyIn(order);
+  }
+}
+
+void PageMoves::StartMaps() {
+  while (!mapping_) {
+    if (StartMap()) continue;
+    if (const auto unit = plan::NextExchange(books_.view())) {
+      ++stats_.exchanges;
+      books_.Force(*unit);
+      DropClean();
+      StartOut();
+      continue;
+    }
+    if (!others_make_room_ && LeaveInEmergency()) continue;
+    if (!books_.view().supply.HasStale()) return;
+    mapping_ = true;
+    backend_->Unmap(books_.memory().StartUnmap());
+  }
+}
+
+bool PageMoves::StartMap() {
+  auto choice = plan::NextMap(books_.view());
+  if (choice && choice->from == MapChoice::From::kSparse) {
+    if (!Compact()) return true;
+    choice->from = MapChoice::From::kSupply;
+    choice->source = *books_.view().supply.Find(plan::IsSlot(choice->unit));
+  }
+  if (!choice) return false;
+  const auto mapping = books_.StartMap(*choice);
+  if (mapping.steps.map || mapping.steps.unmap) ++stats_.maps;
+  if (backend_->Map({choice->unit, mapping.page, mapping.steps})) {
+    books_.FinishMap(choice->unit);
+  } else {
+    mapping_ = true;
+  }
+  return true;
+}
+
+// Returns false if no page can be emptied, or if a slot of it was used by the client; the page is
+// then not sparse any more.
+bool PageMoves::Compact() {
+  const auto view = books_.view();
+  const auto slots =
+      view.slot_pages.FindSparse([&](Unit slot) { return view.units[slot].IsIdle(); });
+  if (slots.empty() || !Revoke(slots)) return false;
+  for (const auto& move : books_.Compact(slots)) backend_->MoveSlot(move, books_[move.slot].bytes);
+  words_.Publish(slots);
+  return true;
+}
+
+bool PageMoves::LeaveInEmergency() {
+  const auto view = books_.view();
+  const auto waits = [&view](Queue queue) {
+    const auto next = view.queues.First(queue);
+    return next && next->need == MoveQueues::kWaitedFor;
+  };
+  if (!waits(Queue::kComes) && !waits(Queue::kBorn)) return false;
+  const uint64_t leaving = view.leaving + view.expected +
+                           (view.copies.CanCopyOut() ? view.queues.size(Queue::kLeaves) : 0);
+  if (leaving > 0 && !view.plan.empty()) return false;
+  if (!Leave(Minus(books_.totals()[UnitTotals::Sum::kAwaited], view.limits.page * leaving)))
+    return false;
+  ++stats_.emergencies;
+  StartOut();
+  return true;
+}
+
+bool PageMoves::Leave(Bytes need) {
+  bool any = false;
+  while (need > Bytes{}) {
+    const auto unit = plan::NextEmergency(books_.view());
+    if (!unit) break;
+    books_.Force(*unit);
+    any = true;
+    const bool leaves_now = books_[*unit].life == PageState::kClean;
+    if (leaves_now && !Drop(*unit)) continue;
+    need = Minus(need, WeightOf(books_, *unit));
+  }
+  return any;
+}
+
+bool PageMoves::ReleasePage() {
+  const auto page = books_.ReleasePage();
+  if (page) backend_->Release(*page);
+  return page.has_value();
+}
+
+void PageMoves::ReleaseSurplus() {
+  using Step = decide::Retirement::Step;
+  decide::HeldMemory held;
+  bool any_left = true;
+  while (true) {
+    const auto view = books_.view();
+    held.surplus = view.surplus;
+    if (held.surplus == 0) return;
+    held.has_free = view.supply.Find(false) || !view.queues.IsEmpty(Queue::kDead);
+    held.spare = view.slot_pages.SparePages();
+    held.leaving = view.leaving + view.queues.size(Queue::kLeaves);
+    const decide::Retirement next = decide::NextRetirement(held);
+    if (next.step == Step::kRelease) {
+      ReleasePage();
+    } else if (next.step == Step::kEmptySlots) {
+      held.can_empty = Compact();
+    } else if (next.step == Step::kLeave && any_left) {
+      any_left = false;
+      Leave(view.limits.page * next.pages);
+    } else {
+      return;
+    }
+  }
+}
+
+}  // namespace ravenstore::core
