@@ -83,6 +83,8 @@ void MeasureTwoTenantsOnPages(const Report& report);
 // Of what is read by chance: stall over the better of LRU and GDSF. `validation`: of the set's
 // prefix-shared cache as well, or null.
 void MeasureZipf(const TraceSet* validation, Failures* failures, const Report& report);
+// The same of the plan on pages, without hints, of the tuning set.
+void MeasureZipfOnPages(Failures* failures, const Report& report);
 
 // What three jobs take with four pools, and with the device's and the host's alone, over what no
 // policy can beat.

@@ -36,6 +36,7 @@ void ReportTuningOnPages(const PagedScore& score, const TraceSet& tuning, Failur
   ReportPagedScore(tuning, score, report);
   score.against_lru.ReportWorst("planner.paged_vs_lru_worst", 0.95, report);
   MeasureKernelLevelOnPages(failures, report);
+  MeasureZipfOnPages(failures, report);
 }
 
 // `validation`: null: it is not looked at.

@@ -1,6 +1,8 @@
 // What nobody can learn in order, only by how often it is used.
 #include <algorithm>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "bench/planner_figures.h"
 #include "bench/planner_sets.h"
@@ -16,9 +18,17 @@ constexpr const char* kRivals[] = {"lru", "gdsf"};
 constexpr const char* kTuned = "zipf";
 constexpr const char* kJudged = "prefix-cache";
 
+sim::Outcome Simulated(const sim::Trace& trace, const sim::Setup& setup) {
+  return sim::Simulate(trace, setup);
+}
+
+// Replays a trace on the machine and budget of the setup.
+using SetupReplay = std::function<sim::Outcome(const sim::Trace& trace, const sim::Setup& setup)>;
+
 class AgainstRivals {
  public:
-  explicit AgainstRivals(Failures* failures) : failures_(*failures) {}
+  // `own`: what is judged.
+  AgainstRivals(SetupReplay own, Failures* failures) : own_(std::move(own)), failures_(*failures) {}
 
   void Run(const TraceSet& set, const char* name) {
     for (const char* machine : kScoreMachines) {
@@ -33,8 +43,8 @@ class AgainstRivals {
     }
   }
 
-  void Tell(const std::string& more, const Report& report) const {
-    report({.name = "planner.zipf_vs_best",
+  void Tell(const std::string& figure, const std::string& more, const Report& report) const {
+    report({.name = figure,
             .unit = "x",
             .value = worst_,
             .bound = 1.0,
@@ -44,15 +54,14 @@ class AgainstRivals {
 
  private:
   void Judge(const sim::Trace& trace, const sim::Hardware& hardware, const ScoreBudget& budget) {
-    const auto stall = [&](const char* policy) {
-      const sim::Outcome outcome =
-          sim::Simulate(trace, *sim::SetupFor(policy, hardware, budget.bytes));
+    const auto stall = [&](const SetupReplay& replay, const char* policy) {
+      const sim::Outcome outcome = replay(trace, *sim::SetupFor(policy, hardware, budget.bytes));
       failures_.Take(outcome, where_);
       return outcome.failure.empty() ? outcome.stall : core::Duration::max();
     };
     core::Duration best = core::Duration::max();
-    for (const char* rival : kRivals) best = std::min(best, stall(rival));
-    const core::Duration own = stall("value");
+    for (const char* rival : kRivals) best = std::min(best, stall(Simulated, rival));
+    const core::Duration own = stall(own_, "value");
     if (own == core::Duration::max() || best == core::Duration::max() || best == core::Duration{0})
       return;
     const double ratio = core::Seconds(own) / core::Seconds(best);
@@ -61,6 +70,7 @@ class AgainstRivals {
     worst_where_ = where_;
   }
 
+  const SetupReplay own_;
   Failures& failures_;
   std::string where_;
   double worst_ = 0;
@@ -70,10 +80,20 @@ class AgainstRivals {
 }  // namespace
 
 void MeasureZipf(const TraceSet* validation, Failures* failures, const Report& report) {
-  AgainstRivals rivals(failures);
+  AgainstRivals rivals(Simulated, failures);
   rivals.Run(TuningSet(), kTuned);
   if (validation != nullptr) rivals.Run(*validation, kJudged);
-  rivals.Tell(validation == nullptr ? "; prefix-cache only with --validation" : "", report);
+  rivals.Tell("planner.zipf_vs_best",
+              validation == nullptr ? "; prefix-cache only with --validation" : "", report);
+}
+
+void MeasureZipfOnPages(Failures* failures, const Report& report) {
+  const SetupReplay on_pages = [](const sim::Trace& trace, const sim::Setup& setup) {
+    return ReplayOnPages(trace, setup, sim::Foresight::kLearned);
+  };
+  AgainstRivals rivals(on_pages, failures);
+  rivals.Run(TuningSet(), kTuned);
+  rivals.Tell("planner.paged_zipf_vs_best", "", report);
 }
 
 }  // namespace ravenstore::bench
