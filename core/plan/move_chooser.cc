@@ -65,7 +65,7 @@ std::optional<Next> FirstLeaving(const MoveView& view, PoolNumber pool) {
 std::optional<MapChoice> FindMemory(const MoveView& view, const Next& next) {
   using From = MapChoice::From;
   const uint32_t slots_per_page = view.units[next.unit].slots_per_page;
-  const bool is_slot = slots_per_page > 1;
+  const bool is_slot = IsSlot(next.unit);
   if (is_slot && view.slot_pages.HasRoom(slots_per_page))
     return MapChoice{.unit = next.unit, .from = From::kSlotRoom};
   if (const auto source = view.supply.Find(is_slot))

@@ -5,7 +5,7 @@ namespace ravenstore::core::plan {
 void NeighbourUse::Created(TensorIndex tensor, Bytes size, bool is_small) {
   used_by_all_ += size;
   if (!is_small) return;
-  if (groups_[newest_].created + size > page_) {
+  if (groups_[newest_].created >= page_) {
     if (groups_[newest_].live == Bytes{}) groups_.erase(newest_);
     ++newest_;
   }

@@ -4,8 +4,9 @@
 // link copies the others for nothing. They are then better in slots, which move alone
 // (core/plan/small_tensors.h).
 //
-// The tensors are watched in groups of a page's bytes, by the order of their creates, wherever
-// their places are. The first get in a group begins an interval. It ends when creates and gets have
+// The tensors are watched in groups of at least a page's bytes, by the order of their creates,
+// wherever their places are. A group thus has the tensors that a page would have in part only. The
+// first get in a group begins an interval. It ends when creates and gets have
 // used the bytes that the client may hold: by then a page of these tensors would have left. The
 // share of the group that was used in between is the useful part of such a page. A create in an
 // interval is a use, since it needs the page. An interval ends early if all of the group was used.

@@ -1,9 +1,9 @@
 // Which tensors get slots of a shared page, and the names of those slots.
 //
-// A small tensor may have a slot: an equal part of a page that holds tensors of one size class
-// alone. Its bytes move without the rest of the page, into any free slot of the class on a resident
-// page. All other tensors lie in the range of addresses (address_range.h), in whole pages that they
-// may share at their borders.
+// A small tensor is one that fits a page. It may have a slot: an equal part of a page that holds
+// tensors of one size class alone, or all of it. Its bytes move without the rest of the page, into
+// any free slot of the class on a resident page. All other tensors lie in the range of addresses
+// (address_range.h), in whole pages that they may share at their borders.
 //
 // Whether small tensors have slots is decided by their use (neighbour_use.h).
 //
@@ -16,7 +16,6 @@
 #include <map>
 #include <set>
 
-#include "core/tuned.h"
 #include "core/types.h"
 
 namespace ravenstore::core::plan {
@@ -29,7 +28,7 @@ struct SmallTensorRule {
   // slot of page / SlotsPerPage bytes, rounded down to kExtentAlignment.
   uint32_t SlotsPerPage(Bytes size) const;
   // Returns true if the tensor is small enough for a slot.
-  bool IsSmall(Bytes size) const { return size.count() <= page.count() / kSlotsLeast; }
+  bool IsSmall(Bytes size) const { return size <= page; }
 };
 
 // Names of slots: the lowest free name of the size class. A program that repeats its calls gets the

@@ -17,14 +17,14 @@ using Unit = uint32_t;
 struct UnitSpan {
   Unit first = 0;
   uint32_t count = 0;
-  uint32_t slots_per_page = 1;  // of each unit: 1: it is a page
+  uint32_t slots_per_page = 1;  // of each unit; 1: it is a page, or a slot of a whole page
 
   // The number of the i-th unit; of consecutive ones it differs by 2.
   Unit operator[](uint32_t i) const { return first + 2 * i; }
   // One more than the largest unit.
   Unit end() const { return count == 0 ? 0 : (*this)[count - 1] + 1; }
   bool Contains(Unit unit) const { return unit >= first && unit < end() && unit % 2 == first % 2; }
-  bool is_slot() const { return slots_per_page > 1; }
+  bool is_slot() const { return first % 2 == 1; }
 };
 
 constexpr bool IsSlot(Unit unit) {

@@ -70,6 +70,17 @@ TEST_F(NeighbourUseTest, LargeTensorsOnlyEndIntervals) {
   EXPECT_TRUE(use_.PreferSlots());
 }
 
+// Two are in a page, with parts of others.
+TEST(NeighbourUseOfBordersTest, TensorsThatAreInAPageInPartAreNeighbours) {
+  constexpr Bytes kPart = KiB(800);
+  NeighbourUse use(MiB(2), MiB(8));
+  for (TensorIndex i = 0; i < 15; ++i) use.Created(i, kPart, true);
+  for (TensorIndex i = 0; i < 45; ++i) use.Got(i % 15, kPart);
+  EXPECT_FALSE(use.PreferSlots());
+  for (TensorIndex i = 0; i < 60; ++i) use.Got(i % 5 * 3, kPart);
+  EXPECT_TRUE(use.PreferSlots());
+}
+
 TEST_F(NeighbourUseTest, AGroupThatDiesEndsItsInterval) {
   CreateAll();
   for (TensorIndex i = kTensors; i-- > 0;) {

@@ -34,20 +34,23 @@ TEST(PlacesTest, SmallTensorsHaveASlotEach) {
   EXPECT_EQ(units.slots_per_page, 32u);
   EXPECT_TRUE(IsSlot(units.first));
   EXPECT_EQ(places.BytesIn(slot, KiB(64), 0), KiB(64));
-  const Place large = places.Allocate(MiB(1));
-  EXPECT_EQ(places.UnitsOf(large, MiB(1)).slots_per_page, 1u);
-  EXPECT_FALSE(IsSlot(places.UnitsOf(large, MiB(1)).first));
+  const Place whole = places.Allocate(MiB(2));
+  EXPECT_EQ(places.UnitsOf(whole, MiB(2)).slots_per_page, 1u);
+  EXPECT_TRUE(places.UnitsOf(whole, MiB(2)).is_slot());
+  const Place large = places.Allocate(MiB(3));
+  EXPECT_EQ(places.UnitsOf(large, MiB(3)).slots_per_page, 1u);
+  EXPECT_FALSE(places.UnitsOf(large, MiB(3)).is_slot());
 }
 
 TEST(PlacesTest, ASlotIsTakenForTensorsOfItsSizeClassAlone) {
   Places places({.page = MiB(2), .slots = true});
   const Place slot = places.Allocate(KiB(64));
-  const Place in_range = places.Allocate(MiB(1));
+  const Place in_range = places.Allocate(MiB(3));
   EXPECT_FALSE(places.AllocateAt(slot, KiB(64)));  // it is not free
   places.Free(slot, KiB(64));
-  places.Free(in_range, MiB(1));
+  places.Free(in_range, MiB(3));
   EXPECT_FALSE(places.AllocateAt(slot, KiB(128)));
-  EXPECT_FALSE(places.AllocateAt(in_range, MiB(1)));
+  EXPECT_FALSE(places.AllocateAt(in_range, MiB(3)));
   EXPECT_TRUE(places.AllocateAt(slot, KiB(64)));
 }
 

@@ -13,11 +13,18 @@ TEST(SmallTensorRuleTest, WithoutSlotsAllLieInPages) {
 TEST(SmallTensorRuleTest, SlotsHaveThreeSignificantBits) {
   const SmallTensorRule rule{.page = MiB(16), .slots = true};
   EXPECT_EQ(rule.SlotsPerPage(MiB(4)), 4u);
-  EXPECT_EQ(rule.SlotsPerPage(MiB(4) + Bytes(1)), 0u);
+  EXPECT_EQ(rule.SlotsPerPage(MiB(4) + Bytes(1)), 3u);
   EXPECT_EQ(rule.SlotsPerPage(MiB(3)), 5u);
   EXPECT_EQ(rule.SlotsPerPage(MiB(1)), 16u);
   EXPECT_EQ(rule.SlotsPerPage(KiB(600)), 24u);  // 27 would fit
   EXPECT_EQ(rule.SlotsPerPage(Bytes(1)), MiB(16).count() / 512);
+}
+
+TEST(SmallTensorRuleTest, ATensorOfAPageHasASlotOfItsOwn) {
+  const SmallTensorRule rule{.page = MiB(16), .slots = true};
+  EXPECT_EQ(rule.SlotsPerPage(MiB(8)), 2u);
+  EXPECT_EQ(rule.SlotsPerPage(MiB(16)), 1u);
+  EXPECT_EQ(rule.SlotsPerPage(MiB(16) + Bytes(1)), 0u);
 }
 
 TEST(SmallTensorRuleTest, ATensorFitsItsSlotAndWastesLittle) {
