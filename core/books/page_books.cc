@@ -100,6 +100,7 @@ bool PageBooks::Pin(Unit unit) {
   state.forced = false;
   state.contested = false;
   state.last_use = ++uses_;
+  worth_.Use(&state);
   if (!state.IsResident()) state.demanded = true;
   Update(unit);
   return state.demanded;
@@ -134,6 +135,7 @@ void PageBooks::RemoveTensor(Unit unit, Bytes bytes) {
   state.contested = false;
   if (state.live == 1) {
     state.forced = false;
+    state.uses = 0;
     Apply(unit, PageEvent::kEmpty);
   }
   --state.live;
@@ -274,6 +276,12 @@ void PageBooks::Drop(Unit unit) {
   if (planned) plan_.ClearLeave(unit);
   state.forced = false;
   Apply(unit, PageEvent::kRelease);
+  Update(unit);
+}
+
+void PageBooks::Force(Unit unit) {
+  if (plan_.empty() && plan_.NextNeed(unit) == kNoPosition) worth_.Leaves(units_[unit]);
+  units_[unit].forced = true;
   Update(unit);
 }
 

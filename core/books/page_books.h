@@ -31,6 +31,7 @@
 #include "core/plan/slot_pages.h"
 #include "core/plan/unit_state.h"
 #include "core/plan/units.h"
+#include "core/plan/use_worth.h"
 
 namespace ravenstore::core {
 
@@ -122,10 +123,7 @@ class PageBooks {
   // revoked.
   void Drop(plan::Unit unit);
   // The unit leaves: immediately, or when its copy has ended.
-  void Force(plan::Unit unit) {
-    units_[unit].forced = true;
-    Update(unit);
-  }
+  void Force(plan::Unit unit);
   // The unit stays in its present gap.
   void Keep(plan::Unit unit);
   // REQUIRES: the copy is redundant.
@@ -153,6 +151,7 @@ class PageBooks {
   UnitCopies copies_;
   plan::ExpectedGrowth growth_;
   uint64_t uses_ = 0;
+  plan::UseWorth worth_;
 };
 
 }  // namespace ravenstore::core

@@ -36,19 +36,22 @@ void MoveQueues::Update(Unit unit, const UnitState& state, const ResidencyPlan& 
   }
   const auto [queue, need] = QueueOf(unit, state, plan);
   const auto recency = -static_cast<int64_t>(state.last_use);
-  Put(&work_, unit, {.queue = queue, .pool = PoolOf(unit, queue, state, plan), .need = need},
+  Put(&work_, unit, {.queue = queue, .pool = PoolOf(unit, queue, state, plan), .need = need}, 0,
       LastFirst(queue) ? unit : -static_cast<int64_t>(unit));
   const bool stays = state.IsIdle() && queue == Queue::kNone;
   const Queue idle = !stays            ? Queue::kNone
                      : state.IsDirty() ? Queue::kIdleDirty
                                        : Queue::kIdleClean;
-  Put(&idle_, unit, {.queue = idle, .need = plan.NextNeed(unit)}, recency);
+  const Entry entry{.queue = idle, .need = plan.NextNeed(unit)};
+  const bool by_worth = plan.empty() && entry.need == kNoPosition;
+  Put(&idle_, unit, entry, by_worth ? -state.worth : 0, recency);
 }
 
-void MoveQueues::Put(std::vector<Entry>* entries, Unit unit, const Entry& next, int64_t second) {
+void MoveQueues::Put(std::vector<Entry>* entries, Unit unit, const Entry& next, double least_worth,
+                     int64_t order) {
   Entry& entry = (*entries)[unit];
   const int64_t first = LastFirst(next.queue) ? next.need : -static_cast<int64_t>(next.need);
-  const Rank rank(first, second);
+  const Rank rank{first, least_worth, order};
   if (entry.queue == next.queue && entry.pool == next.pool && entry.rank == rank) return;
   const Traits traits{entries};
   if (entry.queue != Queue::kNone) HeapOf(entry.queue, entry.pool).Erase(unit, traits);

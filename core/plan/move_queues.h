@@ -10,7 +10,8 @@
 // Of comes and arrives each pool for copies has a queue, by where the copy is; of leaves by where
 // it goes, and one for units that may go to any. Idle units are in one of two further queues, the
 // one needed last first. Units needed at the same position are ordered by their last use, the least
-// recent first.
+// recent first. Without a plan, units whose need is unknown are ordered by their worth first
+// (use_worth.h).
 //
 // Owns: the queues; neither units nor plan. The caller reports each change of a unit's state or of
 // its next need. Units: positions. Threads: one at a time. Cost: O(log units) a call.
@@ -19,6 +20,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -65,7 +67,7 @@ class MoveQueues {
 
  private:
   static constexpr size_t kQueues = static_cast<size_t>(Queue::kNone);
-  using Rank = std::pair<int64_t, int64_t>;  // the largest is first
+  using Rank = std::tuple<int64_t, double, int64_t>;  // the largest is first
   // A unit's place in one queue; each has two: the idle queues are apart.
   struct Entry {
     Queue queue = Queue::kNone;
@@ -87,7 +89,9 @@ class MoveQueues {
   }
   static PoolNumber PoolOf(Unit unit, Queue queue, const UnitState& state,
                            const ResidencyPlan& plan);
-  void Put(std::vector<Entry>* entries, Unit unit, const Entry& next, int64_t second);
+  // `least_worth`, `order`: the largest first, of equal needs.
+  void Put(std::vector<Entry>* entries, Unit unit, const Entry& next, double least_worth,
+           int64_t order);
   IndexedHeap& HeapOf(Queue queue, PoolNumber pool) {
     return heaps_[static_cast<size_t>(queue)][pool == kNoPool ? pools_ : pool];
   }

@@ -23,6 +23,8 @@ struct UnitState {
   PoolNumber pool = kNoPool;  // of its copy; kNoPool: there is none
   Bytes bytes = {};           // of those tensors
   uint64_t last_use = 0;      // counts uses of all units
+  double uses = 0;            // of all of it, since a tensor is in it
+  double worth = 0;           // at its last use (use_worth.h)
 
   bool IsResident() const { return core::IsResident(life); }
   bool IsDirty() const { return life == PageState::kDirty; }

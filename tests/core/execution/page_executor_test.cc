@@ -325,7 +325,7 @@ TEST_F(PageExecutorTest, ATensorOfAwayPagesMovesToASlotAndComesAlone) {
   EndOut(true);
   std::vector<Unit> left;
   executor_.TakeLeft(&left);
-  EXPECT_EQ(left, std::vector<Unit>({0, 2}));
+  EXPECT_EQ(left, std::vector<Unit>({2, 0}));  // page 0 has two uses
   backend_.copy_moves_fail = true;
   EXPECT_FALSE(executor_.MoveToSlot(1, slot, offset));
   backend_.copy_moves_fail = false;

@@ -71,6 +71,31 @@ TEST_F(MoveQueuesTest, IdleUnitsAreByNeedThenByRecency) {
   EXPECT_EQ(First(Queue::kIdleClean), 8u);
 }
 
+TEST_F(MoveQueuesTest, WithoutAPlanIdleUnitsAreByWorthThenByRecency) {
+  const UnitState often{.life = PageState::kClean, .live = 1, .last_use = 6, .worth = 3};
+  const UnitState rarely{.life = PageState::kClean, .live = 1, .last_use = 8, .worth = 2};
+  UnitState longest = rarely;
+  longest.last_use = 7;
+  for (const bool planned : {true, false}) {
+    if (!planned) plan_ = {};
+    Update(6, rarely);
+    Update(8, often);
+    EXPECT_EQ(First(Queue::kIdleClean), planned ? 8u : 6u);
+    Update(10, longest);
+    EXPECT_EQ(First(Queue::kIdleClean), planned ? 8u : 10u);
+    Update(10, {});
+  }
+}
+
+TEST_F(MoveQueuesTest, AnnouncedNeedsComeBeforeWorth) {
+  plan_ = {};
+  plan_.Announce(6, 5);
+  plan_.Announce(8, 9);
+  Update(6, {.life = PageState::kClean, .live = 1, .worth = 1});
+  Update(8, {.life = PageState::kClean, .live = 1, .worth = 7});
+  EXPECT_EQ(First(Queue::kIdleClean), 8u);
+}
+
 TEST_F(MoveQueuesTest, AnEmptyPageIsDeadOrBorn) {
   Update(2, {.life = PageState::kClean});
   Update(6, {.life = PageState::kClean});
