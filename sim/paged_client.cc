@@ -11,14 +11,6 @@ using core::Bytes;
 using core::Duration;
 using core::plan::Place;
 
-namespace {
-
-// A new plan is made when the share has changed by 1/kReplanPart. Higher: more plans while another
-// client grows. Lower: a plan's evictions are of another share for longer.
-constexpr uint32_t kReplanPart = 16;
-
-}  // namespace
-
 PagedClient::PagedClient(Trace trace, const PagedSetup& setup, core::PageExecutor* executor,
                          PagedHost* host, bool is_alone)
     : host_(host),
@@ -69,11 +61,11 @@ void PagedClient::Run() {
 }
 
 // ---- Its share of the device.
-core::decide::PageDemand PagedClient::Demand(bool with_waiting) const {
+core::decide::PageDemand PagedClient::Demand() const {
   const core::PageBooks& books = executor_.books();
   if (done_) return {.held = 0};
-  const uint32_t in_use = core::PagesInUse(books);
-  return {.in_use = with_waiting ? std::max(in_use, waits_for_room_) : in_use,
+  return {.in_use = core::PagesInUse(books),
+          .waits_for = waits_for_room_,
           .expected = books.plan().pages_held(),
           .alive = std::max(books.plan().pages_alive(), books.totals().occupied().pages()),
           .held = books.memory().pages()};
@@ -84,8 +76,7 @@ void PagedClient::SetShare(uint32_t pages) {
   if (pages == now) return;
   wakes_ |= pages > now && waits_for_room();
   executor_.SetShare(pages);
-  const uint32_t change = std::max(pages, planned_share_) - std::min(pages, planned_share_);
-  if (change < planned_share_ / kReplanPart) return;
+  if (!core::decide::NeedsPlan(planned_share_, pages)) return;
   planned_share_ = pages;
   plans_->ShareChanged();
 }

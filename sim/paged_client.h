@@ -70,8 +70,7 @@ class PagedClient {
   bool waits_for_room() const { return waits_for_room_ > 0; }
   // Wakes the client if the host has room for that call.
   void WakeIfFits() { wakes_ |= waits_for_room() && waits_for_room_ <= host_->MayHold(*this); }
-  // `with_waiting`: with the pages that such a call would hold.
-  core::decide::PageDemand Demand(bool with_waiting) const;
+  core::decide::PageDemand Demand() const;
   void SetShare(uint32_t pages);
 
   core::PageExecutor& executor() { return executor_; }

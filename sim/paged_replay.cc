@@ -9,6 +9,8 @@
 
 #include "core/decide/page_shares.h"
 #include "core/decide/page_transfer.h"
+#include "core/decide/peak_turns.h"
+#include "core/decide/plan_drift.h"
 #include "core/plan/move_chooser.h"
 #include "core/plan/page_size.h"
 #include "core/tuned.h"
@@ -136,14 +138,6 @@ class PagedReplay : public PagedHost {
   }
 
  private:
-  // Pages on their way to one client, at most. Higher: pages come for needs that are met by then.
-  // Lower: the next page is created too late.
-  static constexpr uint32_t kHandedMost = 4;
-  // Clients may drift apart by this part of the shortest pass, and by at least kDriftLeast. Less:
-  // more plans. More: calls come in another order than the plan's.
-  static constexpr int kDriftPart = 16;
-  static constexpr Duration kDriftLeast = std::chrono::milliseconds(1);
-
   template <typename Is>
   bool Each(Is is) const {
     return std::all_of(clients_.begin(), clients_.end(), [&](const auto& of) { return is(*of); });
@@ -175,32 +169,13 @@ class PagedReplay : public PagedHost {
     shares_plan_ = true;
   }
 
-  // Clients have come so far apart that their calls are in another order than the plan's.
-  bool HasDrifted() const {
-    Duration least = Duration::max();
-    Duration most{0};
-    Duration pass = Duration::max();
+  bool HasDrifted() {
+    clocks_.clear();
     for (const auto& client : clients_) {
       const core::plan::ResidencyPlan& plan = client->executor().books().plan();
-      if (client->done() || plan.empty()) continue;
-      const Duration at = plan.TimeOf(plan.position());
-      least = std::min(least, at);
-      most = std::max(most, at);
-      pass = std::min(pass, client->pass());
+      if (!client->done() && !plan.empty()) clocks_.push_back(core::decide::ClockOf(plan));
     }
-    return most > least && most - least > std::max(pass / kDriftPart, kDriftLeast);
-  }
-
-  static core::decide::PageNeed NeedOf(const core::PageBooks& books) {
-    const core::plan::MoveView view = books.view();
-    const auto time = [&view](std::optional<core::plan::Position> need) {
-      return need ? std::optional(view.plan.TimeFromNow(*need)) : std::nullopt;
-    };
-    core::decide::PageNeed need{.spare = time(LastSpare(view)),
-                                .coming = view.expected + view.leaving};
-    if (view.expected < kHandedMost) need.lacks = time(FirstLack(view));
-    if (const auto unit = NextEmergency(view)) need.idle = time(view.plan.NextNeed(*unit));
-    return need;
+    return core::decide::HaveDrifted(clocks_);
   }
 
   // Free pages go to clients that need them sooner than their owners. Where a call waits and no
@@ -208,7 +183,8 @@ class PagedReplay : public PagedHost {
   void HandOver() {
     for (;;) {
       needs_.clear();
-      for (const auto& client : clients_) needs_.push_back(NeedOf(client->executor().books()));
+      for (const auto& client : clients_)
+        needs_.push_back(core::decide::NeedOf(client->executor().books().view()));
       if (const auto transfer = core::decide::NextTransfer(needs_, setup_.mapping.make)) {
         device_.HandOver(transfer->from, transfer->to);
         continue;
@@ -228,20 +204,16 @@ class PagedReplay : public PagedHost {
     for (const auto& client : clients_) client->SetTime(now);
   }
 
-  // Divides the device among its clients. Of the clients that wait for pages of others, only the
-  // first is served: two that get a part each could wait for each other.
+  // Divides the device among its clients.
   void Share() {
     if (shares_plan_) {
       for (const auto& client : clients_) client->WakeIfFits();
       return;
     }
     demands_.clear();
-    bool served = false;
-    for (const auto& client : clients_) {
-      const bool serves = !served && client->waits_for_room();
-      served |= serves;
-      demands_.push_back(client->Demand(serves));
-    }
+    for (const auto& client : clients_) demands_.push_back(client->Demand());
+    turn_ = core::decide::NextTurn(turn_, demands_, pages_, now_);
+    if (turn_) demands_[turn_->client].has_turn = true;
     if (demands_ == shared_) return;
     shared_ = demands_;
     const auto shares = core::decide::SharePages(demands_, pages_);
@@ -273,7 +245,10 @@ class PagedReplay : public PagedHost {
   std::vector<core::decide::PageDemand> demands_;
   std::vector<core::decide::PageDemand> shared_;  // the demands that the shares are of
   bool shares_plan_ = false;  // all clients have one plan; else each a share and a plan of its own
+  std::optional<core::decide::PeakTurn> turn_;
+  // Kept for their memory.
   std::vector<core::decide::PageNeed> needs_;
+  std::vector<core::decide::PlanClock> clocks_;
   Outcome outcome_;
 };
 

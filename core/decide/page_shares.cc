@@ -71,14 +71,26 @@ class Division {
 
 std::vector<uint32_t> SharePages(std::span<const PageDemand> demands, uint32_t pages) {
   for (const PageDemand& demand : demands) RAVEN_CHECK(demand.weight > 0);
+  const auto waiting = std::find_if(demands.begin(), demands.end(),
+                                    [](const PageDemand& of) { return of.waits_for > 0; });
   Division division(demands, pages);
-  division.Raise([](const PageDemand& of) { return of.in_use; });
+  division.Raise([&](const PageDemand& of) {
+    return waiting != demands.end() && &of == &*waiting ? std::max(of.in_use, of.waits_for)
+                                                        : of.in_use;
+  });
   division.Raise([](const PageDemand& of) { return of.expected; });
-  division.Raise([](const PageDemand& of) { return std::min(of.alive, of.guarantee); });
+  division.Raise([](const PageDemand& of) {
+    return of.has_turn ? of.alive : std::min(of.alive, of.guarantee);
+  });
   division.Raise([](const PageDemand& of) { return of.alive; });
   division.Raise([](const PageDemand& of) { return of.held; });
   division.Raise([pages](const PageDemand&) { return pages; });
   return division.Take();
+}
+
+bool NeedsPlan(uint32_t planned, uint32_t share) {
+  const uint32_t change = std::max(planned, share) - std::min(planned, share);
+  return change > 0 && change >= planned / 2;
 }
 
 }  // namespace ravenstore::core::decide

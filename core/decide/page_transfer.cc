@@ -1,6 +1,18 @@
 #include "core/decide/page_transfer.h"
 
+#include "core/tuned.h"
+
 namespace ravenstore::core::decide {
+
+PageNeed NeedOf(const plan::MoveView& view) {
+  const auto time = [&view](std::optional<plan::Position> need) {
+    return need ? std::optional(view.plan.TimeFromNow(*need)) : std::nullopt;
+  };
+  PageNeed need{.spare = time(LastSpare(view)), .coming = view.expected + view.leaving};
+  if (view.expected < kComingPages) need.lacks = time(FirstLack(view));
+  if (const auto unit = NextEmergency(view)) need.idle = time(view.plan.NextNeed(*unit));
+  return need;
+}
 
 std::optional<PageTransfer> NextTransfer(std::span<const PageNeed> clients, Duration making) {
   std::optional<PageTransfer> found;

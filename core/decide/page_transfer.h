@@ -5,13 +5,15 @@
 // units leave of the client that needs them last.
 //
 // Owns: nothing. Units: times from now on; each client's by its plan. Threads: any. Errors: none.
-// Cost: O(clients).
+// Cost: O(clients); NeedOf: as the
+// questions of core/plan/move_chooser.h.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
 
+#include "core/plan/move_chooser.h"
 #include "core/types.h"
 
 namespace ravenstore::core::decide {
@@ -32,6 +34,9 @@ struct PageTransfer {
   uint32_t to = 0;
 };
 
+// The need of a client with a plan. One for which pages are being made lacks no further one: those
+// would come for needs that are met by then.
+PageNeed NeedOf(const plan::MoveView& view);
 std::optional<PageTransfer> NextTransfer(std::span<const PageNeed> clients, Duration making);
 // The client of which an idle unit leaves; nullopt: no call waits, memory for it is coming, or
 // nothing is idle.

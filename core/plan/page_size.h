@@ -13,6 +13,9 @@ namespace ravenstore::core::plan {
 
 // Larger: a small tensor moves more bytes that are not its own. Smaller: more calls of the driver.
 inline constexpr Bytes kLargestPage = MiB(16);
+// Smaller: memory changes hands more slowly than programs grow. Larger: as of kLargestPage, and a
+// client holds more that it does not use.
+inline constexpr Bytes kSharedPage = MiB(32);
 // Smaller: mapping is slower than the link. Larger: a small budget has few pages.
 inline constexpr Bytes kSmallestPage = MiB(8);
 // A budget has at least this many pages, if these bounds allow it. Fewer: a page at the border of
@@ -20,11 +23,10 @@ inline constexpr Bytes kSmallestPage = MiB(8);
 inline constexpr uint64_t kPagesLeast = 256;
 
 // The largest power of two that gives kPagesLeast pages, between kSmallestPage and kLargestPage.
-// Pages of clients that share a device change hands, which takes the same time for any size: they
-// have kLargestPage.
+// Pages of clients that share a device change hands, which takes the same time for any size.
 constexpr Bytes PageSizeFor(Bytes budget, bool is_shared) {
+  if (is_shared) return kSharedPage;
   Bytes page = kLargestPage;
-  if (is_shared) return page;
   while (page > kSmallestPage && page * kPagesLeast > budget) page = Bytes(page.count() / 2);
   return page;
 }

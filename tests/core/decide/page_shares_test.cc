@@ -82,5 +82,27 @@ TEST(PageSharesTest, AllPagesAreSharedAndNoStageTakesFromOneBefore) {
   });
 }
 
+TEST(PageSharesTest, OnlyTheFirstCallThatWaitsIsServed) {
+  const PageDemand waits{.in_use = 2, .waits_for = 8};
+  EXPECT_EQ(Share({{.in_use = 2}, waits, waits}, 12), (Shares{2, 8, 2}));
+}
+
+TEST(PageSharesTest, TheClientWithTheTurnHasItsPagesFirst) {
+  const PageDemand grows{.in_use = 1, .alive = 8, .guarantee = 2};
+  PageDemand first = grows;
+  first.has_turn = true;
+  EXPECT_EQ(Share({grows, first}, 10), (Shares{2, 8}));
+  EXPECT_EQ(Share({grows, grows}, 10), (Shares{5, 5}));
+}
+
+TEST(PageSharesTest, APlanIsMadeWhenHalfOfItsShareHasComeOrGone) {
+  EXPECT_FALSE(NeedsPlan(100, 149));
+  EXPECT_TRUE(NeedsPlan(100, 150));
+  EXPECT_FALSE(NeedsPlan(100, 51));
+  EXPECT_TRUE(NeedsPlan(100, 50));
+  EXPECT_FALSE(NeedsPlan(1, 1));
+  EXPECT_TRUE(NeedsPlan(0, 1));
+}
+
 }  // namespace
 }  // namespace ravenstore::core::decide

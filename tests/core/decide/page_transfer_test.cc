@@ -5,6 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "core/books/page_books.h"
+
 namespace ravenstore::core::decide {
 namespace {
 
@@ -15,6 +17,27 @@ constexpr Duration kNow{0};
 
 std::optional<PageTransfer> Next(const std::vector<PageNeed>& clients) {
   return NextTransfer(clients, kMaking);
+}
+
+// A client with one page, which it will create a tensor on after 100 us.
+TEST(PageTransferTest, AClientLacksPagesUntilEnoughAreBeingMade) {
+  const plan::PlanLimits limits{.page = MiB(2), .pages = 1, .pools = {{.out_rate = 1e9}}};
+  PageBooks books({.limits = limits});
+  EXPECT_EQ(NeedOf(books.view()).spare, Duration::max());
+  const plan::UnitSpan page{0, 1};
+  books.Ensure(page);
+  const std::vector<plan::PlannedCall> calls = {
+      {.kind = plan::CallKind::kCreate, .units = page, .at = microseconds(100)}};
+  books.SetPlan(plan::ResidencyPlan::Make(calls, books.Snapshot(), limits));
+  EXPECT_EQ(NeedOf(books.view()).lacks, std::nullopt);
+  EXPECT_EQ(NeedOf(books.view()).spare, std::nullopt);
+  ASSERT_TRUE(books.ReleasePage());
+  EXPECT_EQ(NeedOf(books.view()).lacks, microseconds(100));
+  books.ExpectPage();
+  EXPECT_EQ(NeedOf(books.view()).lacks, microseconds(100));
+  books.ExpectPage();
+  EXPECT_EQ(NeedOf(books.view()).lacks, std::nullopt);
+  EXPECT_EQ(NeedOf(books.view()).coming, 2u);
 }
 
 TEST(PageTransferTest, ThePageThatIsNeededLastGoesToTheFirstNeed) {

@@ -13,7 +13,7 @@ TEST(PageSizeTest, ABudgetHas256PagesIfTheyAreNotTooSmall) {
 }
 
 TEST(PageSizeTest, PagesThatChangeHandsAreLarge) {
-  EXPECT_EQ(PageSizeFor(MiB(100), true), MiB(16));
+  EXPECT_EQ(PageSizeFor(MiB(100), true), MiB(32));
 }
 
 }  // namespace
