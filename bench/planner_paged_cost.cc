@@ -118,7 +118,7 @@ class PagedCrowd {
     auto begin = steady_clock::now();
     const auto snapshot = executor_.Snapshot();
     snapshot_ms_ = MicrosecondsSince(begin) / 1000;
-    ResidencyPlan plan = ResidencyPlan::Make(planned, snapshot, executor_.books().limits());
+    ResidencyPlan plan = ResidencyPlan::Make(planned, snapshot, executor_.books().view().limits);
     begin = steady_clock::now();
     executor_.books().SetPlan(std::move(plan));
     set_plan_ms_ = MicrosecondsSince(begin) / 1000;

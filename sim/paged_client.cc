@@ -19,9 +19,9 @@ PagedClient::PagedClient(Trace trace, const PagedSetup& setup, core::PageExecuto
       creates_block_(setup.run_ahead == RunAhead::kCreatesBlock),
       asks_for_room_(runs_ahead_ || !is_alone),
       executor_(*executor),
-      plans_(MakePlanSource(trace_, setup.foresight, executor->books().limits())),
+      plans_(MakePlanSource(trace_, setup.foresight, executor->books().view().limits)),
       tensors_(trace_.tensors.size()),
-      planned_share_(executor_.books().limits().pages) {}
+      planned_share_(executor_.books().view().limits.pages) {}
 
 // ---- Its plan.
 std::vector<core::plan::PlannedCall> PagedClient::BeginPlan() {
@@ -34,7 +34,7 @@ void PagedClient::SetPlan(core::plan::ResidencyPlan plan) {
 }
 
 void PagedClient::MakeOwnPlan() {
-  const core::plan::PlanLimits& limits = executor_.books().limits();
+  const core::plan::PlanLimits& limits = executor_.books().view().limits;
   SetPlan(core::plan::ResidencyPlan::Make(BeginPlan(), executor_.Snapshot(), limits));
 }
 
@@ -66,13 +66,13 @@ core::decide::PageDemand PagedClient::Demand() const {
   if (done_) return {.held = 0};
   return {.in_use = core::PagesInUse(books),
           .waits_for = waits_for_room_,
-          .expected = books.plan().pages_held(),
-          .alive = std::max(books.plan().pages_alive(), books.totals().occupied().pages()),
+          .expected = books.view().plan.pages_held(),
+          .alive = std::max(books.view().plan.pages_alive(), books.totals().occupied().pages()),
           .held = books.memory().pages()};
 }
 
 void PagedClient::SetShare(uint32_t pages) {
-  const uint32_t now = executor_.books().limits().pages;
+  const uint32_t now = executor_.books().view().limits.pages;
   if (pages == now) return;
   wakes_ |= pages > now && waits_for_room();
   executor_.SetShare(pages);

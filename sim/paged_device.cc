@@ -203,8 +203,8 @@ void PagedDevice::AssignPages() {
     for (const auto& client : clients_) {
       const core::PageBooks& books = client->executor().books();
       const uint32_t has = books.memory().pages() + books.memory().expected();
-      if (books.limits().pages <= has || books.limits().pages - has <= most) continue;
-      most = books.limits().pages - has;
+      if (books.view().limits.pages <= has || books.view().limits.pages - has <= most) continue;
+      most = books.view().limits.pages - has;
       found = &client->executor();
     }
     if (found == nullptr) return;

@@ -130,7 +130,7 @@ class PagedReplay : public PagedHost {
     }
   }
   uint32_t MayHold(const PagedClient& client) const override {
-    if (!shares_plan_) return client.executor().books().limits().pages;
+    if (!shares_plan_) return client.executor().books().view().limits.pages;
     uint32_t others = 0;
     for (const auto& other : clients_)
       if (other.get() != &client) others += core::PagesInUse(other->executor().books());
@@ -158,7 +158,7 @@ class PagedReplay : public PagedHost {
     for (const PagedClient* client : planned) longest = std::max(longest, client->pass());
     for (PagedClient* client : planned) client->SetLeast(longest);
     for (size_t i = 0; i < planned.size(); ++i) forecasts.push_back({calls[i], units[i]});
-    core::plan::PlanLimits limits = planned.front()->executor().books().limits();
+    core::plan::PlanLimits limits = planned.front()->executor().books().view().limits;
     limits.pages = pages_;
     auto plans = core::plan::ResidencyPlan::MakeShared(forecasts, limits);
     for (size_t i = 0; i < planned.size(); ++i) {
@@ -172,7 +172,7 @@ class PagedReplay : public PagedHost {
   bool HasDrifted() {
     clocks_.clear();
     for (const auto& client : clients_) {
-      const core::plan::ResidencyPlan& plan = client->executor().books().plan();
+      const core::plan::ResidencyPlan& plan = client->executor().books().view().plan;
       if (!client->done() && !plan.empty()) clocks_.push_back(core::decide::ClockOf(plan));
     }
     return core::decide::HaveDrifted(clocks_);

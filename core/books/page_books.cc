@@ -26,7 +26,7 @@ PageBooks::PageBooks(const Options& options)
       queues_(static_cast<plan::PoolNumber>(limits_.pools.size())),
       deadlines_(static_cast<plan::PoolNumber>(limits_.pools.size())),
       memory_(limits_.page, limits_.pages),
-      copies_(options_.limits.pools, limits_.page) {}
+      copies_(limits_.pools, limits_.page) {}
 
 plan::MoveView PageBooks::view() const {
   return {.units = units_,
@@ -136,6 +136,7 @@ void PageBooks::RemoveTensor(Unit unit, Bytes bytes) {
   if (state.live == 1) {
     state.forced = false;
     state.uses = 0;
+    state.demanded &= state.InUse();
     Apply(unit, PageEvent::kEmpty);
   }
   --state.live;
@@ -160,6 +161,13 @@ void PageBooks::EndUses() {
     state.demanded = state.contested = false;
     Update(unit);
   }
+}
+
+void PageBooks::Demand(Unit unit) {
+  RAVEN_CHECK(units_[unit].live > 0);
+  if (units_[unit].IsResident()) return;
+  units_[unit].demanded = true;
+  Update(unit);
 }
 
 void PageBooks::SetPlan(ResidencyPlan plan) {

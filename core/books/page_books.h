@@ -52,9 +52,6 @@ class PageBooks {
   std::span<const plan::UnitState> units() const { return units_; }
   // What decisions see; page_views.h has more.
   plan::MoveView view() const;
-  const plan::ResidencyPlan& plan() const { return plan_; }
-  // `pages`: the client's share.
-  const plan::PlanLimits& limits() const { return limits_; }
   const UnitTotals& totals() const { return totals_; }
   const UnitCopies& copies() const { return copies_; }
   const PageMemory& memory() const { return memory_; }
@@ -91,6 +88,8 @@ class PageBooks {
     units_[unit].contested = true;
     Update(unit);
   }
+  // The unit comes as if a call waited for it. REQUIRES: a tensor lives there.
+  void Demand(plan::Unit unit);
 
   // ---- The plan.
   void SetPlan(plan::ResidencyPlan plan);
@@ -128,6 +127,10 @@ class PageBooks {
   void Keep(plan::Unit unit);
   // REQUIRES: the copy is redundant.
   void DropCopy(plan::Unit unit);
+  // The pool's copies may take more than that from now on: it then has no room.
+  void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity) {
+    limits_.pools[pool].capacity = capacity;
+  }
   // A page of slots is emptied: its slots get other places on the device, and it is free.
   // `slots`: of SlotPages::FindSparse; their tensors' words are revoked.
   std::vector<PageMemory::SlotMove> Compact(const std::vector<plan::Unit>& slots);

@@ -27,7 +27,7 @@ decide::PageCall CallIn(const PageBooks& books, const UnitSpan& units) {
     own += memory;
     if (!books[units[i]].InUse()) in_use += memory;
   }
-  const plan::PlanLimits& limits = books.limits();
+  const plan::PlanLimits& limits = books.view().limits;
   return {.own = PagesOf(own, limits.page),
           .in_use = PagesOf(in_use, limits.page),
           .may_hold = limits.pages};
@@ -35,19 +35,20 @@ decide::PageCall CallIn(const PageBooks& books, const UnitSpan& units) {
 
 decide::PageCreate CreateIn(const PageBooks& books, const UnitSpan& units) {
   const UnitTotals& totals = books.totals();
-  decide::PageCreate create{.occupied = totals.occupied().pages(),
-                            .classes = totals.occupied().classes(),
-                            .places = books.limits().pages + books.copies().pools().PagesMost()};
+  decide::PageCreate create{
+      .occupied = totals.occupied().pages(),
+      .classes = totals.occupied().classes(),
+      .places = books.view().limits.pages + books.copies().pools().PagesMost()};
   for (uint32_t i = 0; i < units.count; ++i) create.occupied += totals.IsOccupied(units[i]) ? 0 : 1;
   return create;
 }
 
 uint32_t PagesInUse(const PageBooks& books) {
-  return PagesOf(books.totals()[Sum::kInUse], books.limits().page);
+  return PagesOf(books.totals()[Sum::kInUse], books.view().limits.page);
 }
 
 Bytes WeightOf(const PageBooks& books, Unit unit) {
-  return books.limits().WeightOf(books[unit].slots_per_page);
+  return books.view().limits.WeightOf(books[unit].slots_per_page);
 }
 
 PageMemory::Place PlaceOf(const PageBooks& books, Unit unit) {
@@ -67,7 +68,7 @@ bool CanMoveCopy(const PageBooks& books, const UnitSpan& pages, const UnitSpan& 
 }
 
 std::optional<Unit> CopyToDrop(const PageBooks& books, plan::PoolNumber pool) {
-  const plan::ResidencyPlan& plan = books.plan();
+  const plan::ResidencyPlan& plan = books.view().plan;
   std::optional<Unit> found;
   for (const Unit unit : books.copies().Redundant(pool)) {
     if (books[unit].InUse()) return unit;

@@ -54,7 +54,7 @@ void UnitCopies::Check(std::span<const plan::UnitState> units) const {
   for (PoolNumber pool = 0; pool < pools_.size(); ++pool) {
     RAVEN_CHECK(sums[pool].first == pools_.used(pool));
     RAVEN_CHECK(sums[pool].second == pools_.redundant(pool));
-    RAVEN_CHECK(pools_.used(pool) <= pools_.capacity(pool));
+    RAVEN_CHECK(pools_.redundant(pool) <= pools_.used(pool));
   }
 }
 

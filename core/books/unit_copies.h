@@ -39,7 +39,7 @@ class UnitCopies {
   void BeginComing(plan::Unit unit, plan::PoolNumber pool, Bytes memory);
   void EndComing(plan::Unit unit);
 
-  // The pools hold the copies of these units, each where it says, and no more than they can. For
+  // The pools hold the copies of these units, each where it says. For
   // tests; O(units).
   void Check(std::span<const plan::UnitState> units) const;
 

@@ -128,6 +128,21 @@ void PageExecutor::Retire() {
   }
 }
 
+// ---- Pools for copies that change.
+
+void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
+  const plan::UnitState& state = books_[unit];
+  if (state.life == PageState::kClean && state.pool != plan::kNoPool) books_.DropCopy(unit);
+  if (state.IsResident()) return;
+  const auto living = tensors_.In(unit);
+  const std::vector<TensorNumber> tensors(living.begin(), living.end());
+  for (const TensorNumber tensor : tensors) {
+    if (words_.Waits(tensor)) Refuse(tensor);
+    End(tensor);
+  }
+  lost->insert(lost->end(), tensors.begin(), tensors.end());
+}
+
 // ---- The backend's reports.
 
 void PageExecutor::CopiedIn(Unit unit, bool ok) {
@@ -137,6 +152,7 @@ void PageExecutor::CopiedIn(Unit unit, bool ok) {
 }
 
 void PageExecutor::Refuse(TensorNumber tensor) {
+  words_.EndWait(tensor);
   Unpin(tensor);
   Reach(tensor);
   --tensors_[tensor].uses;  // the client's word does not count this one

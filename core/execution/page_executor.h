@@ -4,7 +4,8 @@
 // ended. Start() then begins what there is to do (page_moves.h).
 //
 // A copy in that fails refuses the calls that wait for the unit; its bytes stay in the other pool,
-// and the next get tries again. A copy out that fails leaves the unit where it is.
+// and the next get tries again. A copy out that fails leaves the unit where it is. A pool may lose
+// a copy: the tensors of which bytes were only there are lost.
 //
 // Owns: the books, the tensors' rows. The backend outlives it. Units: bytes, positions. Threads:
 // one at a time; the same calls have the same result. Errors: through the backend (Refuse).
@@ -92,6 +93,19 @@ class PageExecutor {
   // Where a call waits for memory, the owner calls Leave() of some client; else Start() does that.
   void SetOthersMakeRoom(bool others) { moves_.SetOthersMakeRoom(others); }
 
+  // ---- Pools for copies that change.
+  // Copies that take more remain; until there is room again none is added.
+  void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity) {
+    books_.SetPoolCapacity(pool, capacity);
+  }
+  // The copy of the unit is gone. If it was the only one, the tensors there end: calls that wait
+  // for them are refused. Appends those to `lost`; their owner removes them. A copy of the unit
+  // that is under way has to fail.
+  void Lose(plan::Unit unit, std::vector<TensorNumber>* lost);
+  // The unit comes though no call waits for it: its copy is in memory that another wants back. It
+  // has to be repeated after a copy in that failed. REQUIRES: a tensor lives there.
+  void Fetch(plan::Unit unit) { books_.Demand(unit); }
+
   // ---- The backend's reports.
   void Mapped(plan::Unit unit) { moves_.Mapped(unit); }
   void Unmapped(plan::PhysicalPage page) { moves_.Unmapped(page); }
@@ -103,13 +117,13 @@ class PageExecutor {
   bool Start() { return moves_.Start(); }
   // No mapping and no copy is under way.
   bool IsQuiet() const { return moves_.IsQuiet(); }
+  // The call that waits for the tensor fails: it has waited too long. REQUIRES: a call waits.
+  void Refuse(TensorNumber tensor);
   // Calls wait, and nothing that is under way or may begin helps them: all waiting calls fail.
   // Returns how many.
   size_t RefuseWaiting();
 
  private:
-  void Refuse(TensorNumber tensor);
-
   PageBackend* const backend_;
   PageBooks books_;
   PageTensors tensors_;

@@ -35,6 +35,8 @@ class TensorWords {
 
   // A call waits for the tensor, until it is granted or taken.
   void Wait(TensorNumber tensor) { waiting_.insert(tensor); }
+  bool Waits(TensorNumber tensor) const { return waiting_.count(tensor) > 0; }
+  void EndWait(TensorNumber tensor) { waiting_.erase(tensor); }
   // These units are resident: words say so, and calls that wait for nothing else are granted.
   void Arrive(std::span<const PageBooks::Arrival> arrivals);
   // The waiting calls, or those for tensors of the unit. They wait no more; the caller refuses

@@ -5,7 +5,8 @@
 // Each pool has a link of its own in each direction.
 //
 // CopyPools counts the bytes of a client's copies in each pool. A copy is redundant while its page
-// is resident too; its room can be used for another copy.
+// is resident too; its room can be used for another copy. The capacity of a pool may change, and
+// may fall below what its copies take: the pool then has no room.
 //
 // Owns: the counts. Units: bytes, bytes per second. Threads: one at a time. Errors: none; a copy
 // that has no room is a broken invariant. Cost: O(1) a call.
@@ -49,7 +50,8 @@ class CopyPools {
   // A page has room; or it has in place of copies of resident pages.
   bool CanCopyAhead(PoolNumber pool) const { return HasRoom(pool, page_); }
   bool CanCopyOut(PoolNumber pool) const {
-    return CanCopyAhead(pool) || Free(pool) + counts_[pool].redundant >= page_;
+    const Counts& of = counts_[pool];
+    return CanCopyAhead(pool) || Minus(pools_[pool].capacity, of.used - of.redundant) >= page_;
   }
   bool CanCopyOut() const;
   // The first pool to which a page can be copied; kNoPool: there is none.
@@ -63,7 +65,6 @@ class CopyPools {
   void AddComing(PoolNumber pool, Bytes bytes) { counts_[pool].coming += bytes; }
   void RemoveComing(PoolNumber pool, Bytes bytes) { counts_[pool].coming -= bytes; }
 
-  Bytes capacity(PoolNumber pool) const { return pools_[pool].capacity; }
   Bytes used(PoolNumber pool) const { return counts_[pool].used; }
   Bytes redundant(PoolNumber pool) const { return counts_[pool].redundant; }
   Bytes coming(PoolNumber pool) const { return counts_[pool].coming; }

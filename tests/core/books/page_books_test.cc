@@ -151,6 +151,41 @@ TEST(PageBooksCopiesTest, ACopyOfAResidentPageGivesItsRoomToAnother) {
   CheckBooks(store.books);
 }
 
+TEST(PageBooksCopiesTest, APoolThatShrinksKeepsItsCopies) {
+  SmallStore store(kPage * 2);
+  store.Create(0);
+  store.CopyOut(0);
+  store.books.Drop(0);
+  store.Create(2);
+  EXPECT_TRUE(decide::HasPlace(CreateIn(store.books, {4, 1})));
+  store.books.SetPoolCapacity(0, Bytes{});
+  EXPECT_EQ(store.books.copies().pools().used(), kPage);
+  EXPECT_FALSE(store.books.copies().pools().HasRoom(0, kPage));
+  EXPECT_FALSE(decide::HasPlace(CreateIn(store.books, {4, 1})));
+  CheckBooks(store.books);
+  store.books.RemoveTensor(0, kPage);
+  store.books.SetPoolCapacity(0, kPage);
+  EXPECT_TRUE(store.books.copies().pools().HasRoom(0, kPage));
+  CheckBooks(store.books);
+}
+
+TEST_F(PageBooksTest, APageThatIsDemandedComesUntilNothingLivesThere) {
+  using Queue = plan::MoveQueues::Queue;
+  store_.Create(0);
+  books_.Demand(0);
+  EXPECT_FALSE(books_[0].demanded);  // it is resident
+  store_.CopyOut(0);
+  books_.Drop(0);
+  books_.Demand(0);
+  EXPECT_EQ(books_.view().queues.First(Queue::kComes)->need, plan::MoveQueues::kWaitedFor);
+  EXPECT_EQ(books_.totals()[UnitTotals::Sum::kAwaited], kPage);
+  CheckBooks(books_);
+  books_.RemoveTensor(0, kPage);
+  EXPECT_EQ(books_.totals()[UnitTotals::Sum::kAwaited], Bytes{});
+  EXPECT_TRUE(books_.view().queues.IsEmpty(Queue::kBorn));
+  CheckBooks(books_);
+}
+
 TEST_F(PageBooksTest, ATensorOfAnAwayPageMayGetASlotWithACopyInTheSamePool) {
   const plan::UnitSpan slot{1, 1, 4};
   store_.Create(0);

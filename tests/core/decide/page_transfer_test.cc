@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <optional>
 #include <vector>
 
 #include "core/books/page_books.h"
+#include "core/books/page_views.h"
 
 namespace ravenstore::core::decide {
 namespace {
@@ -22,20 +24,20 @@ std::optional<PageTransfer> Next(const std::vector<PageNeed>& clients) {
 // A client with one page, which it will create a tensor on after 100 us.
 TEST(PageTransferTest, AClientLacksPagesUntilEnoughAreBeingMade) {
   const plan::PlanLimits limits{.page = MiB(2), .pages = 1, .pools = {{.out_rate = 1e9}}};
-  PageBooks books({.limits = limits});
+  PageBooks books({.limits = limits, .coming_most = limits.page});
   EXPECT_EQ(NeedOf(books.view()).spare, Duration::max());
   const plan::UnitSpan page{0, 1};
   books.Ensure(page);
   const std::vector<plan::PlannedCall> calls = {
       {.kind = plan::CallKind::kCreate, .units = page, .at = microseconds(100)}};
-  books.SetPlan(plan::ResidencyPlan::Make(calls, books.Snapshot(), limits));
+  books.SetPlan(plan::ResidencyPlan::Make(calls, SnapshotOf(books), limits));
   EXPECT_EQ(NeedOf(books.view()).lacks, std::nullopt);
   EXPECT_EQ(NeedOf(books.view()).spare, std::nullopt);
   ASSERT_TRUE(books.ReleasePage());
   EXPECT_EQ(NeedOf(books.view()).lacks, microseconds(100));
-  books.ExpectPage();
+  books.memory().Expect();
   EXPECT_EQ(NeedOf(books.view()).lacks, microseconds(100));
-  books.ExpectPage();
+  books.memory().Expect();
   EXPECT_EQ(NeedOf(books.view()).lacks, std::nullopt);
   EXPECT_EQ(NeedOf(books.view()).coming, 2u);
 }

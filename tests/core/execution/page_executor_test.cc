@@ -224,6 +224,87 @@ TEST_F(PageExecutorTest, AFailedCopyInRefusesTheCallsThatWait) {
   CheckBooks(executor_.books());
 }
 
+TEST_F(PageExecutorTest, TensorsEndWithTheOnlyCopyOfAPage) {
+  FillAndCreateOneMore();
+  EndOut(true);  // tensor 0 leaves
+  executor_.Begin(2);
+  EXPECT_FALSE(executor_.Pin(0));
+  std::vector<TensorNumber> lost;
+  executor_.Lose(0, &lost);
+  EXPECT_EQ(lost, std::vector<TensorNumber>({0}));
+  EXPECT_EQ(backend_.refused, std::vector<TensorNumber>({0}));
+  EXPECT_EQ(executor_.books().copies().pools().used(), Bytes{});
+  EXPECT_FALSE(executor_.tensors()[0].lives());
+  executor_.Remove(0);
+  executor_.Place(0, {0, 1}, kPage, kPage);  // it is created again
+  EXPECT_FALSE(executor_.Pin(0));
+  Map();
+  EndOut(true);  // tensor 1 leaves
+  EXPECT_EQ(backend_.granted, std::vector<TensorNumber>({2, 0}));
+}
+
+TEST_F(PageExecutorTest, ACopyThatIsLostOnItsWayInMakesAnEmptyPage) {
+  FillAndCreateOneMore();
+  EndOut(true);
+  executor_.Begin(2);
+  Put(2, true);
+  EXPECT_FALSE(executor_.Pin(0));
+  Map();
+  EndOut(true);  // tensor 1 leaves
+  ASSERT_TRUE(backend_.in);
+  std::vector<TensorNumber> lost;
+  executor_.Lose(0, &lost);
+  EXPECT_EQ(lost, std::vector<TensorNumber>({0}));
+  EndIn(false);
+  EXPECT_EQ(executor_.books()[0].life, PageState::kClean);
+  EXPECT_EQ(executor_.books()[0].live, 0u);
+  EXPECT_EQ(executor_.books().copies().pools().used(), kPage);  // of tensor 1
+  CheckBooks(executor_.books());
+}
+
+TEST_F(PageExecutorTest, ALostCopyOfAResidentPageLosesNothing) {
+  FillAndCreateOneMore();
+  EndOut(true);
+  executor_.Begin(2);
+  Put(2, true);
+  EXPECT_FALSE(executor_.Pin(0));
+  Map();
+  EndOut(true);
+  EndIn(true);  // its copy remains
+  EXPECT_EQ(executor_.books()[0].life, PageState::kClean);
+  std::vector<TensorNumber> lost;
+  executor_.Lose(0, &lost);
+  EXPECT_TRUE(lost.empty());
+  EXPECT_TRUE(executor_.books()[0].IsDirty());
+  executor_.Lose(0, &lost);
+  EXPECT_TRUE(lost.empty());
+}
+
+TEST_F(PageExecutorTest, APageIsFetchedWithoutACall) {
+  FillAndCreateOneMore();
+  EndOut(true);
+  executor_.Begin(2);
+  Put(2, true);
+  executor_.Fetch(0);
+  Map();
+  EndOut(true);
+  ASSERT_TRUE(backend_.in);
+  EXPECT_TRUE(backend_.in->demanded);
+  EndIn(true);
+  EXPECT_TRUE(executor_.IsResident(0));
+  EXPECT_EQ(backend_.away, std::set<TensorNumber>({1}));
+}
+
+TEST_F(PageExecutorTest, ACallThatWaitsTooLongIsRefused) {
+  FillAndCreateOneMore();
+  executor_.Refuse(2);
+  EXPECT_EQ(backend_.refused, std::vector<TensorNumber>({2}));
+  executor_.Remove(2);
+  EndOut(true);
+  EXPECT_TRUE(backend_.granted.empty());
+  CheckBooks(executor_.books());
+}
+
 TEST_F(PageExecutorTest, AFailedCopyOutLosesNothing) {
   FillAndCreateOneMore();
   EndOut(false);

@@ -38,6 +38,7 @@ PageWorld::Options OptionsOf(plan::Random* random) {
   if (random->OneIn(2)) options.slowness = 1 + random->Below(20);
   options.plans = !random->OneIn(4);
   options.shares = random->OneIn(3);
+  options.losses = random->OneIn(3);
   return options;
 }
 
@@ -53,6 +54,8 @@ void Add(const PageWorld::Counts& of, PageWorld::Counts* counts) {
   counts->dropped_copies += of.dropped_copies;
   counts->released += of.released;
   counts->to_slots += of.to_slots;
+  counts->lost += of.lost;
+  counts->fetched += of.fetched;
 }
 
 TEST(PageFuzzTest, NoClientReadsWrongBytes) {
@@ -77,16 +80,18 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   std::printf(
       "seeds from %lu: %lu programs, %lu reads checked, %lu copies failed, %lu calls refused, "
       "%lu deaths, %lu stuck; in %lu, out %lu cells, %lu units not revoked, %lu copies dropped, "
-      "%lu pages released, %lu tensors moved to slots\n",
+      "%lu pages released, %lu tensors moved to slots, %lu lost, %lu pages fetched\n",
       first, programs, counts.reads, counts.failures, counts.refused, counts.kills, counts.stuck,
       counts.in.count() / 512, counts.out.count() / 512, counts.not_revoked, counts.dropped_copies,
-      counts.released, counts.to_slots);
+      counts.released, counts.to_slots, counts.lost, counts.fetched);
   // Each kind of adversity was there.
   EXPECT_GT(counts.failures, 0u);
   EXPECT_GT(counts.kills, 0u);
   EXPECT_GT(counts.not_revoked, 0u);
   EXPECT_GT(counts.released, 0u);
   EXPECT_GT(counts.to_slots, 0u);
+  EXPECT_GT(counts.lost, 0u);
+  EXPECT_GT(counts.fetched, 0u);
 }
 
 // The same course ends at each of its steps, with whatever is under way then.

@@ -88,6 +88,8 @@ void PageWorld::Step() {
     ChangePlan();
   } else if (choice < 15 && options_.shares && random_->OneIn(4)) {
     ChangeShare(static_cast<uint32_t>(1 + random_->Below(options_.pages)));
+  } else if (choice < 15 && options_.losses) {
+    ChangePools();
   } else if (choice < 16) {
     executor_->Start();
     HandleGrants();
@@ -113,6 +115,8 @@ void PageWorld::RefuseIfStuck() {
 void PageWorld::Finish() {
   EndKeeps();
   ChangeShare(options_.pages);
+  for (plan::PoolNumber pool = 0; pool < options_.pools.size(); ++pool)
+    executor_->SetPoolCapacity(pool, options_.pools[pool]);
   for (const TensorNumber tensor : std::vector<TensorNumber>(live_)) {
     for (int i = 0; i < 2000 && fault_.empty(); ++i) {
       if (tensors_[tensor].word == Word::kInUse && !tensors_[tensor].has_request) break;
@@ -304,7 +308,13 @@ void PageWorld::HandleReport(const Report& report) {
     executor_->Place(report.tensor, tensor.units, places_->BytesIn(tensor.place, tensor.size, 0),
                      tensor.size);
   }
-  if (report.kind == Kind::kCreate || report.kind == Kind::kGetAsked) {
+  if (report.kind == Kind::kGetAsked && tensor.lost) {
+    tensor.has_request = false;
+    tensor.word = Word::kFreed;
+    live_.erase(std::find(live_.begin(), live_.end(), report.tensor));
+    if (!tensor.units.is_slot()) places_->Free(tensor.place, tensor.size);
+    RemoveTensor(report.tensor);
+  } else if (report.kind == Kind::kCreate || report.kind == Kind::kGetAsked) {
     if (executor_->Admit(report.tensor) != decide::Admission::kNow) return Refuse(report.tensor);
     if (executor_->Pin(report.tensor)) granted_.push_back(report.tensor);
     HandleGrants();
@@ -327,12 +337,16 @@ void PageWorld::HandleTickets() {
     Tensor& tensor = tensors_[report.tensor];
     const bool frees = report.kind != Kind::kPut;
     if (!frees && report.modified) executor_->Modify(report.tensor);
-    if (frees) executor_->End(report.tensor);
+    if (frees && !tensor.lost) executor_->End(report.tensor);
     if (report.kind != Kind::kFreeIdle) executor_->Reach(report.tensor);
-    if (!frees) continue;
-    if (tensor.units.is_slot()) places_->Free(tensor.place, tensor.size);
-    executor_->Remove(report.tensor);
+    if (frees) RemoveTensor(report.tensor);
   }
+}
+
+void PageWorld::RemoveTensor(TensorNumber tensor) {
+  const Tensor& of = tensors_[tensor];
+  if (of.units.is_slot()) places_->Free(of.place, of.size);
+  executor_->Remove(tensor);
 }
 
 void PageWorld::HandleGrants() {
@@ -500,7 +514,8 @@ void PageWorld::CompleteOne() {
   const UnderWay of = under_way_[which];
   under_way_.erase(under_way_.begin() + static_cast<ptrdiff_t>(which));
   const bool is_copy = of.kind == UnderWay::Kind::kIn || of.kind == UnderWay::Kind::kOut;
-  const bool fails = is_copy && options_.failures > 0 && random_->OneIn(options_.failures);
+  const bool fails =
+      of.lost || (is_copy && options_.failures > 0 && random_->OneIn(options_.failures));
   counts_.failures += fails ? 1 : 0;
   switch (of.kind) {
     case UnderWay::Kind::kMap:
@@ -537,6 +552,44 @@ void PageWorld::EndCopyOut(const UnderWay& of, bool fails) {
   executor_->CopiedOut(of.copy.unit, !fails);
 }
 
+void PageWorld::ChangePools() {
+  const auto pool = static_cast<plan::PoolNumber>(random_->Below(options_.pools.size()));
+  const uint64_t choice = random_->Below(4);
+  if (choice < 2) {
+    const Bytes less = page_ * random_->Below(2 * options_.pages);
+    executor_->SetPoolCapacity(pool, choice == 0 ? options_.pools[pool] : less);
+  } else if (choice < 3) {
+    LoseCopy();
+  } else if (executor_->books().units().size() > 0) {
+    const auto unit = static_cast<Unit>(random_->Below(executor_->books().units().size()));
+    if (executor_->books()[unit].live == 0) return;
+    executor_->Fetch(unit);
+    counts_.fetched += executor_->books()[unit].demanded ? 1 : 0;
+  }
+}
+
+// Also one that is being copied out or in; that then fails. A copy may be of a unit that has
+// another by now, or needs none.
+void PageWorld::LoseCopy() {
+  if (copies_.empty()) return;
+  const auto which =
+      std::next(copies_.begin(), static_cast<ptrdiff_t>(random_->Below(copies_.size())));
+  const Unit unit = which->first.second;
+  if (executor_->books()[unit].pool != which->first.first) return;
+  std::vector<TensorNumber> lost;
+  executor_->Lose(unit, &lost);
+  for (UnderWay& of : under_way_) {
+    const bool is_copy = of.kind == UnderWay::Kind::kIn || of.kind == UnderWay::Kind::kOut;
+    of.lost |= is_copy && of.copy.unit == unit;
+  }
+  which->second.assign(which->second.size(), kGarbage);
+  counts_.lost += lost.size();
+  for (const TensorNumber number : lost) {
+    if (tensors_[number].word == Word::kInUse) Fail("a tensor in use is lost");
+    tensors_[number].lost = true;
+  }
+}
+
 // Between the change and the release or creation of pages anything may happen.
 void PageWorld::ChangeShare(uint32_t pages) {
   executor_->SetShare(pages);
@@ -560,7 +613,7 @@ void PageWorld::AnnounceNeeds() {
 
 void PageWorld::ChangePlan() {
   PageBooks& books = executor_->books();
-  const auto horizon = static_cast<uint64_t>(books.plan().horizon());
+  const auto horizon = static_cast<uint64_t>(books.view().plan.horizon());
   if (horizon > 0 && !random_->OneIn(4)) {
     position_ += static_cast<plan::Position>(random_->Below(4));
     return books.MoveTo(std::min(position_, static_cast<plan::Position>(horizon)));
@@ -580,7 +633,7 @@ void PageWorld::ChangePlan() {
     call.modifies = random_->OneIn(2);
     calls.push_back(call);
   }
-  books.SetPlan(plan::ResidencyPlan::Make(calls, executor_->Snapshot(), books.limits()));
+  books.SetPlan(plan::ResidencyPlan::Make(calls, executor_->Snapshot(), books.view().limits));
   position_ = 0;
 }
 

@@ -38,6 +38,7 @@ class PageWorld : public PageBackend {
     uint64_t slowness = 1;  // a mapping or a copy ends in one of this number of trials
     bool plans = true;      // plans say nonsense; else there is none
     bool shares = false;    // the client's share of the device changes
+    bool losses = false;    // pools lose copies and change their capacity; pages are fetched
   };
   struct Counts {
     uint64_t reads = 0;  // of whole tensors by kernels
@@ -51,6 +52,8 @@ class PageWorld : public PageBackend {
     uint64_t dropped_copies = 0;
     uint64_t released = 0;  // pages
     uint64_t to_slots = 0;  // tensors of away pages
+    uint64_t lost = 0;      // tensors
+    uint64_t fetched = 0;   // pages
   };
 
   PageWorld(const Options& options, plan::Random* random);
@@ -96,6 +99,7 @@ class PageWorld : public PageBackend {
     bool has_request = false;  // a call waits
     bool writes = false;       // a kernel of this use writes
     bool is_kept = false;
+    bool lost = false;  // the client does not know it yet
   };
   struct Report {
     enum class Kind : uint8_t { kCreate, kGet, kGetAsked, kPut, kFree, kFreeIdle } kind;
@@ -112,7 +116,8 @@ class PageWorld : public PageBackend {
     MapOrder map{};
     CopyOrder copy{};
     plan::PhysicalPage page = 0;
-    Cells cells = {};  // kOut: what was read when it began
+    Cells cells = {};   // kOut: what was read when it began
+    bool lost = false;  // the pool loses the copy
   };
 
   void Begin();
@@ -131,6 +136,10 @@ class PageWorld : public PageBackend {
   void CompleteOne();
   void EndCopyIn(const UnderWay& of, bool fails);
   void EndCopyOut(const UnderWay& of, bool fails);
+  // A pool changes, or loses a copy.
+  void ChangePools();
+  void LoseCopy();
+  void RemoveTensor(TensorNumber tensor);
   // The tensors of a page that has left move to slots.
   void MoveToSlots();
   void ChangePlan();

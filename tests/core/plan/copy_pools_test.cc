@@ -30,6 +30,20 @@ TEST(CopyPoolsTest, ThePoolWithRoomThatIsNearestIsFound) {
   EXPECT_EQ(copies.Nearest(), 1);
 }
 
+TEST(CopyPoolsTest, APoolThatShrankHasNoRoomBeforeCopiesBeyondItAreGone) {
+  std::vector<CopyPool> pools{{.capacity = kPage * 4}};
+  CopyPools copies(pools, kPage);
+  copies.Add(0, kPage * 4);
+  copies.AddRedundant(0, kPage * 2);
+  EXPECT_TRUE(copies.CanCopyOut(0));
+  pools[0].capacity = kPage * 2;
+  EXPECT_FALSE(copies.CanCopyOut(0));  // the other two copies fill it
+  EXPECT_FALSE(copies.HasRoom(0, Bytes(1)));
+  copies.Remove(0, kPage);
+  EXPECT_TRUE(copies.CanCopyOut(0));
+  EXPECT_FALSE(copies.CanCopyAhead(0));
+}
+
 TEST(CopyPoolsTest, ACopyTakesTheTimeOfItsBytesAndOfEachCopy) {
   const CopyPool pool{.in_rate = 2e9, .out_rate = 1e9, .per_copy = std::chrono::microseconds(3)};
   EXPECT_EQ(pool.OutOf(Bytes(1000)), std::chrono::microseconds(4));
