@@ -2,52 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
-#include <variant>
 
 #include "core/check.h"
-#include "core/topology.h"
 
 namespace ravenstore::sim {
 namespace {
 
 using cluster::PieceId;
 using core::Bytes;
-using core::ClientId;
-using core::SlotId;
-using core::Status;
-using core::TensorId;
+using core::TensorNumber;
 using core::Tick;
 
-constexpr core::DeviceId kDevice{0};
-constexpr core::PoolId kDevicePool = core::PoolOf(kDevice);
-constexpr core::PoolId kRemotePool{2};
-constexpr core::TenantId kTenant{1};
-// Between device and host.
-constexpr double kHostRate = 20e9;
-// As the daemon supposes before it has measured.
-constexpr double kNetworkRate = 1.1e9;
-constexpr core::Duration kNetworkLatency = std::chrono::microseconds(200);
-// Of a request of a job, of a piece that is borrowed, and of one transfer.
 constexpr core::Duration kTimeout = std::chrono::seconds(30);
 constexpr core::Duration kRetry = std::chrono::seconds(1);
-// At most so often the planner is told that time passed: requests that wait are looked at again
-// each time.
-constexpr core::Duration kWakeEvery = std::chrono::milliseconds(50);
-
-core::Topology MakeTopology(const ClusterJobs::Options& options) {
-  const Bytes piece = options.sizes.piece * options.scale;
-  std::vector<core::Pool> pools = {
-      {core::PoolKind::kHost, 0, options.host, core::kExtentAlignment},
-      {core::PoolKind::kDevice, 0, options.device, core::MiB(2), /*addressable=*/true},
-      {core::PoolKind::kRemote, 0, options.remote, options.sizes.granule * options.scale,
-       /*addressable=*/false, piece}};
-  std::vector<core::Link> links = {
-      {core::kHostPool, kDevicePool, std::chrono::microseconds(12), kHostRate, kHostRate},
-      {core::kHostPool, kRemotePool, kNetworkLatency, kNetworkRate, kNetworkRate}};
-  return core::Topology::Make(std::move(pools), std::move(links), core::MiB(16)).value();
-}
+// Of what jobs are still to create: room for it is borrowed ahead. Less: creates wait for pieces.
+// More: pieces are held and empty.
+constexpr Bytes kAhead = core::MiB(512);
 
 }  // namespace
 
@@ -61,40 +32,22 @@ ClusterJobs::Counts& ClusterJobs::Counts::operator+=(const Counts& other) {
   return *this;
 }
 
-core::PlannerOptions ClusterJobs::MakeOptions(const Options& options) {
-  core::PlannerOptions planner;
-  planner.device_capacity = {options.device};
-  planner.arena = {core::ArenaFor(options.device)};
-  planner.host_capacity = options.host;
-  planner.host_step = options.host;
-  planner.topology = MakeTopology(options);
-  planner.incremental_from = core::kRangeMax;
-  return planner;
-}
-
 ClusterJobs::ClusterJobs(Options options, cluster::Home* home, std::mt19937_64* random)
     : options_(std::move(options)),
-      home_(*home),
       random_(*random),
-      planner_(MakeOptions(options_)) {
-  Tell(core::TenantLimits{kTenant, {options_.device, options_.host}});
-}
-
-ClusterJobs::~ClusterJobs() = default;
+      pages_({.sizes = options_.sizes,
+              .scale = options_.scale,
+              .device = options_.device,
+              .host = options_.host,
+              .remote = options_.remote,
+              .now = options_.now,
+              .changed = [this] { Settle(); }},
+             home),
+      places_({.page = pages_.page()}) {}
 
 Tick ClusterJobs::Soon() {
   const double gap = -std::log(1 - static_cast<double>(random_() % (1 << 20)) / (1 << 20));
   return options_.now() + core::FromSeconds(core::Seconds(options_.between_uses) * gap);
-}
-
-ClusterJobs::Row* ClusterJobs::Find(ClientId client, SlotId slot) {
-  const auto job = jobs_.find(client);
-  return job == jobs_.end() ? nullptr : &job->second.rows[core::ToInt(slot)];
-}
-
-ClusterJobs::Row* ClusterJobs::Find(TensorId tensor) {
-  const auto name = rows_.find(tensor);
-  return name == rows_.end() ? nullptr : Find(name->second.client, name->second.slot);
 }
 
 Bytes ClusterJobs::wanted() const {
@@ -102,331 +55,243 @@ Bytes ClusterJobs::wanted() const {
 }
 
 Bytes ClusterJobs::useful() const {
-  Bytes valid = planner_.OtherTier(kRemotePool).used;
-  for (const auto& [tensor, under_way] : moves_) {
-    if (under_way.move.to.pool == kRemotePool) valid = core::Minus(valid, under_way.move.size);
-  }
-  return std::min(wanted(), valid);
+  return std::min(wanted(), pages_.remote());
 }
 
 uint64_t ClusterJobs::RemoteTensors() const {
-  return static_cast<uint64_t>(std::ranges::count_if(rows_, [this](const auto& row) {
-    if (!planner_.Knows(row.first)) return false;
-    const core::TensorView view = planner_.View(row.first);
-    return view.has_copy && view.away == kRemotePool;
-  }));
+  return static_cast<uint64_t>(std::ranges::count_if(
+      tensors_, [this](const auto& tensor) { return pages_.IsRemote(tensor.first); }));
+}
+
+// ---- Time
+
+Tick ClusterJobs::Next() const {
+  return later_.empty() ? pages_.Next() : std::min(pages_.Next(), later_.begin()->first);
+}
+
+void ClusterJobs::Advance() {
+  pages_.Advance();
+  while (!later_.empty() && later_.begin()->first <= options_.now()) {
+    const auto what = later_.extract(later_.begin());
+    what.mapped()();
+  }
+}
+
+// ---- What the home reports
+
+void ClusterJobs::OnPieceRecalled(PieceId piece) {
+  pages_.OnPieceRecalled(piece);
+  Settle();
+}
+
+void ClusterJobs::OnPieceKept(PieceId piece) {
+  pages_.OnPieceKept(piece);
+  Settle();
+}
+
+void ClusterJobs::OnPieceLost(PieceId piece) {
+  pages_.OnPieceLost(piece);
+  Settle();
+}
+
+void ClusterJobs::OnPiecesMost(uint32_t pieces) {
+  pages_.OnPiecesMost(pieces);
+  Settle();
 }
 
 // ---- Jobs
 
 void ClusterJobs::Begin(const std::vector<Bytes>& tensors, Tick end) {
-  const ClientId client{++last_client_};
-  Job& job = jobs_[client];
+  const JobNumber number = ++last_job_;
+  Job& job = jobs_[number];
   for (const Bytes size : tensors) {
     job.rows.push_back({.size = size});
     job.size += size;
   }
   size_ += job.size;
   ++counts_.jobs;
-  Tell(core::ClientAttached{client, kTenant, {options_.device, options_.host}});
-  At(end, [this, client] { End(client); });
-  ActSoon(client);
+  At(end, [this, number] { End(number); });
+  ActAt(options_.now(), number);
 }
 
-void ClusterJobs::End(ClientId client) {
-  const auto job = jobs_.extract(client);
-  size_ -= job.mapped().size;
-  for (const Row& row : job.mapped().rows) rows_.erase(row.id);
-  Tell(core::ClientGone{client});
+void ClusterJobs::End(JobNumber number) {
+  Job job = std::move(jobs_.extract(number).mapped());
+  size_ -= job.size;
+  std::erase(waiting_, number);
+  if (job.call && job.call->pinned) pages_.executor().Refuse(job.rows[job.call->row].tensor);
+  for (Row& row : job.rows) Remove(&row);
+  Settle();
 }
 
-void ClusterJobs::ActSoon(ClientId client) {
-  At(options_.now(), [this, client] { Act(client); });
+void ClusterJobs::ActAt(Tick when, JobNumber number) {
+  At(when, [this, number] { Act(number); });
 }
 
-// Its next create or use; what comes of that goes on from there.
-void ClusterJobs::Act(ClientId client) {
-  const auto found = jobs_.find(client);
+size_t ClusterJobs::NextRow(Job* job) {
+  if (!job->missing.empty()) return job->missing.extract(job->missing.begin()).value();
+  if (job->created < job->rows.size()) return job->created++;
+  const size_t row = job->turn;
+  job->turn = (row + 1) % job->rows.size();
+  return row;
+}
+
+// Its next create or use; the end of that goes on from there.
+void ClusterJobs::Act(JobNumber number) {
+  const auto found = jobs_.find(number);
   if (found == jobs_.end()) return;
   Job& job = found->second;
-  if (job.missing.empty() && job.created == job.rows.size()) {
-    Row& row = job.rows[job.turn];
-    job.turn = (job.turn + 1) % job.rows.size();
-    return Use(client, &row);
+  const size_t row = NextRow(&job);
+  if (job.rows[row].state == Row::State::kLost) {
+    ++counts_.lost;
+    Remove(&job.rows[row]);
   }
-  size_t slot = job.created;
-  if (job.missing.empty()) {
-    ++job.created;
+  if (job.rows[row].state == Row::State::kNone) Place(number, row);
+  job.call = {.number = ++last_call_, .row = row};
+  waiting_.push_back(number);
+  Settle();
+  if (!job.call) return;
+  At(options_.now() + kTimeout, [this, number, call = last_call_] { Expire(number, call); });
+}
+
+void ClusterJobs::Place(JobNumber number, size_t index) {
+  Row& row = jobs_.at(number).rows[index];
+  row.tensor = ++last_tensor_;
+  row.version = 0;
+  row.place = places_.Allocate(row.size);
+  row.state = Row::State::kPlaced;
+  pages_.executor().Place(row.tensor, places_.UnitsOf(row.place, row.size),
+                          places_.BytesIn(row.place, row.size, 0), row.size);
+  tensors_[row.tensor] = {number, index};
+}
+
+// REQUIRES: no call holds it.
+void ClusterJobs::Remove(Row* row) {
+  if (row->state == Row::State::kNone) return;
+  if (row->state != Row::State::kPlaced) created_ -= row->size;
+  if (row->state == Row::State::kLives) pages_.executor().End(row->tensor);
+  pages_.executor().Remove(row->tensor);
+  places_.Free(row->place, row->size);
+  tensors_.erase(row->tensor);
+  row->state = Row::State::kNone;
+}
+
+// ---- Calls
+
+bool ClusterJobs::MayPin(const Job& job) const {
+  const core::PageExecutor& executor = pages_.executor();
+  const Row& row = job.rows[job.call->row];
+  const bool creates = row.state == Row::State::kPlaced;
+  if (creates && !executor.CanCreate(executor.tensors()[row.tensor].units)) return false;
+  return executor.Admit(row.tensor) == core::decide::Admission::kNow;
+}
+
+void ClusterJobs::PinWaiting() {
+  std::vector<JobNumber> granted;
+  std::erase_if(waiting_, [&](JobNumber number) {
+    Job& job = jobs_.at(number);
+    if (!MayPin(job)) return false;
+    job.call->pinned = true;
+    if (pages_.executor().Pin(job.rows[job.call->row].tensor)) granted.push_back(number);
+    return true;
+  });
+  for (const JobNumber number : granted) Granted(number);
+}
+
+void ClusterJobs::Expire(JobNumber number, uint64_t call) {
+  const auto found = jobs_.find(number);
+  if (found == jobs_.end()) return;
+  const auto& waits = found->second.call;
+  if (!waits || waits->number != call) return;
+  if (waits->pinned) {
+    pages_.executor().Refuse(found->second.rows[waits->row].tensor);
   } else {
-    slot = job.missing.extract(job.missing.begin()).value();
+    std::erase(waiting_, number);
+    Refused(number);
   }
-  Row& row = job.rows[slot];
-  row = {.size = row.size, .state = State::kCreating};
-  Tell(core::CreateRequested{client, SlotId{static_cast<uint32_t>(slot)}, row.size, kDevice,
-                             core::kNoName, options_.now() + kTimeout, false});
+  Settle();
 }
 
-void ClusterJobs::Use(ClientId client, Row* row) {
-  ++row->uses;
-  switch (row->state) {
-    case State::kIdle:
-    case State::kLeaving:
-      row->state = State::kInUse;
-      Tell(core::GetSeen{row->id});
-      Put(row);
-      At(Soon(), [this, client] { Act(client); });
-      return;
-    default: break;
+// The job has the tensor. It reads all, writes all or nothing, and puts the tensor.
+void ClusterJobs::Granted(JobNumber number) {
+  Job& job = jobs_.at(number);
+  Row& row = job.rows[std::exchange(job.call, std::nullopt)->row];
+  core::PageExecutor& executor = pages_.executor();
+  const bool creates = row.state == Row::State::kPlaced;
+  if (creates) {
+    ++counts_.created;
+    created_ += row.size;
+    row.state = Row::State::kLives;
+    executor.Begin(row.tensor);
+    pages_.Write(row.tensor, row.version);
+  } else if (!pages_.Holds(row.tensor, row.version)) {
+    ++counts_.wrong;
   }
-  RAVEN_CHECK(row->state == State::kAway);
-  row->state = State::kFetching;
-  Tell(core::FetchRequested{row->id, kDevice, options_.now() + kTimeout});
-}
-
-void ClusterJobs::Put(Row* row) {
   ++counts_.used;
-  if (random_() % 2 == 0) ++row->writes;
-  row->versions[core::ToInt(kDevicePool)] = row->writes;
-  row->state = State::kIdle;
-  const TensorId tensor = row->id;
-  const uint32_t writes = row->writes;
-  Tell(core::PutSeen{tensor, writes, {}});
-  Tell(core::StreamComplete{tensor});
-}
-
-void ClusterJobs::Lost(TensorId tensor) {
-  Row* const row = Find(tensor);
-  if (row == nullptr) return;
-  ++counts_.lost;
-  row->state = State::kFreed;
-  Tell(core::Freed{tensor});
-}
-
-// ---- Time
-
-Tick ClusterJobs::NextWake() const {
-  return std::max(planner_.NextWake(), passed_ + kWakeEvery);
-}
-
-Tick ClusterJobs::Next() const {
-  const Tick wake = NextWake();
-  return later_.empty() ? wake : std::min(wake, later_.begin()->first);
-}
-
-void ClusterJobs::Advance() {
-  const Tick now = options_.now();
-  while (!later_.empty() && later_.begin()->first <= now) {
-    const auto what = later_.extract(later_.begin());
-    what.mapped()();
+  executor.Unpin(row.tensor);
+  if (random_() % 2 == 0) {
+    pages_.Write(row.tensor, ++row.version);
+    executor.Modify(row.tensor);
   }
-  if (NextWake() > now) return;
-  passed_ = now;
-  Tell(core::TimePassed{});
+  executor.Reach(row.tensor);
+  ActAt(creates ? options_.now() : Soon(), number);
 }
 
-// ---- What the home tells
-
-void ClusterJobs::OnPieceRecalled(PieceId piece) {
-  Tell(
-      core::ChunkRecalled{kRemotePool, options_.sizes.piece * options_.scale * core::ToInt(piece)});
-}
-
-void ClusterJobs::OnPieceKept(PieceId piece) {
-  Tell(core::ChunkKept{kRemotePool, options_.sizes.piece * options_.scale * core::ToInt(piece)});
-}
-
-void ClusterJobs::OnPieceLost(PieceId piece) {
-  Tell(core::ChunkLost{kRemotePool, options_.sizes.piece * options_.scale * core::ToInt(piece)});
-}
-
-void ClusterJobs::OnPiecesMost(uint32_t pieces) {
-  Tell(core::PoolLimit{kRemotePool, options_.sizes.piece * options_.scale * pieces});
-}
-
-// ---- The planner
-
-void ClusterJobs::Tell(core::Event event) {
-  events_.push_back(std::move(event));
-  if (std::exchange(telling_, true)) return;
-  for (size_t i = 0; i < events_.size(); ++i) {
-    core::Plan plan;
-    planner_.Apply(core::Event(events_[i]), options_.now(), &plan);
-    for (const core::Action& action : plan) {
-      std::visit([this](const auto& one) { Do(one); }, action);
-    }
+void ClusterJobs::Refused(JobNumber number) {
+  Job& job = jobs_.at(number);
+  const size_t index = std::exchange(job.call, std::nullopt)->row;
+  Row& row = job.rows[index];
+  const bool is_lost = row.state == Row::State::kLost;
+  ++(is_lost ? counts_.lost : counts_.refused);
+  if (row.state != Row::State::kLives) {
+    Remove(&row);
+    job.missing.insert(index);
   }
-  events_.clear();
-  telling_ = false;
+  ActAt(options_.now() + (is_lost ? core::Duration{} : kRetry), number);
 }
 
-void ClusterJobs::Do(const core::AddSlab& action) {
-  Tell(core::SlabAdded{action.client, action.device, action.offset, action.size});
-}
-
-void ClusterJobs::Do(const core::RemoveSlab& action) {
-  Tell(core::SlabRemoved{action.client, action.device, action.offset});
-}
-
-void ClusterJobs::Do(const core::GrowPool& action) {
-  const core::PoolGrown grown{action.pool, action.offset, action.size};
-  if (action.pool != kRemotePool) return Tell(grown);
-  const Bytes piece = options_.sizes.piece * options_.scale;
-  home_.Grow(PieceId{static_cast<uint32_t>(action.offset.count() / piece.count())},
-             options_.now() + kTimeout, [this, grown](const Status& status) {
-               if (status.ok()) return Tell(grown);
-               Tell(core::PoolGrowFailed{grown.pool});
-             });
-}
-
-void ClusterJobs::Do(const core::ShrinkPool& action) {
-  RAVEN_CHECK(action.pool == kRemotePool);
-  const Bytes piece = options_.sizes.piece * options_.scale;
-  home_.Shrink(PieceId{static_cast<uint32_t>(action.offset.count() / piece.count())});
-  Tell(core::PoolShrunk{action.pool, action.offset, action.size});
-}
-
-void ClusterJobs::Do(const core::AllocReply& action) {
-  Row* const row = Find(action.client, action.slot);
-  if (row == nullptr) return;
-  ++counts_.created;
-  row->id = action.tensor;
-  row->state = State::kInUse;
-  rows_[action.tensor] = {action.client, action.slot};
-  Put(row);
-  ActSoon(action.client);
-}
-
-void ClusterJobs::Do(const core::AllocError& action) {
-  const auto job = jobs_.find(action.client);
-  if (job == jobs_.end()) return;
-  ++counts_.refused;
-  job->second.rows[core::ToInt(action.slot)].state = State::kNone;
-  job->second.missing.insert(core::ToInt(action.slot));
-  At(options_.now() + kRetry, [this, client = action.client] { Act(client); });
-}
-
-void ClusterJobs::Do(const core::FetchReply& action) {
-  Row* const row = Find(action.tensor);
-  if (row == nullptr) return;
-  row->state = State::kInUse;
-  row->arriving = action.arriving;
-  if (action.arriving) return;  // MoveEnded goes on
-  Put(row);
-  At(Soon(), [this, client = action.client] { Act(client); });
-}
-
-void ClusterJobs::Do(const core::FetchError& action) {
-  Row* const row = Find(action.tensor);
-  if (row == nullptr) return;
-  if (action.error.code == core::ErrorCode::kLost) return Lost(action.tensor);
-  ++counts_.refused;
-  row->state = State::kAway;
-  At(options_.now() + kRetry, [this, client = action.client] { Act(client); });
-}
-
-void ClusterJobs::Do(const core::Release& action) {
-  const auto job = jobs_.find(action.client);
-  if (job == jobs_.end()) return;
-  rows_.erase(action.tensor);
-  job->second.rows[core::ToInt(action.slot)].state = State::kNone;
-  job->second.missing.insert(core::ToInt(action.slot));
-  ActSoon(action.client);
-}
-
-void ClusterJobs::Do(const core::Drop& action) {
-  Row* const row = Find(action.tensor);
-  const bool taken = row != nullptr && row->state == State::kIdle;
-  if (taken) row->state = State::kAway;
-  Tell(core::Dropped{action.tensor, taken});
-}
-
-// ---- Moves
-
-void ClusterJobs::Do(const core::Move& action) {
-  Row* const row = Find(action.tensor);
-  const bool leaves = action.from.pool == kDevicePool;
-  if (row == nullptr || (leaves && row->state != State::kIdle)) {
-    return Tell(core::Moved{action.tensor, core::Moved::Outcome::kNotBegun});
+Bytes ClusterJobs::Needed() const {
+  Bytes needed = pages_.page() * pages_.executor().books().totals().occupied().pages() +
+                 std::min(kAhead, core::Minus(size_, created_));
+  for (const JobNumber number : waiting_) {
+    const Job& job = jobs_.at(number);
+    const Row& row = job.rows[job.call->row];
+    if (row.state == Row::State::kPlaced) needed += row.size;
   }
-  if (leaves && action.source != core::Move::Source::kStays) row->state = State::kLeaving;
-  moves_.emplace(action.tensor, UnderWay{.move = action,
-                                         .uses = row->uses,
-                                         .version = row->versions[core::ToInt(action.from.pool)]});
-  const TensorId tensor = action.tensor;
-  if (action.from.pool == kRemotePool || action.to.pool == kRemotePool) return Transfer(tensor);
-  const auto bytes = static_cast<double>(action.size.count());
-  At(options_.now() + core::FromSeconds(bytes / kHostRate),
-     [this, tensor] { MoveEnded(tensor, true); });
+  // A page that comes needs room for another.
+  return needed + options_.sizes.piece * options_.scale;
 }
 
-// Of each granule the first bytes: which tensor, which version, and which of its granules.
-void ClusterJobs::Fill(const UnderWay& move, std::vector<std::byte>* buffer) const {
-  const size_t granule = options_.sizes.granule.count();
-  const uint64_t first = move.done.count() / options_.scale / granule;
-  for (size_t at = 0; at < buffer->size(); at += granule) {
-    const std::array<uint64_t, 2> words = {core::ToInt(move.move.tensor),
-                                           uint64_t{move.version} << 32 | (first + at / granule)};
-    std::memcpy(buffer->data() + at, words.data(), std::min(sizeof(words), granule));
+void ClusterJobs::HandleEnds(const ClusterPages::Ends& ends) {
+  counts_.wrong += ends.wrong;
+  for (const TensorNumber tensor : ends.lost) {
+    const auto name = tensors_.find(tensor);
+    if (name == tensors_.end()) continue;
+    const RowName row = name->second;
+    Job& job = jobs_.at(row.job);
+    job.rows[row.row].state = Row::State::kLost;
+    if (!job.call || job.call->row != row.row || job.call->pinned) continue;
+    std::erase(waiting_, row.job);
+    Refused(row.job);
+  }
+  // A job may have ended meanwhile.
+  for (const TensorNumber tensor : ends.refused) {
+    if (const auto name = tensors_.find(tensor); name != tensors_.end()) Refused(name->second.job);
+  }
+  for (const TensorNumber tensor : ends.granted) {
+    if (const auto name = tensors_.find(tensor); name != tensors_.end()) Granted(name->second.job);
   }
 }
 
-void ClusterJobs::Transfer(TensorId tensor) {
-  UnderWay& under_way = moves_.at(tensor);
-  const core::Move& move = under_way.move;
-  const bool writes = move.to.pool == kRemotePool;
-  const Bytes at = (writes ? move.to.offset : move.from.offset) + under_way.done;
-  const Bytes piece = options_.sizes.piece * options_.scale;
-  const Bytes length = std::min(move.size - under_way.done, at.RoundDown(piece) + piece - at);
-  under_way.buffer.assign(length.count() / options_.scale, std::byte{});
-  const Tick deadline = options_.now() + kTimeout;
-  const Bytes offset(at.count() / options_.scale);
-  const auto done = [this, tensor](const Status& status) { Transferred(tensor, status); };
-  if (!writes) return home_.Read(offset, under_way.buffer, deadline, done);
-  Fill(under_way, &under_way.buffer);
-  home_.Write(offset, under_way.buffer, deadline, done);
-}
-
-void ClusterJobs::Transferred(TensorId tensor, const Status& status) {
-  UnderWay& under_way = moves_.at(tensor);
-  if (!status.ok()) return MoveEnded(tensor, false);
-  if (under_way.move.from.pool == kRemotePool) {
-    std::vector<std::byte> expected(under_way.buffer.size());
-    Fill(under_way, &expected);
-    if (expected != under_way.buffer) ++counts_.wrong;
+void ClusterJobs::Settle() {
+  changed_ = true;
+  if (std::exchange(settling_, true)) return;
+  while (std::exchange(changed_, false)) {
+    PinWaiting();
+    const ClusterPages::Ends ends = pages_.Run(Needed());
+    HandleEnds(ends);
+    changed_ |= !ends.empty();
   }
-  under_way.done += Bytes(under_way.buffer.size()) * options_.scale;
-  if (under_way.done < under_way.move.size) return Transfer(tensor);
-  MoveEnded(tensor, true);
-}
-
-core::Moved::Outcome ClusterJobs::LeaveEnded(Row* row, const UnderWay& ended, bool done) {
-  const bool stays = ended.move.source == core::Move::Source::kStays;
-  const State expected = stays ? State::kIdle : State::kLeaving;
-  if (row == nullptr || row->uses != ended.uses || row->state != expected) {
-    return core::Moved::Outcome::kRescued;
-  }
-  if (!stays) row->state = done ? State::kAway : State::kIdle;
-  return done ? core::Moved::Outcome::kDone : core::Moved::Outcome::kFailed;
-}
-
-void ClusterJobs::MoveEnded(TensorId tensor, bool done) {
-  const UnderWay ended = std::move(moves_.extract(tensor).mapped());
-  Row* row = Find(tensor);
-  core::Moved moved{tensor, done ? core::Moved::Outcome::kDone : core::Moved::Outcome::kFailed};
-  const bool arrives = ended.move.to.pool == kDevicePool;
-  if (ended.move.from.pool == kDevicePool) moved.outcome = LeaveEnded(row, ended, done);
-  if (row != nullptr && moved.outcome == core::Moved::Outcome::kDone) {
-    row->versions[core::ToInt(ended.move.to.pool)] = ended.version;
-    if (arrives && ended.version != row->writes) ++counts_.wrong;
-    if (arrives && row->state == State::kAway) row->state = State::kIdle;
-  }
-  Tell(moved);
-  row = Find(tensor);
-  if (row == nullptr || !arrives || !std::exchange(row->arriving, false)) return;
-  if (!done) return Lost(tensor);
-  const ClientId client = rows_.at(tensor).client;
-  Put(row);
-  At(Soon(), [this, client] { Act(client); });
+  settling_ = false;
 }
 
 }  // namespace ravenstore::sim

@@ -1,31 +1,28 @@
-// The jobs of one node of a simulated cluster, and the planner that says where their tensors lie:
-// on a device, in the host pool, and beyond those in other nodes' memory.
+// The jobs of one node of a simulated cluster. Their tensors are in the node's memory
+// (sim/cluster_pages.h): on a device, in the host pool, and beyond those in other nodes' memory.
 //
-// The planner is the daemon's. What executes its plans is a model: leases change hands at once,
-// bytes go between device and host at a fixed rate, and to and from other nodes by the home's own
-// reads and writes. A job creates its tensors one after the other, then uses one after the other,
-// of which half write, until it ends. What was lost it creates anew.
+// All jobs of a node are one client of the product's core: one range of addresses, one executor.
+// Nothing is known of their calls to come. A job creates its tensors one after the other, then uses
+// one after the other, of which half write, until it ends. A tensor that it finds lost it creates
+// again. A call that finds no room waits, and is refused after kTimeout.
 //
-// One byte in a piece stands for `scale` bytes of a tensor, so that a large cluster fits into one
-// process. Each granule holds which tensor's it is, and which version: what is read is compared.
-//
-// Threads: one, the node's. Owns: the planner. Units: bytes of tensors, but for `sizes`.
+// Threads: one, the node's. Owns: the node's memory. Units: bytes of tensors, but for `sizes`.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <unordered_map>
 #include <vector>
 
 #include "cluster/home.h"
-#include "core/planner.h"
+#include "core/plan/places.h"
 #include "core/types.h"
 #include "sim/cluster_member.h"
+#include "sim/cluster_pages.h"
 
 namespace ravenstore::sim {
 
@@ -52,18 +49,17 @@ class ClusterJobs final : public ClusterUser {
   };
 
   ClusterJobs(Options options, cluster::Home* home, std::mt19937_64* random);
-  ~ClusterJobs() override;
 
   // A job with tensors of these sizes, which are whole granules, begins now and ends at `end`.
   void Begin(const std::vector<core::Bytes>& tensors, core::Tick end);
   void Advance();
   core::Tick Next() const;
 
-  // What all jobs have, or will have once it is created, beyond device and host pool.
+  // What all jobs have, or will have when it is created, beyond device and host pool.
   core::Bytes wanted() const;
   // What of it has a valid copy in other nodes' memory: no more than is wanted.
   core::Bytes useful() const;
-  // Tensors that have a copy there.
+  // Tensors that have bytes there.
   uint64_t RemoteTensors() const;
   const Counts& counts() const { return counts_; }
 
@@ -74,95 +70,73 @@ class ClusterJobs final : public ClusterUser {
   void OnPiecesMost(uint32_t pieces) override;
 
  private:
-  enum class State : uint8_t {
-    kNone,
-    kCreating,
-    kInUse,
-    kIdle,
-    kLeaving,
-    kAway,
-    kFetching,
-    kFreed
-  };
+  using JobNumber = uint32_t;
   struct Row {
-    core::TensorId id{};
+    enum class State : uint8_t { kNone, kPlaced, kLives, kLost };
     core::Bytes size;
     State state = State::kNone;
-    bool arriving = false;  // its fetch is answered, and its copy is not there yet
-    uint64_t uses = 0;
-    uint32_t writes = 0;
-    std::array<uint32_t, 3> versions = {};  // of its bytes, by pool
+    core::TensorNumber tensor = 0;
+    core::plan::Place place = {};
+    uint32_t version = 0;
+  };
+  // A create or a use that has not ended.
+  struct Call {
+    uint64_t number = 0;
+    size_t row = 0;
+    bool pinned = false;  // the executor has it
   };
   struct Job {
-    std::vector<Row> rows;          // by slot
+    std::vector<Row> rows;
     size_t created = 0;             // from here on none was asked for
-    std::set<size_t> missing = {};  // of those before, to be created anew
+    std::set<size_t> missing = {};  // of those before, to be created again
     size_t turn = 0;                // which is used next
     core::Bytes size;
+    std::optional<Call> call = {};
   };
-  struct UnderWay {
-    core::Move move;
-    uint64_t uses = 0;  // the row's when it began
-    uint32_t version = 0;
-    core::Bytes done = {};
-    std::vector<std::byte> buffer = {};  // of the part that is under way to or from other nodes
+  struct RowName {
+    JobNumber job;
+    size_t row;
   };
 
-  static core::PlannerOptions MakeOptions(const Options& options);
-  core::Tick NextWake() const;
   void At(core::Tick when, std::function<void()> what) { later_.emplace(when, std::move(what)); }
   core::Tick Soon();
-  Row* Find(core::TensorId tensor);
-  Row* Find(core::ClientId client, core::SlotId slot);
 
-  // Jobs.
-  void End(core::ClientId client);
-  void Act(core::ClientId client);
-  void ActSoon(core::ClientId client);
-  void Use(core::ClientId client, Row* row);
-  void Put(Row* row);
-  void Lost(core::TensorId tensor);
+  // ---- Jobs.
+  void End(JobNumber job);
+  void Act(JobNumber job);
+  void ActAt(core::Tick when, JobNumber job);
+  // The row that the job creates or uses next.
+  size_t NextRow(Job* job);
+  void Place(JobNumber job, size_t row);
+  void Remove(Row* row);
 
-  // Takes the event to the planner and does what it proposes, and what that leads to.
-  void Tell(core::Event event);
-  void Do(const core::AddSlab& action);
-  void Do(const core::RemoveSlab& action);
-  void Do(const core::GrowPool& action);
-  void Do(const core::ShrinkPool& action);
-  void Do(const core::AllocReply& action);
-  void Do(const core::AllocError& action);
-  void Do(const core::FetchReply& action);
-  void Do(const core::FetchError& action);
-  void Do(const core::Release& action);
-  void Do(const core::Drop& action);
-  void Do(const core::Move& action);
-  void Do(const core::Prioritize&) {}
-  void Do(const core::ReclaimPinned&) {}
-  void Do(const core::DeferDestroy&) {}
-
-  // Of a move to or from other nodes: its next part.
-  void Transfer(core::TensorId tensor);
-  void Transferred(core::TensorId tensor, const core::Status& status);
-  void MoveEnded(core::TensorId tensor, bool done);
-  core::Moved::Outcome LeaveEnded(Row* row, const UnderWay& ended, bool done);
-  void Fill(const UnderWay& move, std::vector<std::byte>* buffer) const;
+  // ---- Calls.
+  // There is room for the call.
+  bool MayPin(const Job& job) const;
+  void Expire(JobNumber job, uint64_t call);
+  void Granted(JobNumber job);
+  void Refused(JobNumber job);
+  // What the memory of all pools should hold soon.
+  core::Bytes Needed() const;
+  // Goes on until nothing is left to do now.
+  void Settle();
+  void PinWaiting();
+  void HandleEnds(const ClusterPages::Ends& ends);
 
   const Options options_;
-  cluster::Home& home_;
   std::mt19937_64& random_;
-  core::Planner planner_;
-  std::vector<core::Event> events_;  // to be told
-  bool telling_ = false;
-  core::Tick passed_{};  // when it was last told that time passed
-  uint32_t last_client_ = 0;
-  std::map<core::ClientId, Job> jobs_;
-  struct RowName {
-    core::ClientId client;
-    core::SlotId slot;
-  };
-  std::unordered_map<core::TensorId, RowName> rows_;
-  std::unordered_map<core::TensorId, UnderWay> moves_;
-  core::Bytes size_;  // of all jobs
+  ClusterPages pages_;
+  core::plan::Places places_;
+  bool settling_ = false;
+  bool changed_ = false;
+  JobNumber last_job_ = 0;
+  core::TensorNumber last_tensor_ = 0;
+  uint64_t last_call_ = 0;
+  std::map<JobNumber, Job> jobs_;
+  std::vector<JobNumber> waiting_;  // for room
+  std::unordered_map<core::TensorNumber, RowName> tensors_;
+  core::Bytes size_;     // of all jobs
+  core::Bytes created_;  // of these
   std::multimap<core::Tick, std::function<void()>> later_;
   Counts counts_;
 };

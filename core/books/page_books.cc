@@ -254,6 +254,7 @@ void PageBooks::FinishIn(Unit unit, bool ok) {
   } else {
     copies_.EndComing(unit);
     plan_.Release(WeightOf(*this, unit), plan_.PlannedNeed(unit));
+    units_[unit].demanded &= units_[unit].InUse();
     Apply(unit, PageEvent::kNotArrived);
   }
   Update(unit);
