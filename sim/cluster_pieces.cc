@@ -1,6 +1,6 @@
 #include "sim/cluster_pieces.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "core/check.h"
 
@@ -20,11 +20,12 @@ void ClusterPieces::FinishGrowth(PieceId piece, bool ok) {
   const auto growth = growing_.extract(piece);
   RAVEN_CHECK(!growth.empty());
   if (!ok || growth.mapped() == Growth::kIsLost) return;
-  held_[piece] = {.used = std::vector<bool>(granules_),
-                  .leaves = growth.mapped() == Growth::kLeaves};
+  held_[piece] = {.used = std::vector<bool>(granules_)};
+  SetLeaves(piece, growth.mapped() == Growth::kLeaves);
 }
 
 void ClusterPieces::Remove(PieceId piece) {
+  SetLeaves(piece, false);
   held_.erase(piece);
   if (const auto growth = growing_.find(piece); growth != growing_.end())
     growth->second = Growth::kIsLost;
@@ -32,7 +33,8 @@ void ClusterPieces::Remove(PieceId piece) {
 
 void ClusterPieces::SetLeaves(PieceId piece, bool leaves) {
   const auto found = held_.find(piece);
-  if (found != held_.end()) found->second.leaves = leaves;
+  if (found != held_.end() && std::exchange(found->second.leaves, leaves) != leaves)
+    leaving_ += leaves ? 1 : -1;
   const auto growth = growing_.find(piece);
   if (growth != growing_.end() && growth->second != Growth::kIsLost)
     growth->second = leaves ? Growth::kLeaves : Growth::kStays;
@@ -43,20 +45,11 @@ bool ClusterPieces::Leaves(PieceId piece) const {
   return found != held_.end() && found->second.leaves;
 }
 
-bool ClusterPieces::AnyLeaves() const {
-  return std::ranges::any_of(held_, [](const auto& of) { return of.second.leaves; });
-}
-
 std::optional<PieceId> ClusterPieces::FindEmpty(bool leaves) const {
   for (const auto& [id, piece] : held_) {
     if (piece.in_use == 0 && piece.leaves == leaves) return id;
   }
   return std::nullopt;
-}
-
-uint32_t ClusterPieces::staying() const {
-  return static_cast<uint32_t>(
-      std::ranges::count_if(held_, [](const auto& of) { return !of.second.leaves; }));
 }
 
 uint32_t ClusterPieces::FreeGranules() const {

@@ -37,10 +37,10 @@ class ClusterPieces {
   // It is not held any more. Runs in it are not freed.
   void Remove(cluster::PieceId piece);
   bool Leaves(cluster::PieceId piece) const;
-  bool AnyLeaves() const;
+  bool AnyLeaves() const { return leaving_ > 0; }
   // In which nothing is in use, and that leaves as said.
   std::optional<cluster::PieceId> FindEmpty(bool leaves) const;
-  uint32_t staying() const;
+  uint32_t staying() const { return static_cast<uint32_t>(held_.size()) - leaving_; }
   uint32_t growing() const { return static_cast<uint32_t>(growing_.size()); }
   // All that are held or grow.
   uint32_t all() const { return static_cast<uint32_t>(held_.size()) + growing(); }
@@ -61,6 +61,7 @@ class ClusterPieces {
 
   const uint32_t granules_;
   std::map<cluster::PieceId, Piece> held_;
+  uint32_t leaving_ = 0;  // of held_
   // By what it does when its growth has ended.
   enum class Growth : uint8_t { kStays, kLeaves, kIsLost };
   std::map<cluster::PieceId, Growth> growing_;
