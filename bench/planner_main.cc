@@ -76,12 +76,28 @@ void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const Ref
           .detail = "that got through after a refusal for pieces"});
 }
 
+// A mixture of experts, whose sizes follow the data: on pages over today's core.
+void ReportExperts(const SetScore& today, const PagedScore& paged, const Report& report) {
+  const std::string experts = "recorded-job-experts";
+  const auto tell = [&](const char* name, const Score& of, const Score& than) {
+    const auto value = of.OfTrace(experts);
+    const auto other = than.OfTrace(experts);
+    if (!value || !other) return;
+    report({.name = name, .unit = "x", .value = *value / *other, .target = 1.0});
+  };
+  tell("planner.paged_experts_over_today_hinted", paged.hinted, today.hinted);
+  tell("planner.paged_experts_over_today_learned", paged.learned, today.learned);
+}
+
 void PrintJobs(const TraceSet& jobs, const References& references, const Report& print) {
   if (!jobs.without.empty()) std::printf("Left out: %s\n\n", jobs.without.c_str());
   LruRatios against_lru;
   Failures failures;
-  TellSetScore(jobs, ScoreSet(jobs, references, &against_lru, &failures, true), print);
-  ReportPagedScore(jobs, ScorePaged(jobs, references, true), print);
+  const SetScore today = ScoreSet(jobs, references, &against_lru, &failures, true);
+  TellSetScore(jobs, today, print);
+  const PagedScore paged = ScorePaged(jobs, references, true);
+  ReportPagedScore(jobs, paged, print);
+  ReportExperts(today, paged, print);
 }
 
 // The sets that --table knows.

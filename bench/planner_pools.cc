@@ -43,6 +43,10 @@ double ScoreOf(const sim::Trace& trace, bool pools, Core core, Failures* failure
          core::Seconds(outcome.compute + bound.stall);
 }
 
+sim::Trace HintedTrace(const char* job) {
+  return sim::WithHints(sim::Generate(job, sim::kHardware[0], kIterations), sim::Hints::kTime);
+}
+
 std::string Rounded(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f", value);
@@ -54,8 +58,7 @@ void Measure(const char* name, double target, Core core, Failures* failures, con
   double two = 0;
   std::string each;
   for (const char* job : kJobs) {
-    const sim::Trace trace =
-        sim::WithHints(sim::Generate(job, sim::kHardware[0], kIterations), sim::Hints::kTime);
+    const sim::Trace trace = HintedTrace(job);
     const double of_four = ScoreOf(trace, true, core, failures);
     four += std::log(of_four);
     two += std::log(ScoreOf(trace, false, core, failures));
@@ -78,6 +81,15 @@ void MeasurePools(Failures* failures, const Report& report) {
 
 void MeasurePoolsOnPages(Failures* failures, const Report& report) {
   Measure("planner.paged_four_pools_vs_two", 1.15, Core::kPages, failures, report);
+  const sim::Trace rows = HintedTrace("dlrm");
+  for (const bool pools : {false, true}) {
+    report({.name = std::string("planner.paged_dlrm_over_today_") + (pools ? "four" : "two"),
+            .unit = "x",
+            .value = ScoreOf(rows, pools, Core::kPages, failures) /
+                     ScoreOf(rows, pools, Core::kSlabs, failures),
+            .target = 1.0,
+            .detail = pools ? "in four pools" : "in two pools"});
+  }
 }
 
 }  // namespace ravenstore::bench

@@ -20,6 +20,8 @@ class Score {
   bool empty() const { return cases_.empty(); }
   // REQUIRES of all: not empty.
   double Mean() const;
+  // Of one trace; nullopt: it has no case.
+  std::optional<double> OfTrace(const std::string& trace) const;
   double Tail() const;  // what 95 of 100 cases do not exceed
   // Which traces are the worst; of a set that only judges no more than how many cases there are.
   std::string Detail(const TraceSet& set) const;

@@ -170,6 +170,12 @@ void Score::Take(const std::string& trace, double score) {
   by_trace_[trace].push_back(std::log(at_least_one));
 }
 
+std::optional<double> Score::OfTrace(const std::string& trace) const {
+  const auto found = by_trace_.find(trace);
+  if (found == by_trace_.end()) return std::nullopt;
+  return std::exp(MeanOf(found->second));
+}
+
 double Score::Mean() const {
   double sum = 0;
   for (const auto& [trace, logarithms] : by_trace_) sum += MeanOf(logarithms);

@@ -33,7 +33,7 @@ void PlanSource::WatchUse(const Op& op) {
     neighbours_.Created(op.tensor, SizeOf(op), places_.rule().IsSmall(SizeOf(op)));
   if (op.kind == OpKind::kGet) neighbours_.Got(op.tensor, SizeOf(op));
   if (op.kind == OpKind::kFree) neighbours_.Freed(op.tensor);
-  places_.SetSlots(neighbours_.PreferSlots());
+  places_.SetLargestSlot(neighbours_.LargestSlot());
 }
 
 Place PlanSource::PlaceFor(const Op& op) {
@@ -241,7 +241,7 @@ class Learned : public PlanSource {
     return place;
   }
   void MoveToSlots(core::PageExecutor* executor) override {
-    if (!places_.rule().slots) return;
+    if (places_.rule().largest_slot == Bytes{}) return;
     left_.clear();
     executor->TakeLeft(&left_);
     for (const core::plan::Unit page : left_) {

@@ -141,6 +141,7 @@ void PageBooks::RemoveTensor(Unit unit, Bytes bytes) {
   }
   --state.live;
   state.bytes -= bytes;
+  if (state.live > 0 && state.life == PageState::kAway) copies_.Shrink(unit, state.pool, bytes);
   Update(unit);
 }
 
@@ -262,6 +263,7 @@ void PageBooks::FinishIn(Unit unit, bool ok) {
 
 void PageBooks::StartOut(Unit unit, plan::PoolNumber pool) {
   RAVEN_CHECK(!units_[unit].InUse());
+  RAVEN_CHECK(copies_.pools().HasRoom(pool, units_[unit].bytes));
   totals_.SetLeaving(unit, queues_.Contains(MoveQueues::Queue::kLeaves, unit));
   units_[unit].pool = pool;
   copies_.Add(unit, pool, units_[unit].bytes);

@@ -69,11 +69,11 @@ class PageBooks {
   // A tensor with `bytes` bytes in the unit is live from now on. REQUIRES: it is pinned and
   // resident.
   void AddTensor(plan::Unit unit, Bytes bytes);
-  // Its bytes are not used any more.
+  // Its bytes are not used any more. The copy of an away unit is without them from now on.
   void RemoveTensor(plan::Unit unit, Bytes bytes);
-  // A tensor of away pages lives in the slot from now on, with a copy in the pool. RemoveTensor()
-  // says that it left the pages; their copies keep their sizes until they are freed. REQUIRES:
-  // CanMoveCopy (page_views.h); the slot exists.
+  // A tensor of away pages lives in the slot from now on, with its bytes in the pool.
+  // RemoveTensor() has said before that it left the pages. REQUIRES: CanMoveCopy (page_views.h);
+  // the slot exists.
   void AddAwayTensor(plan::Unit slot, plan::PoolNumber pool, Bytes bytes);
   // The device's bytes are newer than any copy.
   void Modify(plan::Unit unit) {

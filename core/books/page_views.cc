@@ -55,7 +55,7 @@ PageMemory::Place PlaceOf(const PageBooks& books, Unit unit) {
   return books.memory().Of(unit, books[unit].slots_per_page);
 }
 
-bool CanMoveCopy(const PageBooks& books, const UnitSpan& pages, const UnitSpan& slot, Bytes bytes) {
+bool CanMoveCopy(const PageBooks& books, const UnitSpan& pages, const UnitSpan& slot) {
   const auto is_away = [&books](Unit unit) {
     return books[unit].life == PageState::kAway && !books[unit].InUse();
   };
@@ -64,7 +64,7 @@ bool CanMoveCopy(const PageBooks& books, const UnitSpan& pages, const UnitSpan& 
     if (!is_away(pages[i]) || books[pages[i]].pool != pool) return false;
   }
   if (slot.first < books.units().size() && !is_away(slot.first)) return false;
-  return books.copies().pools().HasRoom(pool, bytes) && decide::HasPlace(CreateIn(books, slot));
+  return decide::HasPlace(CreateIn(books, slot));
 }
 
 std::optional<Unit> CopyToDrop(const PageBooks& books, plan::PoolNumber pool) {

@@ -23,10 +23,9 @@ uint32_t PagesInUse(const PageBooks& books);
 Bytes WeightOf(const PageBooks& books, plan::Unit unit);
 // Where the unit's bytes are. REQUIRES: it has physical memory.
 PageMemory::Place PlaceOf(const PageBooks& books, plan::Unit unit);
-// A tensor of these pages may go to the slot with `bytes` bytes: all are away, and no call holds
-// one; the copies of the pages are in one pool, which has room for another.
-bool CanMoveCopy(const PageBooks& books, const plan::UnitSpan& pages, const plan::UnitSpan& slot,
-                 Bytes bytes);
+// A tensor of these pages may go to the slot: all are away, with copies in one pool, and no call
+// holds one.
+bool CanMoveCopy(const PageBooks& books, const plan::UnitSpan& pages, const plan::UnitSpan& slot);
 // A resident unit whose copy in the pool can be dropped for another; nullopt: there is none.
 // O(redundant copies of the pool).
 std::optional<plan::Unit> CopyToDrop(const PageBooks& books, plan::PoolNumber pool);

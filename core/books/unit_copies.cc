@@ -17,6 +17,13 @@ void UnitCopies::Add(Unit unit, PoolNumber pool, Bytes bytes) {
   units_[unit].bytes = bytes;
 }
 
+void UnitCopies::Shrink(Unit unit, PoolNumber pool, Bytes bytes) {
+  RAVEN_CHECK(bytes <= units_[unit].bytes);
+  RAVEN_CHECK(redundant_[pool].count(unit) == 0);
+  pools_.Remove(pool, bytes);
+  units_[unit].bytes -= bytes;
+}
+
 void UnitCopies::Remove(Unit unit, PoolNumber pool) {
   SetRedundant(unit, pool, false);
   pools_.Remove(pool, std::exchange(units_[unit].bytes, Bytes{}));

@@ -28,6 +28,8 @@ class UnitCopies {
 
   // The unit has a copy of these bytes in the pool. REQUIRES: it has none.
   void Add(plan::Unit unit, plan::PoolNumber pool, Bytes bytes);
+  // The copy has fewer bytes. REQUIRES: it is not redundant.
+  void Shrink(plan::Unit unit, plan::PoolNumber pool, Bytes bytes);
   // It has none any more. REQUIRES: it has one, in this pool.
   void Remove(plan::Unit unit, plan::PoolNumber pool);
   // REQUIRES: the unit has a copy in the pool.

@@ -28,7 +28,8 @@ class PageBackend {
     plan::PoolNumber pool = 0;  // where its copy is, or is made
     bool demanded = false;      // a call waits for it
   };
-  // Bytes of a tensor, from the copy of a page to that of its slot, in the same pool.
+  // Bytes of a tensor: a part of a page's copy, which is its slot's from now on, in the same pool.
+  // The pool may leave them where they are.
   struct CopyMove {
     plan::Unit page;
     Bytes page_offset;
@@ -66,7 +67,7 @@ class PageBackend {
   virtual void CopyOut(const CopyOrder& order) = 0;
   // Copies on the device, in order with all other work on this memory.
   virtual void MoveSlot(const PageMemory::SlotMove& move, Bytes bytes) = 0;
-  // Has ended when it returns; the page's copy is as before. Returns false if it has failed.
+  // Has ended when it returns. Returns false if it has failed: the part is the page's still.
   virtual bool MoveCopy(const CopyMove& move) = 0;
 
   // The next copy may begin; `demanded`: one that a call waits for may.

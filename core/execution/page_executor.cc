@@ -28,7 +28,7 @@ bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot, Bytes o
   const PageTensors::Row row = tensors_[tensor];
   RAVEN_CHECK(slot.is_slot());
   if (!row.lives() || row.pinned || row.units.is_slot()) return false;
-  if (!CanMoveCopy(books_, row.units, slot, row.size)) return false;
+  if (!CanMoveCopy(books_, row.units, slot)) return false;
   const PoolNumber pool = books_[row.units.first].pool;
   Bytes moved;
   for (uint32_t i = 0; i < row.units.count; ++i) {
@@ -37,10 +37,10 @@ bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot, Bytes o
     moved += bytes;
     offset = Bytes{};
   }
-  books_.Ensure(slot);
-  books_.AddAwayTensor(slot.first, pool, row.size);
   for (uint32_t i = 0; i < row.units.count; ++i)
     books_.RemoveTensor(row.units[i], tensors_.BytesIn(tensor, i));
+  books_.Ensure(slot);
+  books_.AddAwayTensor(slot.first, pool, row.size);
   tensors_.Move(tensor, slot);
   moves_.CountMoveToSlot();
   return true;

@@ -28,7 +28,7 @@ CallForecast Forecaster::Make(Duration least) {
   const CallNumber last = history_.size() - 1;
   const CallNumber period = follower_.Period();
   const CallNumber from = history_.CallOf(follower_.counterpart()) + (follower_.matched() ? 0 : 1);
-  const CallNumber calls = std::max<CallNumber>(kNear, period / 4 * kPassQuarters);
+  const CallNumber calls = std::max<CallNumber>(MostAway(), period / 4 * kPassQuarters);
   forecast_.base = from;
   const CallNumber most = std::max(calls, period * kPassesMost);
   for (CallNumber k = 0; k < calls || (k < most && at_ < least); ++k) {

@@ -9,12 +9,21 @@ namespace ravenstore::core::plan {
 namespace {
 // Calls that one search compares at most: bounds it to some milliseconds.
 constexpr uint32_t kSearchWork = 1 << 17;
+// Searches without success are repeated after twice as many calls, up to this: bounds their cost.
+constexpr uint32_t kLongestPause = 1024;
+// A new plan needs twice the trust at which a place is discarded; a place begins between the two.
+double PlanTrust() {
+  return 2 * kLeastTrust;
+}
+double FirstTrust() {
+  return (kLeastTrust + PlanTrust()) / 2;
+}
 }  // namespace
 
-Follower::Follower() : trust_(kFirstTrust) {}
+Follower::Follower() : trust_(FirstTrust()) {}
 
 bool Follower::trusted() const {
-  return counterpart_ != kNone && (trust_ >= kPlanTrust || jumps_ <= 1);
+  return counterpart_ != kNone && (trust_ >= PlanTrust() || jumps_ <= 1);
 }
 
 void Follower::Step() {
@@ -41,7 +50,7 @@ Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size) 
   // The program marks its steps: the last one is tried.
   if (stepped_ && counterpart_ == kNone && last_step_ > history_.first_pinning()) {
     counterpart_ = last_step_ - 1;
-    trust_ = kFirstTrust;
+    trust_ = FirstTrust();
     progress.moved = true;
     ++jumps_;
   }
@@ -57,7 +66,7 @@ Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size) 
   const bool waits_for_step = last_step_ > 0 && jumps_ > 0;
   if (counterpart_ == kNone && !waits_for_step && Search(n)) {
     matched_ = true;
-    trust_ = std::max(trust_, kPlanTrust);
+    trust_ = std::max(trust_, PlanTrust());
     progress.moved = true;
   }
   return progress;
@@ -66,14 +75,12 @@ Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size) 
 void Follower::Discard() {
   counterpart_ = kNone;
   matched_ = false;
-  trust_ = kFirstTrust;
+  trust_ = FirstTrust();
 }
 
 bool Follower::IsFree(CallNumber n, CallNumber earlier) const {
   if (earlier >= n || earlier < history_.first_pinning()) return false;
-  const CallNumber later = history_.LaterOf(earlier);
-  if (later != kNone && n - later < kTakenFor) return false;
-  return history_.Same(n, earlier);
+  return history_.LaterOf(earlier) == kNone && history_.Same(n, earlier);
 }
 
 bool Follower::FollowNear(CallNumber n) {
@@ -94,7 +101,7 @@ bool Follower::FollowNear(CallNumber n) {
     history_.Accept(n, at);
     counterpart_ = at;
   } else {
-    for (uint32_t d = 0; d <= 2 * kNear && candidate_ == kNone; ++d) {
+    for (uint32_t d = 0; d <= 2 * MostAway() && candidate_ == kNone; ++d) {
       // next, next + 1, next - 1, next + 2 ...; below 0 it is no call.
       const CallNumber tried = d % 2 == 1 ? next + (d + 1) / 2 : next - d / 2;
       if (IsFree(n, tried)) candidate_ = tried;
@@ -105,9 +112,7 @@ bool Follower::FollowNear(CallNumber n) {
       history_.Accept(n, at);
     }
   }
-  const CallNumber away = at == kNone ? kNone : std::max(at, next) - std::min(at, next);
-  const double on_the_way = matched_ || away <= kOnTheWay ? 1 : 0;
-  trust_ += (on_the_way - trust_) / kTrustCalls;
+  trust_ += ((at != kNone ? 1 : 0) - trust_) / kTrustCalls;
   ++compared_;
   found_ += at != kNone ? 1 : 0;
   return moved;

@@ -1,21 +1,28 @@
 // Where in its past a client is now: the last place where the same calls came in the same order.
 //
 // Each call that pins is compared with the call after the counterpart of the call before. If both
-// did the same, that is its counterpart. Otherwise the candidate is the nearest call within kNear
-// that did the same and has no counterpart. The place moves there if the next call agrees. Trust
-// falls with each call that has neither. Below kLeastTrust the place is discarded, and the longest
-// common suffix is searched for. The place is also discarded when the history drops it.
+// did the same, that is its counterpart. Otherwise the candidate is the nearest call within
+// MostAway() that did the same and has no counterpart. The place moves there if the next call
+// agrees. Trust falls with each call that has neither. Below kLeastTrust the place is discarded,
+// and the longest common suffix is searched for. The place is also discarded when the history drops
+// it.
 //
 // Owns: the history. Units: pinning calls. Threads: one at a time.
-// Cost: O(kNear) a call; a search compares at most kSearchWork calls, and one without success
+// Cost: O(MostAway()) a call; a search compares at most kSearchWork calls, and one without success
 // doubles the calls until the next.
 #pragma once
 
 #include <cstdint>
 
 #include "core/plan/call_history.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core::plan {
+
+// Calls that a counterpart may be away from the place, at most.
+inline uint32_t MostAway() {
+  return 4 * kChain;
+}
 
 class Follower {
  public:

@@ -1,5 +1,7 @@
 #include "core/plan/neighbour_use.h"
 
+#include "core/tuned.h"
+
 namespace ravenstore::core::plan {
 
 void NeighbourUse::Created(TensorIndex tensor, Bytes size, bool is_small) {
@@ -60,6 +62,11 @@ void NeighbourUse::Close(Group* group) {
   if (brought_ < held_) return;
   brought_ = Bytes(brought_.count() / 2);
   used_ = Bytes(used_.count() / 2);
+}
+
+Bytes NeighbourUse::LargestSlot() const {
+  if (!PreferSlots()) return Bytes{};
+  return brought_ == Bytes{} ? Bytes(page_.count() / kUnseenPart) : page_;
 }
 
 }  // namespace ravenstore::core::plan

@@ -35,6 +35,9 @@ class NeighbourUse {
   void Got(TensorIndex tensor, Bytes size);
   void Freed(TensorIndex tensor);
 
+  // The largest tensor that is to have a slot; zero: none is. It is a page, but a part of a page
+  // before an interval has ended: a tensor in a slot keeps it.
+  Bytes LargestSlot() const;
   // Small tensors are to have slots: less than half of their pages' bytes would be used. Before an
   // interval has ended: pages would have left by now, and the client has got no tensor of them.
   bool PreferSlots() const {

@@ -25,8 +25,8 @@ class Places {
   // `rule.page` is a power of two.
   explicit Places(const SmallTensorRule& rule) : rule_(rule), range_(rule.page) {}
 
-  // Small tensors that are placed from now on have slots, or have none. Others keep their places.
-  void SetSlots(bool slots) { rule_.slots = slots; }
+  // Tensors up to this size that are placed from now on have slots. Others keep their places.
+  void SetLargestSlot(Bytes size) { rule_.largest_slot = size; }
   const SmallTensorRule& rule() const { return rule_; }
 
   Place Allocate(Bytes size);

@@ -9,7 +9,7 @@
 namespace ravenstore::core::plan {
 
 uint32_t SmallTensorRule::SlotsPerPage(Bytes size) const {
-  if (!slots || !IsSmall(size)) return 0;
+  if (size > largest_slot) return 0;
   // Slots begin at multiples of kExtentAlignment.
   const Bytes slot = std::max(size, Bytes(1)).RoundUp(kExtentAlignment);
   const uint64_t fit = page.count() / slot.count();

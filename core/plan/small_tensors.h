@@ -22,7 +22,7 @@ namespace ravenstore::core::plan {
 
 struct SmallTensorRule {
   Bytes page;
-  bool slots = false;  // small tensors have slots
+  Bytes largest_slot = {};  // of a tensor that has one
 
   // How many slots of the tensor's size class a page has; 0: it has whole pages. The tensor fits a
   // slot of page / SlotsPerPage bytes, rounded down to kExtentAlignment.

@@ -42,7 +42,7 @@ TEST(PackPlacesTest, SmallTensorsHaveSlots) {
     trace.ops.push_back({.kind = OpKind::kCreate, .tensor = tensor});
     trace.ops.push_back({.kind = OpKind::kFree, .tensor = tensor});
   }
-  const auto places = PackPlaces(trace, {.page = MiB(16), .slots = true});
+  const auto places = PackPlaces(trace, {.page = MiB(16), .largest_slot = MiB(16)});
   EXPECT_EQ(places[0].slots_per_page, 16u);
   EXPECT_EQ(places[0], places[1]);
 }

@@ -14,7 +14,8 @@ class UnitCopiesTest : public testing::Test {
 };
 
 TEST_F(UnitCopiesTest, ACopyCountsInItsPoolUntilItIsRemoved) {
-  copies_.Add(2, 1, MiB(1));
+  copies_.Add(2, 1, MiB(2));
+  copies_.Shrink(2, 1, MiB(1));
   EXPECT_EQ(copies_.pools().used(0), Bytes{});
   EXPECT_EQ(copies_.pools().used(1), MiB(1));
   copies_.Remove(2, 1);

@@ -28,8 +28,8 @@ void PageWorld::Begin() {
   const PageBooks::Options books{.limits = {.page = page_, .pages = options_.pages, .pools = pools},
                                  .coming_most = page_ * 3};
   executor_ = std::make_unique<PageExecutor>(books, this);
-  places_ =
-      std::make_unique<plan::Places>(plan::SmallTensorRule{.page = page_, .slots = options_.slots});
+  places_ = std::make_unique<plan::Places>(
+      plan::SmallTensorRule{.page = page_, .largest_slot = options_.slots ? page_ : Bytes{}});
   physical_.resize(options_.pages, Cells(options_.cells_per_page, kGarbage));
   mapped_.clear();
   copies_.clear();
@@ -301,7 +301,7 @@ void PageWorld::HandleReport(const Report& report) {
   using Kind = Report::Kind;
   Tensor& tensor = tensors_[report.tensor];
   if (report.kind == Kind::kCreate) {
-    places_->SetSlots(options_.slots && random_->OneIn(2));
+    places_->SetLargestSlot(options_.slots && random_->OneIn(2) ? page_ : Bytes{});
     tensor.place = places_->Allocate(tensor.size);
     tensor.units = places_->UnitsOf(tensor.place, tensor.size);
     if (!executor_->CanCreate(tensor.units)) return RefuseCreate(report.tensor);
@@ -485,7 +485,7 @@ bool PageWorld::MoveCopy(const CopyMove& move) {
 void PageWorld::MoveToSlots() {
   std::vector<Unit> pages;
   executor_->TakeLeft(&pages);
-  places_->SetSlots(options_.slots);
+  places_->SetLargestSlot(options_.slots ? page_ : Bytes{});
   for (const Unit page : pages) {
     const auto in_page = executor_->tensors().In(page);
     const std::vector<TensorNumber> tensors(in_page.begin(), in_page.end());

@@ -107,6 +107,15 @@ TEST_F(NeighbourUseTest, TensorsOfATrainingStepSharePages) {
   }
 }
 
+TEST_F(NeighbourUseTest, BeforeAnIntervalHasEndedOnlySmallerTensorsHaveSlots) {
+  CreateAll();
+  EXPECT_EQ(use_.LargestSlot(), KiB(512));
+  for (const TensorIndex first : {0, 1, 2, 3, 0, 1}) GetEveryFourth(first);
+  EXPECT_EQ(use_.LargestSlot(), MiB(2));
+  for (int i = 0; i < 3; ++i) GetInOrder();
+  EXPECT_EQ(use_.LargestSlot(), Bytes{});
+}
+
 TEST_F(NeighbourUseTest, RandomReadsOfManyTensorsHaveSlots) {
   ForSeeds(5, [](Random& random) {
     NeighbourUse use(MiB(2), MiB(8));

@@ -27,7 +27,7 @@ TEST(PlacesTest, LargeTensorsShareTheirBorderPages) {
 }
 
 TEST(PlacesTest, SmallTensorsHaveASlotEach) {
-  Places places({.page = MiB(2), .slots = true});
+  Places places({.page = MiB(2), .largest_slot = MiB(2)});
   const Place slot = places.Allocate(KiB(64));
   const UnitSpan units = places.UnitsOf(slot, KiB(64));
   EXPECT_EQ(units.count, 1u);
@@ -43,7 +43,7 @@ TEST(PlacesTest, SmallTensorsHaveASlotEach) {
 }
 
 TEST(PlacesTest, ASlotIsTakenForTensorsOfItsSizeClassAlone) {
-  Places places({.page = MiB(2), .slots = true});
+  Places places({.page = MiB(2), .largest_slot = MiB(2)});
   const Place slot = places.Allocate(KiB(64));
   const Place in_range = places.Allocate(MiB(3));
   EXPECT_FALSE(places.AllocateAt(slot, KiB(64)));  // it is not free
@@ -57,7 +57,7 @@ TEST(PlacesTest, ASlotIsTakenForTensorsOfItsSizeClassAlone) {
 // Whatever lives has bytes of its own in each of its units, and no slot is shared.
 TEST(PlacesTest, RandomProgramsKeepLiveTensorsApart) {
   ForSeeds(20, [](Random& random) {
-    Places places({.page = MiB(2), .slots = random.OneIn(2)});
+    Places places({.page = MiB(2), .largest_slot = random.OneIn(2) ? MiB(2) : Bytes{}});
     std::vector<std::pair<Place, Bytes>> live;
     for (int i = 0; i < 300; ++i) {
       if (!live.empty() && random.OneIn(3)) {

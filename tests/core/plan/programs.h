@@ -15,7 +15,7 @@ class RandomProgram {
  public:
   // `slots`: small tensors have slots. Tensors take up to four pages of 2 MiB.
   RandomProgram(Random* random, size_t calls, bool slots)
-      : random_(*random), places_({.page = MiB(2), .slots = slots}) {
+      : random_(*random), places_({.page = MiB(2), .largest_slot = slots ? MiB(2) : Bytes{}}) {
     for (size_t i = 0; i < calls; ++i) {
       at_ += Duration(random_.Below(200'000));
       Add();

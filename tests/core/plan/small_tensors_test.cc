@@ -11,7 +11,7 @@ TEST(SmallTensorRuleTest, WithoutSlotsAllLieInPages) {
 }
 
 TEST(SmallTensorRuleTest, SlotsHaveThreeSignificantBits) {
-  const SmallTensorRule rule{.page = MiB(16), .slots = true};
+  const SmallTensorRule rule{.page = MiB(16), .largest_slot = MiB(16)};
   EXPECT_EQ(rule.SlotsPerPage(MiB(4)), 4u);
   EXPECT_EQ(rule.SlotsPerPage(MiB(4) + Bytes(1)), 3u);
   EXPECT_EQ(rule.SlotsPerPage(MiB(3)), 5u);
@@ -21,14 +21,14 @@ TEST(SmallTensorRuleTest, SlotsHaveThreeSignificantBits) {
 }
 
 TEST(SmallTensorRuleTest, ATensorOfAPageHasASlotOfItsOwn) {
-  const SmallTensorRule rule{.page = MiB(16), .slots = true};
+  const SmallTensorRule rule{.page = MiB(16), .largest_slot = MiB(16)};
   EXPECT_EQ(rule.SlotsPerPage(MiB(8)), 2u);
   EXPECT_EQ(rule.SlotsPerPage(MiB(16)), 1u);
   EXPECT_EQ(rule.SlotsPerPage(MiB(16) + Bytes(1)), 0u);
 }
 
 TEST(SmallTensorRuleTest, ATensorFitsItsSlotAndWastesLittle) {
-  const SmallTensorRule rule{.page = MiB(2), .slots = true};
+  const SmallTensorRule rule{.page = MiB(2), .largest_slot = MiB(2)};
   for (uint64_t size = 1; size <= KiB(512).count(); ++size) {
     const Bytes exact(rule.page.count() / rule.SlotsPerPage(Bytes(size)));
     const Bytes slot = exact.RoundDown(kExtentAlignment);
