@@ -129,7 +129,7 @@ void PageBooks::AddTensor(Unit unit, Bytes bytes) {
   Update(unit);
 }
 
-void PageBooks::RemoveTensor(Unit unit, Bytes bytes) {
+void PageBooks::RemoveTensor(Unit unit, Bytes bytes, bool with_copy) {
   UnitState& state = units_[unit];
   RAVEN_CHECK(state.live > 0);
   state.contested = false;
@@ -141,7 +141,7 @@ void PageBooks::RemoveTensor(Unit unit, Bytes bytes) {
   }
   --state.live;
   state.bytes -= bytes;
-  if (state.live > 0 && state.life == PageState::kAway) copies_.Shrink(unit, state.pool, bytes);
+  if (with_copy && state.live > 0) copies_.Shrink(unit, state.pool, bytes);
   Update(unit);
 }
 

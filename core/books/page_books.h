@@ -69,8 +69,9 @@ class PageBooks {
   // A tensor with `bytes` bytes in the unit is live from now on. REQUIRES: it is pinned and
   // resident.
   void AddTensor(plan::Unit unit, Bytes bytes);
-  // Its bytes are not used any more. The copy of an away unit is without them from now on.
-  void RemoveTensor(plan::Unit unit, Bytes bytes);
+  // Its bytes are not used any more. `with_copy`: the copy of the away unit is without them from
+  // now on.
+  void RemoveTensor(plan::Unit unit, Bytes bytes, bool with_copy = false);
   // A tensor of away pages lives in the slot from now on, with its bytes in the pool.
   // RemoveTensor() has said before that it left the pages. REQUIRES: CanMoveCopy (page_views.h);
   // the slot exists.

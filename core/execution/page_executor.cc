@@ -38,7 +38,7 @@ bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot, Bytes o
     offset = Bytes{};
   }
   for (uint32_t i = 0; i < row.units.count; ++i)
-    books_.RemoveTensor(row.units[i], tensors_.BytesIn(tensor, i));
+    books_.RemoveTensor(row.units[i], tensors_.BytesIn(tensor, i), true);
   books_.Ensure(slot);
   books_.AddAwayTensor(slot.first, pool, row.size);
   tensors_.Move(tensor, slot);

@@ -199,7 +199,7 @@ TEST_F(PageBooksTest, ATensorOfAnAwayPageMayGetASlotWithACopyInTheSamePool) {
   EXPECT_FALSE(CanMoveCopy(books_, {0, 1}, slot));  // it is resident
   books_.Drop(0);
   ASSERT_TRUE(CanMoveCopy(books_, {0, 1}, slot));
-  books_.RemoveTensor(0, KiB(512));
+  books_.RemoveTensor(0, KiB(512), true);
   books_.Ensure(slot);
   books_.AddAwayTensor(1, 0, KiB(512));
   EXPECT_EQ(books_.copies().pools().used(), kPage);  // the page has the rest

@@ -556,8 +556,10 @@ void PageWorld::ChangePools() {
   const auto pool = static_cast<plan::PoolNumber>(random_->Below(options_.pools.size()));
   const uint64_t choice = random_->Below(4);
   if (choice < 2) {
-    const Bytes less = page_ * random_->Below(2 * options_.pages);
-    executor_->SetPoolCapacity(pool, choice == 0 ? options_.pools[pool] : less);
+    // Never more than in the end: creates that such a pool admits would find no place then.
+    const Bytes all = options_.pools[pool];
+    const Bytes less = std::min(all, page_ * random_->Below(2 * options_.pages));
+    executor_->SetPoolCapacity(pool, choice == 0 ? all : less);
   } else if (choice < 3) {
     LoseCopy();
   } else if (executor_->books().units().size() > 0) {
