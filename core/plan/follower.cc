@@ -112,7 +112,9 @@ bool Follower::FollowNear(CallNumber n) {
       history_.Accept(n, at);
     }
   }
-  trust_ += ((at != kNone ? 1 : 0) - trust_) / kTrustCalls;
+  const CallNumber away = at == kNone ? kNone : std::max(at, next) - std::min(at, next);
+  const double on_the_way = matched_ || away <= kChain / 2 ? 1 : 0;
+  trust_ += (on_the_way - trust_) / kTrustCalls;
   ++compared_;
   found_ += at != kNone ? 1 : 0;
   return moved;
