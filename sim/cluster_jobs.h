@@ -55,9 +55,9 @@ class ClusterJobs final : public ClusterUser {
   void Advance();
   core::Tick Next() const;
 
-  // What all jobs have, or will have when it is created, beyond device and host pool.
+  // The bytes that all jobs have, or will have when they are created, beyond device and host pool.
   core::Bytes wanted() const;
-  // What of it has a valid copy in other nodes' memory: no more than is wanted.
+  // Those of them that have a valid copy in other nodes' memory: no more than are wanted.
   core::Bytes useful() const;
   // Tensors that have bytes there.
   uint64_t RemoteTensors() const;
@@ -116,7 +116,7 @@ class ClusterJobs final : public ClusterUser {
   void Expire(JobNumber job, uint64_t call);
   void Granted(JobNumber job);
   void Refused(JobNumber job);
-  // What the memory of all pools should hold soon.
+  // The bytes that the memory of all pools should hold soon.
   core::Bytes Needed() const;
   // Goes on until nothing is left to do now.
   void Settle();

@@ -180,7 +180,7 @@ void ClusterPages::Fill(const Transfer& transfer, std::vector<std::byte>* buffer
 
 // ---- Copies.
 
-// What was there is of another page of addresses.
+// The bytes there are of another page of addresses.
 bool ClusterPages::Map(const MapOrder& order) {
   memory_[order.page].clear();
   return true;

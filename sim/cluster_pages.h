@@ -10,7 +10,7 @@
 // of which bytes were only there.
 //
 // One byte in a piece stands for `scale` bytes of a tensor. A ledger has, for each page and each
-// copy, which tensors' bytes it holds, and of which version. What comes from other nodes is
+// copy, which tensors' bytes it holds, and of which version. Bytes that come from other nodes are
 // compared with it.
 //
 // Owns: executor and books. The home outlives it. Threads: one, the node's. Units: bytes of
@@ -61,8 +61,8 @@ class ClusterPages final : private core::PageBackend {
   void Write(core::TensorNumber tensor, uint32_t version);
   // Returns true if the device has that version of all its bytes. REQUIRES: it is resident.
   bool Holds(core::TensorNumber tensor, uint32_t version) const;
-  // Begins what there is to do; `needed`: what all pools should hold soon. Returns how calls have
-  // ended since the last time.
+  // Begins what there is to do; `needed`: the bytes that all pools should hold soon. Returns how
+  // calls have ended since the last time.
   Ends Run(core::Bytes needed);
 
   void Advance();

@@ -50,11 +50,12 @@ class PageBooks {
 
   const plan::UnitState& operator[](plan::Unit unit) const { return units_[unit]; }
   std::span<const plan::UnitState> units() const { return units_; }
-  // What decisions see; page_views.h has more.
+  // For decisions; page_views.h has more.
   plan::MoveView view() const;
   const UnitTotals& totals() const { return totals_; }
   const UnitCopies& copies() const { return copies_; }
   const PageMemory& memory() const { return memory_; }
+  // To add pages that were made, and to unmap stale ones.
   PageMemory& memory() { return memory_; }
 
   // ---- The client.

@@ -1,4 +1,4 @@
-// What is read from a client's books for a decision, a plan or a check.
+// Questions to a client's books, for a decision, a plan or a check.
 //
 // Owns: nothing. Units: pages, bytes. Threads: one at a time, that of the books. Errors: none.
 #pragma once

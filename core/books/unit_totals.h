@@ -1,7 +1,7 @@
-// Sums over a client's units that decisions need: what is occupied, in use, ready to leave without
-// a copy, awaited by calls, and on its way out.
+// Sums over a client's units that decisions need: those that are occupied, in use, ready to leave
+// without a copy, awaited by calls, and on their way out.
 //
-// Each unit's part is what the last Set said. Owns: the sums. Units: bytes of memory, pages.
+// A unit's part is as the last Set says. Owns: the sums. Units: bytes of memory, pages.
 // Threads: one at a time. Cost: O(log classes) a change.
 #pragma once
 

@@ -22,7 +22,7 @@ struct HeldMemory {
 struct Retirement {
   enum class Step : uint8_t { kNone, kRelease, kEmptySlots, kLeave };
   Step step = Step::kNone;
-  uint64_t pages = 0;  // of kLeave: as many are to leave
+  uint64_t pages = 0;  // of kLeave: how many are to leave
 };
 
 // The next step; the view of it changes with each.

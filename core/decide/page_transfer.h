@@ -5,8 +5,7 @@
 // units leave of the client that needs them last.
 //
 // Owns: nothing. Units: times from now on; each client's by its plan. Threads: any. Errors: none.
-// Cost: O(clients); NeedOf: as the
-// questions of core/plan/move_chooser.h.
+// Cost: O(clients); NeedOf: as the questions of core/plan/move_chooser.h.
 #pragma once
 
 #include <cstdint>

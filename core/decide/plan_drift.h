@@ -20,7 +20,7 @@ struct PlanClock {
 };
 
 PlanClock ClockOf(const plan::ResidencyPlan& plan);
-// The clients have drifted apart by so much that they need another plan.
+// The clients have drifted apart, and need another plan.
 bool HaveDrifted(std::span<const PlanClock> clients);
 
 }  // namespace ravenstore::core::decide

@@ -67,7 +67,8 @@ class PageBackend {
   virtual void CopyOut(const CopyOrder& order) = 0;
   // Copies on the device, in order with all other work on this memory.
   virtual void MoveSlot(const PageMemory::SlotMove& move, Bytes bytes) = 0;
-  // Has ended when it returns. Returns false if it has failed: the part is the page's still.
+  // Has ended when it returns. Returns false if it has failed: this part, and those of the tensor
+  // before it, are the pages' still.
   virtual bool MoveCopy(const CopyMove& move) = 0;
 
   // The next copy may begin; `demanded`: one that a call waits for may.

@@ -1,4 +1,4 @@
-// What moves beneath a client's tensors on one device: a mapper, and a link in each direction to
+// The moves beneath a client's tensors on one device: a mapper, and a link in each direction to
 // each pool of copies.
 //
 // Start() begins what there is to do: each engine asks core/plan/move_chooser.h for the next unit.
@@ -45,7 +45,7 @@ class PageMoves {
   // No mapping and no copy is under way.
   bool IsQuiet() const { return !mapping_ && under_way_ == 0; }
 
-  // ---- What the backend began has ended.
+  // ---- The backend has ended a move.
   void Mapped(plan::Unit unit);
   void Unmapped(plan::PhysicalPage page);
   void CopiedIn(plan::Unit unit, bool ok);
