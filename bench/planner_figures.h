@@ -86,11 +86,9 @@ void MeasureZipf(const TraceSet* validation, Failures* failures, const Report& r
 // The same of the plan on pages, without hints, of the tuning set.
 void MeasureZipfOnPages(Failures* failures, const Report& report);
 
-// What three jobs take with four pools, and with the device's and the host's alone, over what no
-// policy can beat.
+// The time of three jobs with four pools, and with the device's and the host's alone, over one that
+// no policy can beat: of today's core, and of the plan on pages; of these two DLRM's ratio.
 void MeasurePools(Failures* failures, const Report& report);
-// The same of the plan on pages.
-void MeasurePoolsOnPages(Failures* failures, const Report& report);
 
 // Time per event with 10^6 tensors, and events per second of a whole simulation.
 void MeasurePlannerCost(double scale, const Report& report);

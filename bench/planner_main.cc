@@ -54,7 +54,6 @@ void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const Ref
   against_lru.Tell(validation == nullptr ? "the tuning set" : "both sets", report);
   MeasureZipf(validation, &failures, report);
   MeasurePools(&failures, report);
-  MeasurePoolsOnPages(&failures, report);
   MeasureKernelLevel(false, &failures, report);
   ReplayTight(core::Heuristics{}, &failures);
   if (validation != nullptr) ReplayTight(*validation, &failures);
@@ -118,10 +117,7 @@ void PrintTable(const std::string& what, const TableSets& sets, const References
   if (what == "paged")
     ReportTuningOnPages(ScorePaged(sets.tuning, references, true), sets.tuning, &failures, print);
   if (what == "tenants") MeasureTwoTenantsOnPages(print);
-  if (what == "pools") {
-    MeasurePools(&failures, print);
-    MeasurePoolsOnPages(&failures, print);
-  }
+  if (what == "pools") MeasurePools(&failures, print);
   if (what == "jobs") PrintJobs(sets.jobs, references, print);
   // For the final table only: a set by which something was chosen does not judge any more.
   if (what == "kept") PrintJobs(sets.kept, references, print);

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "bench/planner_figures.h"
 #include "core/check.h"
@@ -17,6 +18,7 @@ namespace ravenstore::bench {
 namespace {
 
 constexpr const char* kJobs[] = {"gpt2-xl", "llama-7b-lora", "dlrm"};
+constexpr size_t kRows = 2;  // of kJobs: dlrm
 constexpr int kIterations = 6;
 constexpr const char* kPools[] = {"host:25%", "peer:25%:390:390", "file:1TiB:7:5"};
 
@@ -43,53 +45,62 @@ double ScoreOf(const sim::Trace& trace, bool pools, Core core, Failures* failure
          core::Seconds(outcome.compute + bound.stall);
 }
 
-sim::Trace HintedTrace(const char* job) {
-  return sim::WithHints(sim::Generate(job, sim::kHardware[0], kIterations), sim::Hints::kTime);
-}
-
 std::string Rounded(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f", value);
   return text;
 }
 
-void Measure(const char* name, double target, Core core, Failures* failures, const Report& report) {
-  double four = 0;  // logarithms
-  double two = 0;
-  std::string each;
+// Of each of kJobs.
+struct Scores {
+  std::vector<double> four;  // pools
+  std::vector<double> two;
+};
+
+Scores ScoreJobs(Core core, Failures* failures) {
+  Scores scores;
   for (const char* job : kJobs) {
-    const sim::Trace trace = HintedTrace(job);
-    const double of_four = ScoreOf(trace, true, core, failures);
-    four += std::log(of_four);
-    two += std::log(ScoreOf(trace, false, core, failures));
-    each += std::string(each.empty() ? "" : ", ") + job + " " + Rounded(of_four);
+    const sim::Trace trace =
+        sim::WithHints(sim::Generate(job, sim::kHardware[0], kIterations), sim::Hints::kTime);
+    scores.four.push_back(ScoreOf(trace, true, core, failures));
+    scores.two.push_back(ScoreOf(trace, false, core, failures));
   }
-  const double jobs = std::size(kJobs);
+  return scores;
+}
+
+double MeanOf(const std::vector<double>& scores) {
+  double logarithms = 0;
+  for (const double score : scores) logarithms += std::log(score);
+  return std::exp(logarithms / static_cast<double>(scores.size()));
+}
+
+void Tell(const char* name, double target, const Scores& scores, const Report& report) {
+  std::string each;
+  for (size_t i = 0; i < std::size(kJobs); ++i)
+    each += std::string(i == 0 ? "" : ", ") + kJobs[i] + " " + Rounded(scores.four[i]);
   report({.name = name,
           .unit = "x",
-          .value = std::exp(four / jobs),
+          .value = MeanOf(scores.four),
           .bound = 1.0,
           .target = target,
-          .detail = each + "; with two pools " + Rounded(std::exp(two / jobs))});
+          .detail = each + "; with two pools " + Rounded(MeanOf(scores.two))});
 }
 
 }  // namespace
 
 void MeasurePools(Failures* failures, const Report& report) {
-  Measure("planner.four_pools_vs_two", 1.10, Core::kSlabs, failures, report);
-}
-
-void MeasurePoolsOnPages(Failures* failures, const Report& report) {
-  Measure("planner.paged_four_pools_vs_two", 1.15, Core::kPages, failures, report);
-  const sim::Trace rows = HintedTrace("dlrm");
-  for (const bool pools : {false, true}) {
-    report({.name = std::string("planner.paged_dlrm_over_today_") + (pools ? "four" : "two"),
-            .unit = "x",
-            .value = ScoreOf(rows, pools, Core::kPages, failures) /
-                     ScoreOf(rows, pools, Core::kSlabs, failures),
-            .target = 1.0,
-            .detail = pools ? "in four pools" : "in two pools"});
-  }
+  const Scores slabs = ScoreJobs(Core::kSlabs, failures);
+  const Scores pages = ScoreJobs(Core::kPages, failures);
+  Tell("planner.four_pools_vs_two", 1.10, slabs, report);
+  Tell("planner.paged_four_pools_vs_two", 1.15, pages, report);
+  report({.name = "planner.paged_dlrm_over_today_two",
+          .unit = "x",
+          .value = pages.two[kRows] / slabs.two[kRows],
+          .target = 1.0});
+  report({.name = "planner.paged_dlrm_over_today_four",
+          .unit = "x",
+          .value = pages.four[kRows] / slabs.four[kRows],
+          .target = 1.0});
 }
 
 }  // namespace ravenstore::bench

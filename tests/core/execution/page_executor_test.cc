@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/plan/residency_plan.h"
+#include "tests/core/execution/word_backend.h"
 
 namespace ravenstore::core {
 namespace {
@@ -17,16 +18,8 @@ using plan::Unit;
 constexpr Bytes kPage = MiB(2);
 
 // Begins nothing by itself: the test says when a mapping or a copy ends.
-class Backend : public PageBackend {
+class Backend : public WordBackend {
  public:
-  bool Revoke(TensorNumber tensor, uint32_t) override {
-    if (in_use.count(tensor) > 0) return false;
-    away.insert(tensor);
-    return true;
-  }
-  void Publish(TensorNumber tensor) override { away.erase(tensor); }
-  void Grant(TensorNumber tensor) override { granted.push_back(tensor); }
-  void Refuse(TensorNumber tensor) override { refused.push_back(tensor); }
   bool Map(const MapOrder& order) override {
     mapping = order;
     return false;
@@ -43,10 +36,6 @@ class Backend : public PageBackend {
   bool CanCopyIn(plan::PoolNumber, bool) const override { return !in; }
   bool CanCopyOut(plan::PoolNumber) const override { return !out; }
 
-  std::set<TensorNumber> in_use;  // as the client's words say
-  std::set<TensorNumber> away;
-  std::vector<TensorNumber> granted;
-  std::vector<TensorNumber> refused;
   std::optional<MapOrder> mapping;
   std::optional<plan::PhysicalPage> unmapping;
   std::vector<plan::PageSupply::Released> released;
@@ -116,6 +105,17 @@ class PageExecutorTest : public testing::Test {
     executor_.Place(2, {4, 1}, kPage, kPage);
     EXPECT_FALSE(executor_.Pin(2));
     Map();
+  }
+
+  // Tensor 0 has left for tensor 2. A get waits for it, for which tensor 1 has left.
+  void WaitForTensorThatLeft() {
+    FillAndCreateOneMore();
+    EndOut(true);
+    executor_.Begin(2);
+    Put(2, true);
+    EXPECT_FALSE(executor_.Pin(0));
+    Map();
+    EndOut(true);
   }
 
   Backend backend_;
@@ -206,13 +206,7 @@ TEST_F(PageExecutorTest, AnUnreportedUseKeepsThePage) {
 }
 
 TEST_F(PageExecutorTest, AFailedCopyInRefusesTheCallsThatWait) {
-  FillAndCreateOneMore();
-  EndOut(true);
-  executor_.Begin(2);
-  Put(2, true);
-  EXPECT_FALSE(executor_.Pin(0));
-  Map();
-  EndOut(true);  // tensor 1 leaves
+  WaitForTensorThatLeft();
   ASSERT_TRUE(backend_.in);
   EndIn(false);
   EXPECT_EQ(backend_.refused, std::vector<TensorNumber>({0}));
@@ -244,13 +238,7 @@ TEST_F(PageExecutorTest, TensorsEndWithTheOnlyCopyOfAPage) {
 }
 
 TEST_F(PageExecutorTest, ACopyThatIsLostOnItsWayInMakesAnEmptyPage) {
-  FillAndCreateOneMore();
-  EndOut(true);
-  executor_.Begin(2);
-  Put(2, true);
-  EXPECT_FALSE(executor_.Pin(0));
-  Map();
-  EndOut(true);  // tensor 1 leaves
+  WaitForTensorThatLeft();
   ASSERT_TRUE(backend_.in);
   std::vector<TensorNumber> lost;
   executor_.Lose(0, &lost);
@@ -263,13 +251,7 @@ TEST_F(PageExecutorTest, ACopyThatIsLostOnItsWayInMakesAnEmptyPage) {
 }
 
 TEST_F(PageExecutorTest, ALostCopyOfAResidentPageLosesNothing) {
-  FillAndCreateOneMore();
-  EndOut(true);
-  executor_.Begin(2);
-  Put(2, true);
-  EXPECT_FALSE(executor_.Pin(0));
-  Map();
-  EndOut(true);
+  WaitForTensorThatLeft();
   EndIn(true);  // its copy remains
   EXPECT_EQ(executor_.books()[0].life, PageState::kClean);
   std::vector<TensorNumber> lost;

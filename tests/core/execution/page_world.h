@@ -116,7 +116,7 @@ class PageWorld : public PageBackend {
     MapOrder map{};
     CopyOrder copy{};
     plan::PhysicalPage page = 0;
-    Cells cells = {};   // kOut: what was read when it began
+    Cells cells = {};   // kOut: the bytes that it read when it began
     bool lost = false;  // the pool loses the copy
   };
 

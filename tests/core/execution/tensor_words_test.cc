@@ -5,38 +5,14 @@
 #include <set>
 #include <vector>
 
+#include "tests/core/execution/word_backend.h"
+
 namespace ravenstore::core {
 namespace {
 
 using plan::Unit;
 
 constexpr Bytes kPage = MiB(2);
-
-// Knows words alone: what moves is the test's own.
-class Words : public PageBackend {
- public:
-  bool Revoke(TensorNumber tensor, uint32_t) override {
-    if (in_use.count(tensor) > 0) return false;
-    away.insert(tensor);
-    return true;
-  }
-  void Publish(TensorNumber tensor) override { away.erase(tensor); }
-  void Grant(TensorNumber tensor) override { granted.push_back(tensor); }
-  void Refuse(TensorNumber) override {}
-  bool Map(const MapOrder&) override { return true; }
-  void Unmap(plan::PhysicalPage) override {}
-  void Release(const plan::PageSupply::Released&) override {}
-  void CopyIn(const CopyOrder&) override {}
-  void CopyOut(const CopyOrder&) override {}
-  void MoveSlot(const PageMemory::SlotMove&, Bytes) override {}
-  bool MoveCopy(const CopyMove&) override { return true; }
-  bool CanCopyIn(plan::PoolNumber, bool) const override { return true; }
-  bool CanCopyOut(plan::PoolNumber) const override { return true; }
-
-  std::set<TensorNumber> in_use;
-  std::set<TensorNumber> away;
-  std::vector<TensorNumber> granted;
-};
 
 // Tensor 0 is in pages 0 and 1, tensor 1 in pages 1 and 2; all are resident.
 class TensorWordsTest : public testing::Test {
@@ -60,7 +36,7 @@ class TensorWordsTest : public testing::Test {
     books_.TakeArrivals(&arrivals_);
   }
 
-  Words backend_;
+  WordBackend backend_;
   PageBooks books_;
   PageTensors tensors_;
   TensorWords words_;

@@ -1,0 +1,40 @@
+// A backend that knows lease words alone: it begins no move, and any may begin.
+//
+// Owns: whom it granted and refused, in order. Threads: one.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "core/execution/page_backend.h"
+
+namespace ravenstore::core {
+
+class WordBackend : public PageBackend {
+ public:
+  bool Revoke(TensorNumber tensor, uint32_t) override {
+    if (in_use.count(tensor) > 0) return false;
+    away.insert(tensor);
+    return true;
+  }
+  void Publish(TensorNumber tensor) override { away.erase(tensor); }
+  void Grant(TensorNumber tensor) override { granted.push_back(tensor); }
+  void Refuse(TensorNumber tensor) override { refused.push_back(tensor); }
+  bool Map(const MapOrder&) override { return true; }
+  void Unmap(plan::PhysicalPage) override {}
+  void Release(const plan::PageSupply::Released&) override {}
+  void CopyIn(const CopyOrder&) override {}
+  void CopyOut(const CopyOrder&) override {}
+  void MoveSlot(const PageMemory::SlotMove&, Bytes) override {}
+  bool MoveCopy(const CopyMove&) override { return true; }
+  bool CanCopyIn(plan::PoolNumber, bool) const override { return true; }
+  bool CanCopyOut(plan::PoolNumber) const override { return true; }
+
+  std::set<TensorNumber> in_use;  // as the client's words say
+  std::set<TensorNumber> away;
+  std::vector<TensorNumber> granted;
+  std::vector<TensorNumber> refused;
+};
+
+}  // namespace ravenstore::core
