@@ -35,23 +35,17 @@ ClusterJobs::Counts& ClusterJobs::Counts::operator+=(const Counts& other) {
 ClusterJobs::ClusterJobs(Options options, cluster::Home* home, std::mt19937_64* random)
     : options_(std::move(options)),
       random_(*random),
-      pages_({.sizes = options_.sizes,
-              .scale = options_.scale,
-              .device = options_.device,
-              .host = options_.host,
-              .remote = options_.remote,
-              .now = options_.now,
-              .changed = [this] { Settle(); }},
-             home),
+      pages_(
+          options_.memory, [this] { Settle(); }, home),
       places_({.page = pages_.page()}) {}
 
 Tick ClusterJobs::Soon() {
   const double gap = -std::log(1 - static_cast<double>(random_() % (1 << 20)) / (1 << 20));
-  return options_.now() + core::FromSeconds(core::Seconds(options_.between_uses) * gap);
+  return options_.memory.now() + core::FromSeconds(core::Seconds(options_.between_uses) * gap);
 }
 
 Bytes ClusterJobs::wanted() const {
-  return core::Minus(size_, options_.device + options_.host);
+  return core::Minus(size_, options_.memory.device + options_.memory.host);
 }
 
 Bytes ClusterJobs::useful() const {
@@ -71,7 +65,7 @@ Tick ClusterJobs::Next() const {
 
 void ClusterJobs::Advance() {
   pages_.Advance();
-  while (!later_.empty() && later_.begin()->first <= options_.now()) {
+  while (!later_.empty() && later_.begin()->first <= options_.memory.now()) {
     const auto what = later_.extract(later_.begin());
     what.mapped()();
   }
@@ -111,7 +105,7 @@ void ClusterJobs::Begin(const std::vector<Bytes>& tensors, Tick end) {
   size_ += job.size;
   ++counts_.jobs;
   At(end, [this, number] { End(number); });
-  ActAt(options_.now(), number);
+  ActAt(options_.memory.now(), number);
 }
 
 void ClusterJobs::End(JobNumber number) {
@@ -150,7 +144,7 @@ void ClusterJobs::Act(JobNumber number) {
   waiting_.push_back(number);
   Settle();
   if (!job.call) return;
-  At(options_.now() + kTimeout, [this, number, call = last_call_] { Expire(number, call); });
+  At(options_.memory.now() + kTimeout, [this, number, call = last_call_] { Expire(number, call); });
 }
 
 void ClusterJobs::Place(JobNumber number, size_t index) {
@@ -233,7 +227,7 @@ void ClusterJobs::Granted(JobNumber number) {
     executor.Modify(row.tensor);
   }
   executor.Reach(row.tensor);
-  ActAt(creates ? options_.now() : Soon(), number);
+  ActAt(creates ? options_.memory.now() : Soon(), number);
 }
 
 void ClusterJobs::Refused(JobNumber number) {
@@ -246,7 +240,7 @@ void ClusterJobs::Refused(JobNumber number) {
     Remove(&row);
     job.missing.insert(index);
   }
-  ActAt(options_.now() + (is_lost ? core::Duration{} : kRetry), number);
+  ActAt(options_.memory.now() + (is_lost ? core::Duration{} : kRetry), number);
 }
 
 Bytes ClusterJobs::Needed() const {
@@ -258,7 +252,7 @@ Bytes ClusterJobs::Needed() const {
     if (row.state == Row::State::kPlaced) needed += row.size;
   }
   // A page that comes needs room for another.
-  return needed + options_.sizes.piece * options_.scale;
+  return needed + options_.memory.sizes.piece * options_.memory.scale;
 }
 
 void ClusterJobs::HandleEnds(const ClusterPages::Ends& ends) {

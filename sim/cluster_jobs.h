@@ -29,13 +29,8 @@ namespace ravenstore::sim {
 class ClusterJobs final : public ClusterUser {
  public:
   struct Options {
-    cluster::Sizes sizes = {};  // as the node has them: scaled
-    uint64_t scale = 1;
-    core::Bytes device;
-    core::Bytes host;
-    core::Bytes remote;                                    // at most, whole pieces
+    ClusterMemory memory = {};
     core::Duration between_uses{std::chrono::seconds(5)};  // of one job, on average
-    std::function<core::Tick()> now;
   };
   // In all.
   struct Counts {

@@ -142,12 +142,12 @@ ClusterMember::Options Load::Options() {
 void Load::Start(size_t index) {
   Machine& machine = *machines_[index];
   machine.node.Start(Options());
-  ClusterJobs::Options options{.sizes = kScaled,
-                               .scale = kClusterScale,
-                               .device = load_.device,
-                               .host = load_.host,
-                               .remote = load_.remote,
-                               .now = [this] { return Now(); }};
+  ClusterJobs::Options options{.memory = {.sizes = kScaled,
+                                          .scale = kClusterScale,
+                                          .device = load_.device,
+                                          .host = load_.host,
+                                          .remote = load_.remote,
+                                          .now = [this] { return Now(); }}};
   machine.jobs =
       std::make_unique<ClusterJobs>(std::move(options), &machine.node.node().home(), &random_);
   machine.node.SetUser(machine.jobs.get());

@@ -38,11 +38,11 @@ constexpr uint32_t kGrowingMost = 8;
 // Empty pieces that are kept. Fewer: pieces are returned and borrowed again.
 constexpr uint32_t kSparePieces = 2;
 
-core::PageBooks::Options BooksFor(const ClusterPages::Options& options, Bytes page) {
+core::PageBooks::Options BooksFor(const ClusterMemory& memory, Bytes page) {
   core::PageBooks::Options books;
   books.limits.page = page;
-  books.limits.pages = static_cast<uint32_t>(options.device.count() / page.count());
-  books.limits.pools = {{.capacity = options.host,
+  books.limits.pages = static_cast<uint32_t>(memory.device.count() / page.count());
+  books.limits.pools = {{.capacity = memory.host,
                          .in_rate = kHostRate,
                          .out_rate = kHostRate,
                          .per_copy = kHostLatency},
@@ -60,8 +60,9 @@ bool IsIn(const std::vector<ClusterPieces::Run>& runs, PieceId piece) {
 
 }  // namespace
 
-ClusterPages::ClusterPages(Options options, cluster::Home* home)
-    : options_(std::move(options)),
+ClusterPages::ClusterPages(ClusterMemory memory, std::function<void()> changed, cluster::Home* home)
+    : options_(std::move(memory)),
+      changed_(std::move(changed)),
       page_(core::plan::PageSizeFor(options_.device, false)),
       granule_(options_.sizes.granule * options_.scale),
       home_(*home),
@@ -71,7 +72,7 @@ ClusterPages::ClusterPages(Options options, cluster::Home* home)
 
 Tick ClusterPages::RetryAfter(core::Duration time) {
   const Tick at = options_.now() + time;
-  At(at, [this] { options_.changed(); });
+  At(at, [this] { changed_(); });
   return at;
 }
 
@@ -226,7 +227,7 @@ void ClusterPages::Begin(const CopyOrder& order, Transfer transfer) {
   free = std::max(free, options_.now() + kHostLatency) + core::FromSeconds(seconds);
   At(free, [this, unit] {
     End(unit, true);
-    options_.changed();
+    changed_();
   });
 }
 
@@ -254,7 +255,7 @@ void ClusterPages::RunTransferred(Unit unit, const core::Status& status) {
   transfer.done += transfer.runs[transfer.run].count;
   if (ok && ++transfer.run < transfer.runs.size()) return TransferRun(unit);
   End(unit, ok);
-  options_.changed();
+  changed_();
 }
 
 void ClusterPages::End(Unit unit, bool ok) {
@@ -321,7 +322,7 @@ void ClusterPages::Grow() {
   home_.Grow(piece, options_.now() + kTimeout, [this, piece](const core::Status& status) {
     pieces_.FinishGrowth(piece, status.ok());
     if (!status.ok()) grow_at_ = RetryAfter(kRetry);
-    options_.changed();
+    changed_();
   });
 }
 

@@ -31,17 +31,18 @@
 
 namespace ravenstore::sim {
 
+// The memory that a node has.
+struct ClusterMemory {
+  cluster::Sizes sizes = {};  // as the node has them: scaled
+  uint64_t scale = 1;
+  core::Bytes device;
+  core::Bytes host;
+  core::Bytes remote;  // at most, whole pieces
+  std::function<core::Tick()> now;
+};
+
 class ClusterPages final : private core::PageBackend {
  public:
-  struct Options {
-    cluster::Sizes sizes = {};  // as the node has them: scaled
-    uint64_t scale = 1;
-    core::Bytes device;
-    core::Bytes host;
-    core::Bytes remote;  // at most, whole pieces
-    std::function<core::Tick()> now;
-    std::function<void()> changed;  // Run() is to be called
-  };
   // How calls have ended.
   struct Ends {
     std::vector<core::TensorNumber> granted = {};
@@ -51,7 +52,8 @@ class ClusterPages final : private core::PageBackend {
     bool empty() const { return granted.empty() && refused.empty() && lost.empty() && wrong == 0; }
   };
 
-  ClusterPages(Options options, cluster::Home* home);
+  // `changed`: Run() is to be called.
+  ClusterPages(ClusterMemory memory, std::function<void()> changed, cluster::Home* home);
 
   core::PageExecutor& executor() { return executor_; }
   const core::PageExecutor& executor() const { return executor_; }
@@ -146,7 +148,8 @@ class ClusterPages final : private core::PageBackend {
   // Of pieces that leave.
   void Evacuate();
 
-  const Options options_;
+  const ClusterMemory options_;
+  const std::function<void()> changed_;
   const core::Bytes page_;
   const core::Bytes granule_;  // of tensors
   cluster::Home& home_;

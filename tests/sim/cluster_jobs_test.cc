@@ -47,13 +47,13 @@ class ClusterJobsTest : public testing::Test {
   }
 
   void MakeJobs(Duration between_uses) {
-    jobs_.emplace(ClusterJobs::Options{.sizes = kSizes,
-                                       .scale = kScale,
-                                       .device = kDevice,
-                                       .host = kHost,
-                                       .remote = MiB(1024),
-                                       .between_uses = between_uses,
-                                       .now = [this] { return place_.Now(); }},
+    jobs_.emplace(ClusterJobs::Options{.memory = {.sizes = kSizes,
+                                                  .scale = kScale,
+                                                  .device = kDevice,
+                                                  .host = kHost,
+                                                  .remote = MiB(1024),
+                                                  .now = [this] { return place_.Now(); }},
+                                       .between_uses = between_uses},
                   &nodes_[0]->node().home(), &random_);
     nodes_[0]->SetUser(&*jobs_);
   }
