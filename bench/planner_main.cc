@@ -50,6 +50,9 @@ void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const Ref
     SkipValidation(report);
   } else {
     TellSetScore(*validation, ScoreSet(*validation, references, &against_lru, &failures), report);
+    const PagedScore paged = ScorePaged(*validation, references);
+    ReportPagedScore(*validation, paged, report);
+    paged.against_lru.ReportWorst("planner.paged_validation_vs_lru_worst", 0.95, report);
   }
   against_lru.Tell(validation == nullptr ? "the tuning set" : "both sets", report);
   MeasureZipf(validation, &failures, report);

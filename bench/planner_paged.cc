@@ -165,10 +165,9 @@ void ReportPagedScore(const TraceSet& set, const PagedScore& score, const Report
   ReportScore(name + "_hinted_score", score.hinted, set, skipped, of.hinted, of.hinted_p95, report);
   ReportScore(name + "_learned_score", score.learned, set, skipped, of.learned, of.learned_p95,
               report);
-  report({.name = "planner.paged_replays_failed",
-          .unit = "replays",
-          .value = score.failed,
-          .target = 0.0});
+  if (!skipped.empty()) return;
+  report(
+      {.name = name + "_replays_failed", .unit = "replays", .value = score.failed, .target = 0.0});
 }
 
 void MeasurePlanCost(const Report& report) {

@@ -280,7 +280,9 @@ void SkipValidation(const Report& report) {
   TraceSet set;
   set.name = kValidationName;
   set.judges_only = true;
-  TellScores(set, {}, "run once for each tagged state, with --validation", report);
+  const std::string why = "run once for each tagged state, with --validation";
+  TellScores(set, {}, why, report);
+  ReportPagedScore(set, {.missing = why}, report);
 }
 
 void FindReferences(const std::vector<const TraceSet*>& sets, References* references) {
