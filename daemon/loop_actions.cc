@@ -48,11 +48,13 @@ core::Status Loop::MakeSlab(Attachment& attachment, const core::AddSlab& action,
     const Bytes size = options_.planner.arena[ToInt(action.device)];
     RAVEN_ASSIGN_OR_RETURN(arena, devices_[ToInt(action.device)]->ReserveVaRange(size));
   }
-  return arena->Create(action.offset, action.size, [&](ipc::UniqueFd descriptor) {
-    outbox_.slab_ready(std::make_shared<SlabForClient>(SlabForClient{
-        action.client, action.device, action.offset, action.size, std::move(descriptor)}));
-    *offered = true;
-  });
+  RAVEN_ASSIGN_OR_RETURN(auto memory, devices_[ToInt(action.device)]->CreateMemory(action.size));
+  RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd descriptor, memory->Export());
+  // The client maps it while this process does. It has the memory even if mapping fails here.
+  outbox_.slab_ready(std::make_shared<SlabForClient>(SlabForClient{
+      action.client, action.device, action.offset, action.size, std::move(descriptor)}));
+  *offered = true;
+  return arena->Map(action.offset, std::move(memory));
 }
 
 void Loop::Do(const core::AddSlab& action) {

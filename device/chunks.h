@@ -62,11 +62,6 @@ class ChunkTable {
     return row->second.chunk;
   }
 
-  // Why one that was imported is not exported.
-  static core::Error Imported(core::Bytes offset) {
-    return Invalid(offset, "the chunk was imported, only its creator exports it");
-  }
-
   // Calls visit(offset, chunk) for every chunk and forgets them all.
   template <typename Visit>
   void Drain(Visit visit) {

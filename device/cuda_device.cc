@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/cuda_gpu.h"
+#include "device/cuda_memory.h"
 #include "device/cuda_stream.h"
 #include "device/cuda_va_range.h"
 #include "device/nvml.h"
@@ -129,6 +130,16 @@ class CudaDevice : public Device {
     return asked != CUDA_SUCCESS || active != 0;
   }
 
+  Result<std::shared_ptr<const PhysicalMemory>> CreateMemory(Bytes bytes) override {
+    const CUmemAllocationProp here = MemoryAt(CU_MEM_LOCATION_TYPE_DEVICE, gpu_->device());
+    RAVEN_ASSIGN_OR_RETURN(auto memory, CudaMemory::Create(gpu_, here, bytes, granularity_));
+    return std::shared_ptr<const PhysicalMemory>(std::move(memory));
+  }
+  Result<std::shared_ptr<const PhysicalMemory>> ImportMemory(ipc::UniqueFd descriptor,
+                                                             Bytes bytes) override {
+    RAVEN_ASSIGN_OR_RETURN(auto memory, CudaMemory::Import(gpu_, std::move(descriptor), bytes));
+    return std::shared_ptr<const PhysicalMemory>(std::move(memory));
+  }
   Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) override {
     return ReserveCudaVaRange(gpu_, all_, size, granularity_);
   }

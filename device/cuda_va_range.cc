@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "device/chunks.h"
+#include "device/cuda_memory.h"
 #include "device/reservation.h"
 #include "ipc/unique_fd.h"
 
@@ -28,27 +29,6 @@ int NearestNode(const CudaGpu& gpu) {
   return std::max(gpu.Attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID), 0);
 }
 
-// Owns: a reference on physical memory. A chunk that is mapped does not need it, but Export does.
-class CudaChunk {
- public:
-  CudaChunk(std::shared_ptr<CudaGpu> gpu, CUmemGenericAllocationHandle handle, Bytes bytes,
-            bool created)
-      : gpu_(std::move(gpu)), handle_(handle), bytes_(bytes), created_(created) {}
-  ~CudaChunk() { gpu_->driver().cuMemRelease(handle_); }
-  CudaChunk(const CudaChunk&) = delete;
-  CudaChunk& operator=(const CudaChunk&) = delete;
-
-  CUmemGenericAllocationHandle handle() const { return handle_; }
-  Bytes bytes() const { return bytes_; }
-  bool created() const { return created_; }
-
- private:
-  const std::shared_ptr<CudaGpu> gpu_;
-  const CUmemGenericAllocationHandle handle_;
-  const Bytes bytes_;
-  const bool created_;
-};
-
 // Device or host memory that the driver's virtual memory management makes and maps.
 class CudaVaRange : public VaRange {
  public:
@@ -64,8 +44,8 @@ class CudaVaRange : public VaRange {
 
   ~CudaVaRange() override {
     // Nothing can be done about a failure: what the driver keeps, it keeps until the process ends.
-    chunks_.Drain([this](Bytes offset, const CudaChunk& chunk) {
-      gpu_->driver().cuMemUnmap(base_ + offset.count(), chunk.bytes().count());
+    chunks_.Drain([this](Bytes offset, const CudaMemory& chunk) {
+      gpu_->driver().cuMemUnmap(base_ + offset.count(), chunk.size().count());
     });
     gpu_->driver().cuMemAddressFree(base_, size_.count());
   }
@@ -74,78 +54,56 @@ class CudaVaRange : public VaRange {
   Bytes size() const override { return size_; }
   bool CopiesStraddle() const override { return kMappedCopiesStraddle; }
 
-  Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
-    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<CudaChunk>> {
-      RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu_->Primary());
-      const CudaScope scope(gpu_->driver(), context);
-      const CudaCaptureExempt exempt(gpu_->driver());
-      CUmemGenericAllocationHandle handle = 0;
-      const CUresult made = gpu_->driver().cuMemCreate(&handle, bytes.count(), &memory_, 0);
-      if (made != CUDA_SUCCESS) return CreateFailed(made, bytes);
-      auto chunk = std::make_shared<CudaChunk>(gpu_, handle, bytes, true);
-      if (offer) {
-        RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd descriptor, ExportOf(*chunk));
-        offer(std::move(descriptor));
-      }
-      return Map(std::move(chunk), offset);
+  Status Create(Bytes offset, Bytes bytes) override {
+    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<const CudaMemory>> {
+      RAVEN_ASSIGN_OR_RETURN(auto memory, CudaMemory::Create(gpu_, memory_, bytes, granularity_));
+      return MapAt(offset, std::move(memory));
     });
+  }
+
+  Status Map(Bytes offset, std::shared_ptr<const PhysicalMemory> memory) override {
+    auto of_gpu = std::dynamic_pointer_cast<const CudaMemory>(std::move(memory));
+    if (memory_.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return RangeOfHostMemory();
+    if (of_gpu == nullptr || of_gpu->gpu() != gpu_.get()) return MemoryOfAnother();
+    return chunks_.Place(offset, of_gpu->size(), [&] { return MapAt(offset, of_gpu); });
   }
 
   Result<ipc::UniqueFd> Export(Bytes offset) override {
     RAVEN_ASSIGN_OR_RETURN(auto chunk, chunks_.Find(offset));
-    if (!chunk->created()) return chunks_.Imported(offset);
-    return ExportOf(*chunk);
+    return chunk->Export();
   }
 
   Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
-    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<CudaChunk>> {
-      RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu_->Primary());
-      const CudaScope scope(gpu_->driver(), context);
-      const CudaCaptureExempt exempt(gpu_->driver());
-      CUmemGenericAllocationHandle handle = 0;
-      void* const file = reinterpret_cast<void*>(static_cast<intptr_t>(descriptor.get()));
-      RAVEN_CUDA_CALL(*gpu_, cuMemImportFromShareableHandle, &handle, file, kHandleType);
-      return Map(std::make_shared<CudaChunk>(gpu_, handle, bytes, false), offset);
+    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<const CudaMemory>> {
+      RAVEN_ASSIGN_OR_RETURN(auto memory, CudaMemory::Import(gpu_, std::move(descriptor), bytes));
+      return MapAt(offset, std::move(memory));
     });
   }
 
   Status Unmap(Bytes offset) override {
-    return chunks_.Remove(offset, [&](const CudaChunk& chunk) -> Status {
+    return chunks_.Remove(offset, [&](const CudaMemory& chunk) -> Status {
       const CudaCaptureExempt exempt(gpu_->driver());
-      RAVEN_CUDA_CALL(*gpu_, cuMemUnmap, base_ + offset.count(), chunk.bytes().count());
+      RAVEN_CUDA_CALL(*gpu_, cuMemUnmap, base_ + offset.count(), chunk.size().count());
       return core::Ok();
     });
   }
 
  private:
-  Result<ipc::UniqueFd> ExportOf(const CudaChunk& chunk) {
-    gpu_->KeepExporting(granularity_);
-    return ExportMemory(*gpu_, chunk.handle());
-  }
-
-  Result<std::shared_ptr<CudaChunk>> Map(std::shared_ptr<CudaChunk> chunk, Bytes offset) {
+  Result<std::shared_ptr<const CudaMemory>> MapAt(Bytes offset,
+                                                  std::shared_ptr<const CudaMemory> memory) {
+    RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu_->Primary());
+    const CudaScope scope(gpu_->driver(), context);
+    const CudaCaptureExempt exempt(gpu_->driver());
     const CUdeviceptr at = base_ + offset.count();
-    const size_t bytes = chunk->bytes().count();
-    RAVEN_CUDA_CALL(*gpu_, cuMemMap, at, bytes, 0, chunk->handle(), 0);
+    const size_t bytes = memory->size().count();
+    RAVEN_CUDA_CALL(*gpu_, cuMemMap, at, bytes, 0, memory->handle(), 0);
     const Status allowed = gpu_->Check(
         gpu_->driver().cuMemSetAccess(at, bytes, access_.data(), access_.size()), "cuMemSetAccess");
     if (!allowed.ok()) {
       gpu_->driver().cuMemUnmap(at, bytes);
       return allowed.error();
     }
-    return chunk;
-  }
-
-  core::Error CreateFailed(CUresult result, Bytes asked) {
-    core::Error error = gpu_->Failure(result, "cuMemCreate");
-    error.message += "; " + std::to_string(asked.count()) + " bytes asked";
-    size_t free = 0;
-    size_t total = 0;
-    const bool on_device = memory_.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (on_device && gpu_->driver().cuMemGetInfo(&free, &total) == CUDA_SUCCESS) {
-      error.message += ", " + std::to_string(free) + " free";
-    }
-    return error;
+    return memory;
   }
 
   const std::shared_ptr<CudaGpu> gpu_;
@@ -154,7 +112,7 @@ class CudaVaRange : public VaRange {
   const Bytes granularity_;
   const CUmemAllocationProp memory_;
   const std::vector<CUmemAccessDesc> access_;
-  ChunkTable<CudaChunk> chunks_;
+  ChunkTable<const CudaMemory> chunks_;
 };
 
 struct RegisteredChunk {
@@ -185,10 +143,9 @@ class RegisteredVaRange : public VaRange {
   Bytes size() const override { return range_.size(); }
   bool CopiesStraddle() const override { return false; }  // the driver refuses it
 
-  Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
+  Status Create(Bytes offset, Bytes bytes) override {
     return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<RegisteredChunk>> {
-      if (is_own_ && offer) return NotShared();
-      RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd memory, MapNew(offset, bytes, offer));
+      RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd memory, MapNew(offset, bytes));
       // Populating touches every page, and so puts it where the policy says. A kernel without NUMA
       // has one place only.
       const unsigned long nodes = 1ul << numa_node_;
@@ -205,10 +162,12 @@ class RegisteredVaRange : public VaRange {
     });
   }
 
+  Status Map(Bytes, std::shared_ptr<const PhysicalMemory>) override { return RangeOfHostMemory(); }
+
   Result<ipc::UniqueFd> Export(Bytes offset) override {
     RAVEN_ASSIGN_OR_RETURN(auto chunk, chunks_.Find(offset));
     if (is_own_) return NotShared();
-    if (!chunk->memory) return chunks_.Imported(offset);
+    if (!chunk->memory) return ImportedMemory();
     return Duplicate(chunk->memory.get());
   }
 
@@ -235,13 +194,12 @@ class RegisteredVaRange : public VaRange {
   }
 
   // New memory is there; its descriptor, none if it is this process's own.
-  Result<ipc::UniqueFd> MapNew(Bytes offset, Bytes bytes, const Offer& offer) {
+  Result<ipc::UniqueFd> MapNew(Bytes offset, Bytes bytes) {
     if (is_own_) {
       RAVEN_RETURN_IF_ERROR(range_.MapOwn(offset, bytes));
       return ipc::UniqueFd();
     }
     RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd memory, NewMemory(bytes));
-    RAVEN_RETURN_IF_ERROR(OfferCopy(offer, memory.get()));
     RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, memory.get()));
     return memory;
   }

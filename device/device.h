@@ -68,9 +68,28 @@ struct MemoryUse {
   Bytes context;  // of what is used: this process's own context; 0: there is none, or not known
 };
 
+// Physical memory of a device, which has no address until a VaRange maps it. It may be mapped in
+// several places, of this process and of others.
+// Owns: a reference. The memory is freed when the last reference, the last mapping of each process
+// and the last exported descriptor are gone. (The host backend counts it as free when the creator's
+// last reference is.)
+// Threads: any.
+class PhysicalMemory {
+ public:
+  virtual ~PhysicalMemory() = default;
+  virtual Bytes size() const = 0;
+  // A descriptor for another process's ImportMemory. A new one on each call, closed on exec.
+  // Errors: kInvalidArgument: it was imported, and only its creator exports it.
+  virtual Result<ipc::UniqueFd> Export() const = 0;
+};
+// Why imported memory is not exported.
+inline core::Error ImportedMemory() {
+  return {core::ErrorCode::kInvalidArgument, "imported memory: only its creator exports it"};
+}
+
 // A contiguous range of virtual addresses in this process, into which physical memory is mapped in
-// chunks. Owns: the reservation and every mapping in it. Destroying it unmaps; the caller makes
-// sure that no stream still uses it.
+// chunks. Owns: the reservation and every mapping in it, with a reference on its memory. Destroying
+// it unmaps; the caller makes sure that no stream still uses it.
 class VaRange {
  public:
   virtual ~VaRange() = default;
@@ -83,21 +102,28 @@ class VaRange {
 
   // Creates physical memory and maps it at `offset`. Both are multiples of Device::granularity(),
   // the range is not mapped yet. Device memory comes zeroed.
-  Status Create(Bytes offset, Bytes bytes) { return Create(offset, bytes, nullptr); }
-  // The same for memory that another process maps, too: `offer` gets a descriptor, as Export's,
-  // before the memory is mapped here, so that both can map it at once. If mapping it fails then,
-  // that process has it all the same.
-  using Offer = std::function<void(ipc::UniqueFd)>;
-  virtual Status Create(Bytes offset, Bytes bytes, const Offer& offer) = 0;
+  virtual Status Create(Bytes offset, Bytes bytes) = 0;
+  // Maps all of `memory` at `offset`, a multiple of Device::granularity() where nothing is mapped
+  // yet. Of ranges of ReserveVaRange, and memory of the same device.
+  // Errors: kUnsupported for a range of host memory; kInvalidArgument for another device's memory.
+  virtual Status Map(Bytes offset, std::shared_ptr<const PhysicalMemory> memory) = 0;
   // A descriptor of the chunk created (not imported) at `offset`, for another process's Import.
   // Fresh on every call, closed on exec.
   virtual Result<ipc::UniqueFd> Export(Bytes offset) = 0;
   // Maps the physical memory behind `descriptor`, `bytes` long, at `offset`.
   virtual Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) = 0;
-  // Unmaps and releases the chunk at `offset`; created memory is freed once its last importer did
-  // the same and the last exported descriptor is closed. (The host backend counts it as free at
-  // once.) kNotFound when no chunk begins there.
+  // Unmaps the chunk at `offset`, and releases its memory. kNotFound when no chunk begins there.
   virtual Status Unmap(Bytes offset) = 0;
+
+ protected:
+  // Why Map refuses.
+  static core::Error RangeOfHostMemory() {
+    return {core::ErrorCode::kUnsupported,
+            "device memory is not mapped into a range of host memory"};
+  }
+  static core::Error MemoryOfAnother() {
+    return {core::ErrorCode::kInvalidArgument, "the memory is another device's"};
+  }
 };
 
 enum class Direction { kHostToDevice, kDeviceToHost };
@@ -214,6 +240,11 @@ class Device {
   // Whether any stream of this process may be at work on it. Never makes it so.
   virtual bool InUse() = 0;
 
+  // Physical memory of this device, zeroed. `bytes` is a multiple of granularity().
+  virtual Result<std::shared_ptr<const PhysicalMemory>> CreateMemory(Bytes bytes) = 0;
+  // The memory of another process behind `descriptor`, `bytes` long. The descriptor is closed.
+  virtual Result<std::shared_ptr<const PhysicalMemory>> ImportMemory(ipc::UniqueFd descriptor,
+                                                                     Bytes bytes) = 0;
   // Reserves addresses for device memory of this device; `size` is rounded up to the granularity.
   virtual Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) = 0;
   // Reserves addresses for pinned host memory on NUMA node `numa_node` (-1: any) that every device

@@ -51,18 +51,58 @@ class HostLedger {
   std::atomic<uint64_t> used_{0};
 };
 
-// A chunk of an arena. Its memory is charged to `ledger` as long as this lives; null charges
-// nobody.
-struct HostChunk {
-  HostChunk(Bytes size, std::shared_ptr<HostLedger> charged)
-      : bytes(size), ledger(std::move(charged)) {}
-  ~HostChunk() {
-    if (ledger != nullptr) ledger->Refund(bytes);
+// A memfd. Created memory keeps its descriptor. Imported memory keeps a mapping of its own instead,
+// as a process of few descriptors may import much.
+class HostMemory : public PhysicalMemory {
+ public:
+  // Charged to `ledger` while the result lives; null: host memory, which is not limited.
+  static Result<std::shared_ptr<const HostMemory>> Create(int device, Bytes bytes,
+                                                          std::shared_ptr<HostLedger> ledger) {
+    RAVEN_RETURN_IF_ERROR(CheckSize(bytes));
+    if (ledger != nullptr) RAVEN_RETURN_IF_ERROR(ledger->Charge(bytes));
+    auto memory = std::make_shared<HostMemory>(device, bytes, std::move(ledger));
+    RAVEN_ASSIGN_OR_RETURN(memory->descriptor_, NewMemory(bytes));
+    return std::shared_ptr<const HostMemory>(std::move(memory));
+  }
+  static Result<std::shared_ptr<const HostMemory>> Import(int device, ipc::UniqueFd descriptor,
+                                                          Bytes bytes) {
+    RAVEN_RETURN_IF_ERROR(CheckSize(bytes));
+    auto memory = std::make_shared<HostMemory>(device, bytes, nullptr);
+    RAVEN_ASSIGN_OR_RETURN(memory->imported_, Reservation::Make(bytes));
+    RAVEN_RETURN_IF_ERROR(memory->imported_.MapWhole(Bytes{}, bytes, descriptor.get()));
+    return std::shared_ptr<const HostMemory>(std::move(memory));
   }
 
-  const Bytes bytes;
-  const std::shared_ptr<HostLedger> ledger;
-  ipc::UniqueFd memory;  // none when it was imported
+  HostMemory(int device, Bytes size, std::shared_ptr<HostLedger> charged)
+      : device_(device), size_(size), ledger_(std::move(charged)) {}
+  ~HostMemory() override {
+    if (ledger_ != nullptr) ledger_->Refund(size_);
+  }
+
+  int device() const { return device_; }
+  Bytes size() const override { return size_; }
+  Result<ipc::UniqueFd> Export() const override {
+    if (!descriptor_) return ImportedMemory();
+    return Duplicate(descriptor_.get());
+  }
+  Status MapInto(Reservation* range, Bytes offset) const {
+    return descriptor_ ? range->Map(offset, size_, descriptor_.get())
+                       : range->MapSame(offset, size_, imported_.base());
+  }
+
+ private:
+  static Status CheckSize(Bytes bytes) {
+    if (bytes > Bytes{} && bytes.RoundUp(kGranularity) == bytes) return core::Ok();
+    return core::Error{core::ErrorCode::kInvalidArgument,
+                       "memory of " + std::to_string(bytes.count()) + " bytes: no multiple of " +
+                           std::to_string(kGranularity.count())};
+  }
+
+  const int device_;
+  const Bytes size_;
+  const std::shared_ptr<HostLedger> ledger_;
+  ipc::UniqueFd descriptor_;  // none when it was imported
+  Reservation imported_;
 };
 
 class HostVaRange : public VaRange {
@@ -80,48 +120,57 @@ class HostVaRange : public VaRange {
   Bytes size() const override { return range_.size(); }
   bool CopiesStraddle() const override { return true; }
 
-  Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
-    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostChunk>> {
+  Status Create(Bytes offset, Bytes bytes) override {
+    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<const HostMemory>> {
       RAVEN_RETURN_IF_ERROR(faults_->Pass(Step(ledger_ ? Kind::kCreate : Kind::kPin)));
-      if (ledger_ != nullptr) RAVEN_RETURN_IF_ERROR(ledger_->Charge(bytes));
-      auto chunk = std::make_shared<HostChunk>(bytes, ledger_);
-      RAVEN_ASSIGN_OR_RETURN(chunk->memory, NewMemory(bytes));
-      RAVEN_RETURN_IF_ERROR(OfferCopy(offer, chunk->memory.get()));
-      if (ledger_ != nullptr) RAVEN_RETURN_IF_ERROR(faults_->Pass(Step(Kind::kMap)));
-      RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, chunk->memory.get()));
-      return chunk;
+      RAVEN_ASSIGN_OR_RETURN(auto memory, HostMemory::Create(device_, bytes, ledger_));
+      return MapAt(offset, std::move(memory));
     });
+  }
+
+  Status Map(Bytes offset, std::shared_ptr<const PhysicalMemory> memory) override {
+    if (ledger_ == nullptr) return RangeOfHostMemory();
+    auto of_host = std::dynamic_pointer_cast<const HostMemory>(std::move(memory));
+    if (of_host == nullptr || of_host->device() != device_) return MemoryOfAnother();
+    return chunks_.Place(offset, of_host->size(), [&] { return MapAt(offset, of_host); });
   }
 
   Result<ipc::UniqueFd> Export(Bytes offset) override {
     RAVEN_ASSIGN_OR_RETURN(auto chunk, chunks_.Find(offset));
-    if (!chunk->memory) return chunks_.Imported(offset);
-    return Duplicate(chunk->memory.get());
+    return chunk->Export();
   }
 
   Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
-    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostChunk>> {
-      RAVEN_RETURN_IF_ERROR(range_.MapWhole(offset, bytes, descriptor.get()));
-      return std::make_shared<HostChunk>(bytes, nullptr);
+    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<const HostMemory>> {
+      RAVEN_ASSIGN_OR_RETURN(auto memory,
+                             HostMemory::Import(device_, std::move(descriptor), bytes));
+      RAVEN_RETURN_IF_ERROR(memory->MapInto(&range_, offset));
+      return memory;
     });
   }
 
   Status Unmap(Bytes offset) override {
-    return chunks_.Remove(offset, [&](const HostChunk& chunk) -> Status {
+    return chunks_.Remove(offset, [&](const HostMemory& chunk) -> Status {
       RAVEN_RETURN_IF_ERROR(faults_->Pass(Step(ledger_ ? Kind::kUnmap : Kind::kUnpin)));
-      return range_.Unmap(offset, chunk.bytes);
+      return range_.Unmap(offset, chunk.size());
     });
   }
 
  private:
   using Kind = HostStep::Kind;
+  Result<std::shared_ptr<const HostMemory>> MapAt(Bytes offset,
+                                                  std::shared_ptr<const HostMemory> memory) {
+    if (ledger_ != nullptr) RAVEN_RETURN_IF_ERROR(faults_->Pass(Step(Kind::kMap)));
+    RAVEN_RETURN_IF_ERROR(memory->MapInto(&range_, offset));
+    return memory;
+  }
   HostStep Step(Kind kind) const { return {kind, device_}; }
 
   Reservation range_;
   const int device_;
   const std::shared_ptr<HostLedger> ledger_;
   const std::shared_ptr<HostFaults> faults_;
-  ChunkTable<HostChunk> chunks_;
+  ChunkTable<const HostMemory> chunks_;
 };
 
 class HostDevice : public Device {
@@ -162,6 +211,16 @@ class HostDevice : public Device {
   Result<uint32_t> ReadUtilization() override { return utilization_(); }
   bool InUse() override { return true; }  // its streams are no device's
 
+  Result<std::shared_ptr<const PhysicalMemory>> CreateMemory(Bytes bytes) override {
+    RAVEN_RETURN_IF_ERROR(faults_->Pass({Kind::kCreate, ordinal_}));
+    RAVEN_ASSIGN_OR_RETURN(auto memory, HostMemory::Create(ordinal_, bytes, ledger_));
+    return std::shared_ptr<const PhysicalMemory>(std::move(memory));
+  }
+  Result<std::shared_ptr<const PhysicalMemory>> ImportMemory(ipc::UniqueFd descriptor,
+                                                             Bytes bytes) override {
+    RAVEN_ASSIGN_OR_RETURN(auto memory, HostMemory::Import(ordinal_, std::move(descriptor), bytes));
+    return std::shared_ptr<const PhysicalMemory>(std::move(memory));
+  }
   Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) override {
     return Reserve(size, ledger_);
   }

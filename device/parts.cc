@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -61,49 +60,58 @@ class Shares {
   std::vector<Bytes> created_;  // by part; guarded by mutex_
 };
 
-// Device memory of a part: what is created is charged until it is unmapped.
+// Memory that is charged to a part while this lives.
+struct ChargedMemory {
+  ChargedMemory(std::shared_ptr<const PhysicalMemory> charged, std::shared_ptr<Shares> to,
+                size_t index)
+      : memory(std::move(charged)), shares(std::move(to)), part(index) {}
+  ~ChargedMemory() { shares->Refund(part, memory->size()); }
+
+  const std::shared_ptr<const PhysicalMemory> memory;
+  const std::shared_ptr<Shares> shares;
+  const size_t part;
+};
+
+Result<std::shared_ptr<const PhysicalMemory>> CreateCharged(const std::shared_ptr<Shares>& shares,
+                                                            size_t part, Bytes bytes) {
+  RAVEN_RETURN_IF_ERROR(shares->Charge(part, bytes));
+  auto created = shares->whole().CreateMemory(bytes);
+  if (!created.ok()) {
+    shares->Refund(part, bytes);
+    return created;
+  }
+  auto charged = std::make_shared<ChargedMemory>(*std::move(created), shares, part);
+  const PhysicalMemory* const memory = charged->memory.get();
+  return std::shared_ptr<const PhysicalMemory>(std::move(charged), memory);
+}
+
+// Addresses for device memory of a part.
 class PartRange : public VaRange {
  public:
   PartRange(std::unique_ptr<VaRange> range, std::shared_ptr<Shares> shares, size_t part)
       : range_(std::move(range)), shares_(std::move(shares)), part_(part) {}
-  ~PartRange() override {
-    range_.reset();
-    for (const auto& [offset, bytes] : created_) shares_->Refund(part_, bytes);
-  }
 
   std::byte* base() const override { return range_->base(); }
   Bytes size() const override { return range_->size(); }
   bool CopiesStraddle() const override { return range_->CopiesStraddle(); }
 
-  Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
-    RAVEN_RETURN_IF_ERROR(shares_->Charge(part_, bytes));
-    Status created = range_->Create(offset, bytes, offer);
-    if (!created.ok()) {
-      shares_->Refund(part_, bytes);
-      return created;
-    }
-    std::lock_guard lock(mutex_);
-    created_.emplace(offset, bytes);
-    return created;
+  Status Create(Bytes offset, Bytes bytes) override {
+    RAVEN_ASSIGN_OR_RETURN(auto memory, CreateCharged(shares_, part_, bytes));
+    return range_->Map(offset, std::move(memory));
+  }
+  Status Map(Bytes offset, std::shared_ptr<const PhysicalMemory> memory) override {
+    return range_->Map(offset, std::move(memory));
   }
   Result<ipc::UniqueFd> Export(Bytes offset) override { return range_->Export(offset); }
   Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
     return range_->Import(std::move(descriptor), offset, bytes);
   }
-  Status Unmap(Bytes offset) override {
-    RAVEN_RETURN_IF_ERROR(range_->Unmap(offset));
-    std::lock_guard lock(mutex_);
-    // What was imported is charged to nobody.
-    if (const auto chunk = created_.extract(offset)) shares_->Refund(part_, chunk.mapped());
-    return core::Ok();
-  }
+  Status Unmap(Bytes offset) override { return range_->Unmap(offset); }
 
  private:
-  std::unique_ptr<VaRange> range_;
+  const std::unique_ptr<VaRange> range_;
   const std::shared_ptr<Shares> shares_;
   const size_t part_;
-  std::mutex mutex_;
-  std::map<Bytes, Bytes> created_;  // sizes by offset; guarded by mutex_
 };
 
 class PartOfDevice : public Device {
@@ -131,6 +139,13 @@ class PartOfDevice : public Device {
   Result<uint32_t> ReadUtilization() override { return whole().ReadUtilization(); }
   bool InUse() override { return whole().InUse(); }
 
+  Result<std::shared_ptr<const PhysicalMemory>> CreateMemory(Bytes bytes) override {
+    return CreateCharged(shares_, part_, bytes);
+  }
+  Result<std::shared_ptr<const PhysicalMemory>> ImportMemory(ipc::UniqueFd descriptor,
+                                                             Bytes bytes) override {
+    return whole().ImportMemory(std::move(descriptor), bytes);
+  }
   Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) override {
     RAVEN_ASSIGN_OR_RETURN(auto range, whole().ReserveVaRange(size));
     return std::unique_ptr<VaRange>(std::make_unique<PartRange>(std::move(range), shares_, part_));

@@ -84,13 +84,23 @@ core::Status Reservation::Map(core::Bytes offset, core::Bytes bytes, int memory)
   std::byte* at = base_ + offset.count();
   void* mapped = mmap(at, bytes.count(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory, 0);
   if (mapped == MAP_FAILED) return SystemError("map shared memory (mmap)");
-  // The advice of the reservation went with the mapping that this one replaced.
-  if (madvise(at, bytes.count(), MADV_DONTFORK) != 0) {
-    core::Error error = SystemError("madvise DONTFORK");
-    RAVEN_RETURN_IF_ERROR(Unmap(offset, bytes));
-    return error;
-  }
-  return core::Ok();
+  return KeepFromChildren(offset, bytes);
+}
+
+core::Status Reservation::MapSame(core::Bytes offset, core::Bytes bytes, std::byte* mapped) {
+  // An old size of 0 maps the same shared pages again.
+  void* const at =
+      mremap(mapped, 0, bytes.count(), MREMAP_MAYMOVE | MREMAP_FIXED, base_ + offset.count());
+  if (at == MAP_FAILED) return SystemError("map shared memory (mremap)");
+  return KeepFromChildren(offset, bytes);
+}
+
+core::Status Reservation::KeepFromChildren(core::Bytes offset, core::Bytes bytes) {
+  // The advice of the reservation went with the mapping that was replaced.
+  if (madvise(base_ + offset.count(), bytes.count(), MADV_DONTFORK) == 0) return core::Ok();
+  core::Error error = SystemError("madvise DONTFORK");
+  RAVEN_RETURN_IF_ERROR(Unmap(offset, bytes));
+  return error;
 }
 
 core::Status Reservation::MapWhole(core::Bytes offset, core::Bytes bytes, int memory) {
@@ -182,13 +192,6 @@ core::Result<ipc::UniqueFd> Duplicate(int descriptor) {
   ipc::UniqueFd copy(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
   if (!copy) return SystemError("duplicate a descriptor");
   return copy;
-}
-
-core::Status OfferCopy(const std::function<void(ipc::UniqueFd)>& offer, int descriptor) {
-  if (!offer) return core::Ok();
-  RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd copy, Duplicate(descriptor));
-  offer(std::move(copy));
-  return core::Ok();
 }
 
 core::Result<core::Bytes> SizeOf(int descriptor) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 
 #include "core/result.h"
 #include "core/types.h"
@@ -28,6 +27,9 @@ class Reservation {
   core::Status Map(core::Bytes offset, core::Bytes bytes, int memory);
   // The same of memory that came from elsewhere. kInvalidArgument: it is not of that size.
   core::Status MapWhole(core::Bytes offset, core::Bytes bytes, int memory);
+  // Maps the shared memory that `mapped`, an address of this process, begins. It needs no
+  // descriptor.
+  core::Status MapSame(core::Bytes offset, core::Bytes bytes, std::byte* mapped);
   // Maps memory of this process alone, in huge pages where the system has some.
   core::Status MapOwn(core::Bytes offset, core::Bytes bytes);
   // Gives the mapped range its pages now rather than at the first touch of each; kSystem if there
@@ -39,6 +41,9 @@ class Reservation {
   core::Status Unmap(core::Bytes offset, core::Bytes bytes);
 
  private:
+  // A new mapping is not inherited by a forked child.
+  core::Status KeepFromChildren(core::Bytes offset, core::Bytes bytes);
+
   std::byte* base_ = nullptr;
   core::Bytes size_;
 };
@@ -52,9 +57,6 @@ core::Result<ipc::UniqueFd> NewMemory(core::Bytes bytes);
 
 // Another descriptor of the same memory, closed on exec.
 core::Result<ipc::UniqueFd> Duplicate(int descriptor);
-
-// Gives `offer`, if there is one, another descriptor of it.
-core::Status OfferCopy(const std::function<void(ipc::UniqueFd)>& offer, int descriptor);
 
 // The size of the memory behind `descriptor`.
 core::Result<core::Bytes> SizeOf(int descriptor);

@@ -455,19 +455,81 @@ TEST_P(Conformance, AnExportedChunkOutlivesItsCreatorsMapping) {
   EXPECT_EQ(Read(arena_->base() + MiB(64).count(), kChunk), Pattern(kChunk, 4));
 }
 
-TEST_P(Conformance, APieceIsOfferedBeforeItIsMapped) {
-  auto other = NewVaRange(device());
-  int offers = 0;
-  ASSERT_OK(arena_->Create(Bytes{0}, kChunk, [&](ipc::UniqueFd descriptor) {
-    ++offers;
-    EXPECT_CODE(arena_->Export(Bytes{0}), ErrorCode::kNotFound);  // it is not there yet
-    EXPECT_TRUE(other->Import(std::move(descriptor), MiB(8), kChunk).ok());
-  }));
-  EXPECT_EQ(offers, 1);
+TEST_P(Conformance, MemoryIsExportedBeforeItIsMapped) {
+  const auto memory = device().CreateMemory(kChunk);
+  ASSERT_OK(memory);
+  EXPECT_EQ((*memory)->size(), kChunk);
+  auto descriptor = (*memory)->Export();
+  ASSERT_OK(descriptor);
+  const auto imported = device().ImportMemory(*std::move(descriptor), kChunk);
+  ASSERT_OK(imported);
+  EXPECT_EQ((*imported)->size(), kChunk);
+  const auto again = (*imported)->Export();
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
+  const auto other = NewVaRange(device());
+  ASSERT_OK(other->Map(MiB(8), *imported));
+  ASSERT_OK(arena_->Map(Bytes{0}, *memory));
+  EXPECT_EQ(Read(other->base() + MiB(8).count(), kChunk), std::vector<uint8_t>(kChunk.count(), 0));
   Write(arena_->base(), Pattern(kChunk, 5));
   EXPECT_EQ(Read(other->base() + MiB(8).count(), kChunk), Pattern(kChunk, 5));
-  EXPECT_FALSE(arena_->Create(Bytes{0}, kChunk, [&](ipc::UniqueFd) { ++offers; }).ok());
-  EXPECT_EQ(offers, 1);
+}
+
+TEST_P(Conformance, MemoryKeepsItsBytesWhileItHasNoAddress) {
+  const auto memory = device().CreateMemory(kChunk);
+  ASSERT_OK(memory);
+  const auto imported = device().ImportMemory((*memory)->Export().value(), kChunk);
+  ASSERT_OK(imported);
+  for (const auto& of : {*memory, *imported}) {
+    ASSERT_OK(arena_->Map(MiB(16), of));
+    Write(arena_->base() + MiB(16).count(), Pattern(kChunk, 7));
+    ASSERT_OK(arena_->Unmap(MiB(16)));
+    ASSERT_OK(arena_->Map(MiB(64), of));
+    EXPECT_EQ(Read(arena_->base() + MiB(64).count(), kChunk), Pattern(kChunk, 7));
+    // Two addresses at a time show the same bytes.
+    ASSERT_OK(arena_->Map(MiB(16), of));
+    Write(arena_->base() + MiB(16).count(), Pattern(kChunk, 8));
+    EXPECT_EQ(Read(arena_->base() + MiB(64).count(), kChunk), Pattern(kChunk, 8));
+    ASSERT_OK(arena_->Unmap(MiB(16)));
+    EXPECT_EQ(Read(arena_->base() + MiB(64).count(), kChunk), Pattern(kChunk, 8));
+    ASSERT_OK(arena_->Unmap(MiB(64)));
+  }
+}
+
+TEST_P(Conformance, MemoryTakesCapacityUntilItsLastReferenceAndMapping) {
+  EXPECT_TRUE(IsSoInATrial([this] {
+    const Bytes before = Free();
+    auto memory = device().CreateMemory(MiB(64)).value();
+    const Bytes unmapped = Free();
+    EXPECT_TRUE(arena_->Map(MiB(8), memory).ok());
+    memory.reset();
+    const Bytes mapped = Free();
+    EXPECT_TRUE(arena_->Unmap(MiB(8)).ok());
+    return unmapped + MiB(64) <= before && mapped + MiB(64) <= before && Free() >= mapped + MiB(64);
+  }));
+}
+
+TEST_P(Conformance, MemoryIsMappedWholeIntoRangesOfItsDevice) {
+  const Bytes unit = device().granularity();
+  for (const Bytes bytes : {Bytes{0}, Bytes{512}, unit + Bytes{512}})
+    EXPECT_EQ(device().CreateMemory(bytes).error().code, ErrorCode::kInvalidArgument);
+  const auto memory = device().CreateMemory(unit * 2);
+  ASSERT_OK(memory);
+  EXPECT_CODE(arena_->Map(Bytes{512}, *memory), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(arena_->Map(arena_->size() - unit, *memory), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(host_->Map(MiB(48), *memory), ErrorCode::kUnsupported);
+  ASSERT_OK(arena_->Map(unit, *memory));
+  EXPECT_CODE(arena_->Map(unit * 2, *memory), ErrorCode::kInvalidArgument);
+  // Parts are of one device.
+  if (backend_->devices().size() < 2 || GetParam().ends_with("_parts")) return;
+  const auto elsewhere = NewVaRange(device(1));
+  EXPECT_CODE(elsewhere->Map(Bytes{0}, *memory), ErrorCode::kInvalidArgument);
+  ASSERT_OK(elsewhere->Create(Bytes{0}, unit));
+}
+
+TEST_P(Conformance, MemoryBeyondTheDeviceIsOutOfMemory) {
+  const Bytes total = device().info().total.RoundUp(device().granularity());
+  EXPECT_EQ(device().CreateMemory(total + MiB(64)).error().code, ErrorCode::kOutOfMemory);
 }
 
 TEST_P(Conformance, WhatIsNoChunkIsNotImported) {
@@ -476,6 +538,7 @@ TEST_P(Conformance, WhatIsNoChunkIsNotImported) {
   ASSERT_OK(chunk);
   EXPECT_FALSE(arena_->Import(*std::move(chunk), MiB(64), kChunk * 2).ok());
   EXPECT_FALSE(arena_->Import(ipc::UniqueFd(), MiB(64), kChunk).ok());
+  EXPECT_FALSE(device().ImportMemory(ipc::UniqueFd(), kChunk).ok());
   // Neither left anything behind.
   ASSERT_OK(arena_->Create(MiB(64), kChunk));
 }

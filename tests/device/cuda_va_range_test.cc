@@ -118,8 +118,6 @@ TEST_F(CudaVaRangeTest, APoolsMemoryIsNotShared) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>((*pool)->base()) % MiB(2).count(), 0u);
   ASSERT_OK((*pool)->Create(MiB(2), MiB(8)));
   EXPECT_CODE((*pool)->Export(MiB(2)), ErrorCode::kUnsupported);
-  EXPECT_CODE((*pool)->Create(MiB(16), MiB(2), [](ipc::UniqueFd) { FAIL(); }),
-              ErrorCode::kUnsupported);
   EXPECT_CODE((*pool)->Import(NewMemory(MiB(2)).value(), MiB(16), MiB(2)), ErrorCode::kUnsupported);
   fake_.fail("cuMemHostRegister", 1, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_CODE((*pool)->Create(MiB(16), MiB(2)), ErrorCode::kOutOfMemory);

@@ -73,6 +73,20 @@ TEST_F(PartsTest, WhatIsImportedIsChargedToNoPart) {
   EXPECT_EQ(FreeOf(*parts_[1]), MiB(32));
 }
 
+TEST_F(PartsTest, MemoryIsChargedUntilItsLastReferenceAndMapping) {
+  const auto range = parts_[0]->ReserveVaRange(MiB(64)).value();
+  auto memory = parts_[0]->CreateMemory(MiB(24)).value();
+  EXPECT_EQ(FreeOf(*parts_[0]), MiB(8));
+  EXPECT_CODE(parts_[0]->CreateMemory(MiB(10)), ErrorCode::kOutOfMemory);
+  ASSERT_OK(range->Map(Bytes{0}, memory));
+  auto imported = parts_[1]->ImportMemory(memory->Export().value(), MiB(24)).value();
+  memory.reset();
+  EXPECT_EQ(FreeOf(*parts_[0]), MiB(8));
+  EXPECT_EQ(FreeOf(*parts_[1]), MiB(32));
+  ASSERT_OK(range->Unmap(Bytes{0}));
+  EXPECT_EQ(FreeOf(*parts_[0]), MiB(32));
+}
+
 TEST_F(PartsTest, WhatOthersUseIsUsedOfAllPartsAlike) {
   const auto range = parts_[0]->ReserveVaRange(MiB(64)).value();
   ASSERT_OK(range->Create(Bytes{0}, MiB(16)));

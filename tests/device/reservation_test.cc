@@ -110,6 +110,33 @@ TEST(ReservationTest, TheEndOfItFreesTheAddresses) {
   EXPECT_EQ(errno, ENOMEM) << "nothing is mapped there";
 }
 
+TEST(ReservationTest, SharedMemoryIsMappedAgainWithoutItsDescriptor) {
+  auto first = Reservation::Make(KiB(16));
+  auto second = Reservation::Make(KiB(64));
+  ASSERT_OK(first);
+  ASSERT_OK(second);
+  {
+    const auto memory = NewMemory(KiB(16));
+    ASSERT_OK(memory);
+    ASSERT_OK(first->MapWhole(core::Bytes{0}, KiB(16), memory->get()));
+  }
+  ASSERT_OK(second->MapSame(KiB(32), KiB(16), first->base()));
+  first->base()[5000] = std::byte{7};
+  EXPECT_EQ(second->base()[KiB(32).count() + 5000], std::byte{7});
+  // Each mapping lives on without the other.
+  ASSERT_OK(second->Unmap(KiB(32), KiB(16)));
+  ASSERT_OK(second->MapSame(core::Bytes{0}, KiB(16), first->base()));
+  *first = Reservation();
+  EXPECT_EQ(second->base()[5000], std::byte{7});
+}
+
+TEST(ReservationTest, MemoryThatIsNotSharedIsNotMappedAgain) {
+  auto range = Reservation::Make(KiB(64));
+  ASSERT_OK(range);
+  ASSERT_OK(range->MapOwn(core::Bytes{0}, KiB(16)));
+  EXPECT_CODE(range->MapSame(KiB(32), KiB(16), range->base()), ErrorCode::kSystem);
+}
+
 TEST(ReservationTest, NoBytesAreNoReservation) {
   EXPECT_CODE(Reservation::Make(core::Bytes{0}), ErrorCode::kInvalidArgument);
 }
