@@ -280,9 +280,10 @@ void SkipValidation(const Report& report) {
   TraceSet set;
   set.name = kValidationName;
   set.judges_only = true;
-  const std::string why = "run once for each tagged state, with --validation";
-  TellScores(set, {}, why, report);
-  ReportPagedScore(set, {.missing = why}, report);
+  PagedScore none;
+  none.missing = "run once for each tagged state, with --validation";
+  TellScores(set, {}, none.missing, report);
+  ReportPagedScore(set, none, report);
 }
 
 void FindReferences(const std::vector<const TraceSet*>& sets, References* references) {

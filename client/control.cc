@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <utility>
 #include <variant>
 
+#include "client/no_signals.h"
 #include "ipc/clock.h"
 #include "ipc/socket.h"
 
@@ -48,22 +48,6 @@ Status Parse(ipc::Packet packet, Incoming* incoming) {
   incoming->descriptors = std::move(packet.descriptors);
   return core::Ok();
 }
-
-// Blocks every signal for the calling thread, until its end.
-class NoSignals {
- public:
-  NoSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  NoSignals(const NoSignals&) = delete;
-  NoSignals& operator=(const NoSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -105,11 +106,23 @@ Result<Session*> Session::Connect(const ConnectOptions& options) {
   RAVEN_RETURN_IF_ERROR(session->Attach(options));
   Session* attached = session.get();
   Register(attached);
-  const Status started = attached->control_->Start({
-      .on_packet = [attached](Incoming incoming) { attached->OnPacket(std::move(incoming)); },
-      .on_missed = [attached](const Error& why) { attached->OnMissed(why); },
-      .on_hangup = [attached] { attached->OnHangup(); },
-  });
+  Status started = attached->mapper_.Start([attached] { attached->OnHangup(); });
+  if (started.ok()) {
+    started = attached->control_->Start({
+        .on_packet =
+            [attached](Incoming incoming) {
+              attached->mapper_.Post(
+                  [attached, packet = std::make_shared<Incoming>(std::move(incoming))] {
+                    attached->MapAsTold(std::move(*packet));
+                  });
+            },
+        .on_missed =
+            [attached](const Error& why) {
+              attached->mapper_.Post([attached, why] { attached->OnMissed(why); });
+            },
+        .on_hangup = [attached] { attached->OnHangup(); },
+    });
+  }
   if (!started.ok()) {
     Unregister(attached, /*keep=*/false);
     return started.error();
@@ -175,7 +188,7 @@ Status Session::TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::Uniqu
   return core::Ok();
 }
 
-void Session::OnPacket(Incoming incoming) {
+void Session::MapAsTold(Incoming incoming) {
   if (const auto* slab = std::get_if<wire::SlabReady>(&incoming.packet.body)) {
     ClientDevice* device = devices_->OfDaemon(slab->device);
     if (device == nullptr || incoming.descriptors.size() != 1) return;
@@ -219,9 +232,10 @@ void Session::MarkLost() {
   for (uint32_t row = 0; row < requests_->rows(); ++row) {
     if (rows_[row].waiters.load(std::memory_order_seq_cst) != 0) ipc::WakeLowHalf(&rows_[row].word);
   }
+  control_->WakeCallers();
+  // These may wait for a driver call of the mapper, and that for a stream that goes on now.
   for (const auto& device : devices_->all()) device->WakeWaiters();
   pinned_.WakeWaiters();
-  control_->WakeCallers();
 }
 
 void Session::ReleaseArrivals() {
@@ -259,6 +273,7 @@ void Session::Disconnect() {
   control_->Stop();
   // A daemon that answered has written all of them; for one that did not, nothing watches any more.
   ReleaseArrivals();
+  mapper_.Stop();
   phase_.store(Phase::kClosed, std::memory_order_release);
   Unregister(this, keep);
   control_.reset();
@@ -367,6 +382,7 @@ Status Session::SendPinnedFree(uint64_t block, std::vector<uint64_t> tickets) {
 
 void Session::LockForFork() {
   control_->LockForFork();
+  mapper_.LockForFork();
   pinned_.LockForFork();
   for (const auto& device : devices_->all()) device->LockForFork();
   requests_->LockForFork();
@@ -376,12 +392,14 @@ void Session::UnlockAfterFork() {
   requests_->UnlockAfterFork();
   for (const auto& device : devices_->all()) device->UnlockAfterFork();
   pinned_.UnlockAfterFork();
+  mapper_.UnlockAfterFork();
   control_->UnlockAfterFork();
 }
 
 void Session::BecomeForked() {
   phase_.store(Phase::kForked, std::memory_order_release);
   control_->DropInChild();
+  mapper_.DropInChild();
   requests_->DropInChild();
   for (const auto& device : devices_->all()) device->DropDescriptors();
   pinned_.DropDescriptors();

@@ -15,6 +15,7 @@
 #include "client/access_log.h"
 #include "client/control.h"
 #include "client/devices.h"
+#include "client/mapper.h"
 #include "client/phase.h"
 #include "client/pinned.h"
 #include "client/poison.h"
@@ -141,8 +142,9 @@ class Session {
 
   core::Status Attach(const ConnectOptions& options);
   core::Status TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::UniqueFd> descriptors);
+  // The mapper's task: maps or unmaps memory as the packet says.
+  void MapAsTold(Incoming incoming);
   // The watcher's callbacks.
-  void OnPacket(Incoming incoming);
   void OnMissed(const core::Error& why);
   void OnHangup();
   void MarkLost();
@@ -180,6 +182,8 @@ class Session {
 
   alignas(64) std::atomic<uint64_t> references_{1};
   std::atomic<uint64_t> stall_ns_{0};
+
+  Mapper mapper_;  // ends first: its tasks use the others
 };
 
 }  // namespace ravenstore::client

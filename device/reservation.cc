@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -88,10 +90,11 @@ core::Status Reservation::Map(core::Bytes offset, core::Bytes bytes, int memory)
 }
 
 core::Status Reservation::MapSame(core::Bytes offset, core::Bytes bytes, std::byte* mapped) {
-  // An old size of 0 maps the same shared pages again.
-  void* const at =
-      mremap(mapped, 0, bytes.count(), MREMAP_MAYMOVE | MREMAP_FIXED, base_ + offset.count());
-  if (at == MAP_FAILED) return SystemError("map shared memory (mremap)");
+  // An old size of 0 maps the same shared pages again. By the system call: the mremap that UCX puts
+  // in place of the library's loses its last argument.
+  const auto at = syscall(SYS_mremap, mapped, 0ul, bytes.count(), MREMAP_MAYMOVE | MREMAP_FIXED,
+                          base_ + offset.count());
+  if (at == -1) return SystemError("map shared memory (mremap)");
   return KeepFromChildren(offset, bytes);
 }
 
