@@ -1,8 +1,10 @@
 // The store end to end on the CUDA backend: a real daemon and the real client library, on the fake
 // driver in CI; on a GPU with RAVENSTORE_TEST_ON_GPU=1. Device memory is reached through the driver
 // alone, as a program's kernels would.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -230,6 +232,42 @@ TEST_F(CudaStoreTest, AKilledClientGivesItsDeviceMemoryBack) {
   });
   EXPECT_EQ(child.Wait(), -SIGKILL);
   EXPECT_TRUE(Eventually([&] { return StatsOf(daemon).tiers(0).held() == 0; }));
+}
+
+// An unmap of this process that the driver holds up, as it does behind a cudaFree of the program's.
+std::atomic<bool> unmap_is_held{false};
+std::atomic<bool> unmap_goes_on{false};
+void HoldUnmap() {
+  unmap_is_held = true;
+  unmap_is_held.notify_all();
+  unmap_goes_on.wait(false);
+}
+
+TEST_F(CudaStoreTest, TheDaemonsEndIsSeenWhileTheDriverHoldsUpAnUnmap) {
+  if (Driver::real()) GTEST_SKIP() << "a GPU's driver cannot be held up";
+  DaemonProcess daemon(Flags(), "cuda");
+  Store store = Connect(daemon, MiB(32));
+  Gpu gpu(driver(), 0);
+  Tensor tensor = store.create(kBytes);
+  void* const fake = dlopen(std::getenv("RAVENSTORE_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
+  const auto after_unmap =
+      reinterpret_cast<void (*)(void (*)())>(dlsym(fake, "FakeCudaAfterUnmap"));
+  ASSERT_NE(after_unmap, nullptr);
+  after_unmap(HoldUnmap);
+  store.free(std::move(tensor), gpu.stream());
+  store.trim();
+  unmap_is_held.wait(false);
+  daemon.Kill(SIGKILL);
+  EXPECT_TRUE(Eventually([&] {
+    try {
+      store.check(gpu.stream());
+      return false;
+    } catch (const Lost&) {
+      return true;
+    }
+  }));
+  unmap_goes_on = true;
+  unmap_goes_on.notify_all();
 }
 
 // For as long as this lives, and inherited by daemons that start meanwhile.
