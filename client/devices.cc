@@ -51,7 +51,7 @@ ClientDevice::~ClientDevice() = default;
 
 Status ClientDevice::Prepare() {
   if (base() != nullptr) return core::Ok();
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(preparing_);
   if (base() != nullptr) return core::Ok();
   if (registration_ == nullptr) {
     auto* words = reinterpret_cast<std::byte*>(segment_) + proto::kWordsOffset;
@@ -79,11 +79,15 @@ Status ClientDevice::EnsureMapped(uint64_t offset, uint64_t bytes, Tick deadline
   RAVEN_RETURN_IF_ERROR(Prepare());
   std::unique_lock lock(mutex_);
   while (true) {
-    RAVEN_RETURN_IF_ERROR(MapOffered(offset, bytes));
+    RAVEN_RETURN_IF_ERROR(MapOffered(offset, bytes, &lock));
     if (Mapped(offset, bytes)) return core::Ok();
     const Phase now = phase.load(std::memory_order_acquire);
     if (now != Phase::kAttached) return RefusalOf(now);
     if (ipc::Now() >= deadline) {
+      if (AnyIsMapping()) {
+        return Error{ErrorCode::kTimedOut, "the driver has not mapped a slab of device " +
+                                               std::to_string(local_ordinal_) + " in time"};
+      }
       return Error{ErrorCode::kTimedOut,
                    "the daemon placed a tensor in a slab of device " +
                        std::to_string(local_ordinal_) + " whose descriptor " +
@@ -93,27 +97,52 @@ Status ClientDevice::EnsureMapped(uint64_t offset, uint64_t bytes, Tick deadline
   }
 }
 
-Status ClientDevice::MapOffered(uint64_t offset, uint64_t bytes) {
-  auto slab = offered_.upper_bound(offset);
-  if (slab != offered_.begin()) --slab;
-  while (slab != offered_.end() && slab->first < offset + bytes) {
-    auto& [begin, offered] = *slab;
-    if (begin + offered.bytes <= offset) {
-      ++slab;
-      continue;
+Status ClientDevice::MapOffered(uint64_t offset, uint64_t bytes,
+                                std::unique_lock<std::mutex>* lock) {
+  auto found = slabs_.upper_bound(offset);
+  if (found != slabs_.begin()) --found;
+  for (; found != slabs_.end() && found->first < offset + bytes; ++found) {
+    auto& [begin, slab] = *found;
+    if (begin + slab.bytes <= offset) continue;
+    if (slab.state == Slab::State::kFailed) return *slab.why_not;
+    if (slab.state != Slab::State::kOffered) continue;
+    // No other thread changes or removes it in this state.
+    slab.state = Slab::State::kMapping;
+    lock->unlock();
+    Status mapped = arena_->Import(std::move(slab.descriptor), Bytes(begin), Bytes(slab.bytes));
+    lock->lock();
+    if (mapped.ok()) {
+      Mark(begin, slab.bytes, true);
+      slab.state = Slab::State::kMapped;
+    } else {
+      slab.why_not = std::move(mapped).error();
+      slab.state = Slab::State::kFailed;
     }
-    if (offered.why_not) return *offered.why_not;
-    Status mapped =
-        arena_->Import(std::move(offered.descriptor), Bytes(begin), Bytes(offered.bytes));
-    if (!mapped.ok()) {
-      offered.why_not = std::move(mapped).error();
-      return *offered.why_not;
-    }
-    Mark(begin, offered.bytes, true);
-    slabs_[begin] = offered.bytes;
-    slab = offered_.erase(slab);
+    changed_.notify_all();
+    if (slab.state == Slab::State::kFailed) return *slab.why_not;
   }
   return core::Ok();
+}
+
+bool ClientDevice::AnyIsMapping() const {
+  return std::any_of(slabs_.begin(), slabs_.end(),
+                     [](const auto& slab) { return slab.second.state == Slab::State::kMapping; });
+}
+
+void ClientDevice::MapAhead(uint64_t offset) {
+  if (base() == nullptr) return;
+  std::unique_lock lock(mutex_);
+  static_cast<void>(MapOffered(offset, 1, &lock));
+}
+
+void ClientDevice::LockForFork() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !AnyIsMapping(); });
+  lock.release();
+}
+
+void ClientDevice::DropDescriptors() {
+  for (auto& [begin, slab] : slabs_) slab.descriptor.reset();
 }
 
 void ClientDevice::Mark(uint64_t offset, uint64_t bytes, bool mapped) {
@@ -134,25 +163,32 @@ Status ClientDevice::Offer(uint64_t offset, uint64_t bytes, ipc::UniqueFd descri
     return Error{ErrorCode::kCorrupt, "the daemon offered a slab outside the arena"};
   }
   std::lock_guard lock(mutex_);
-  if (slabs_.contains(offset) || offered_.contains(offset)) {
+  if (slabs_.contains(offset)) {
     return Error{ErrorCode::kCorrupt, "the daemon offered a slab twice"};
   }
-  offered_[offset] = {bytes, std::move(descriptor)};
-  if (arena_ != nullptr) static_cast<void>(MapOffered(offset, bytes));
+  slabs_[offset] = {.bytes = bytes, .descriptor = std::move(descriptor)};
   changed_.notify_all();
   return core::Ok();
 }
 
 Status ClientDevice::Release(uint64_t offset) {
-  std::lock_guard lock(mutex_);
-  if (offered_.erase(offset) > 0) return core::Ok();
-  const auto slab = slabs_.find(offset);
-  if (slab == slabs_.end()) {
+  std::unique_lock lock(mutex_);
+  const auto found = slabs_.find(offset);
+  if (found == slabs_.end()) {
     return Error{ErrorCode::kNotFound, "no slab begins at " + std::to_string(offset)};
   }
-  Mark(offset, slab->second, false);
-  slabs_.erase(slab);
-  return arena_->Unmap(Bytes(offset));
+  Slab& slab = found->second;
+  changed_.wait(lock, [&slab] { return slab.state != Slab::State::kMapping; });
+  Status unmapped = core::Ok();
+  if (slab.state == Slab::State::kMapped) {
+    Mark(offset, slab.bytes, false);
+    slab.state = Slab::State::kUnmapping;
+    lock.unlock();
+    unmapped = arena_->Unmap(Bytes(offset));
+    lock.lock();
+  }
+  slabs_.erase(found);
+  return unmapped;
 }
 
 void ClientDevice::NoteMissedPacket(const Error& why) {

@@ -27,7 +27,8 @@ namespace ravenstore::client {
 
 // One device and the range of addresses in which its slabs appear.
 // Owns: the arena and the slabs' descriptors until they are mapped.
-// Threads: any; the watcher offers and releases slabs while others map and read.
+// Threads: any; the watcher offers slabs and the mapper maps and releases them, while others map
+// and read. No lock is held over a call of the driver but in Prepare.
 class ClientDevice {
  public:
   ClientDevice(std::shared_ptr<device::Device> device, uint32_t daemon_ordinal, int local_ordinal,
@@ -47,39 +48,48 @@ class ClientDevice {
 
   // True when every byte of the extent is mapped: a few loads.
   bool Mapped(uint64_t offset, uint64_t bytes) const;
-  // Maps what is missing of the extent; waits until `deadline` for descriptors under way.
+  // Maps what is missing of the extent; waits until `deadline` for descriptors under way, and for
+  // slabs that another thread is mapping.
   // Errors: kTimedOut (none came; why, if that is known), kLost, kCorrupt (outside the arena), the
   // device's.
   core::Status EnsureMapped(uint64_t offset, uint64_t bytes, core::Tick deadline,
                             const PhaseWord& phase);
 
-  // The watcher: a slab. Maps it ahead of need if the arena is there; else the first thread that
-  // needs it does, and makes the arena.
+  // The watcher: a slab. Makes no driver call.
   // Errors: kCorrupt (outside the arena, misaligned, or offered twice). An error of the device is
-  // returned by EnsureMapped to the thread whose tensor lies in the slab.
+  // returned by EnsureMapped to the thread whose tensor is in the slab.
   core::Status Offer(uint64_t offset, uint64_t bytes, ipc::UniqueFd descriptor);
-  // The watcher: unmaps or forgets the slab. kNotFound when none begins there.
+  // The mapper: maps the slab ahead of need if the arena is there; else the first thread that needs
+  // it does, and makes the arena.
+  void MapAhead(uint64_t offset);
+  // The mapper: unmaps or forgets the slab. kNotFound when none begins there.
   core::Status Release(uint64_t offset);
   // The watcher: a packet could not be taken, which may have brought a slab's descriptor.
   void NoteMissedPacket(const core::Error& why);
   // Wakes those in EnsureMapped so that they look at the session's phase.
   void WakeWaiters();
 
-  // Around fork: the child must be able to close the descriptors.
-  void LockForFork() { mutex_.lock(); }
+  // Around fork: the child must be able to close the descriptors. Waits for slabs that are being
+  // mapped.
+  void LockForFork();
   void UnlockAfterFork() { mutex_.unlock(); }
   // In the child, between the two: closes the descriptors of slabs not mapped yet.
-  void DropDescriptors() { offered_.clear(); }
+  void DropDescriptors();
 
  private:
-  struct Offered {
+  struct Slab {
+    enum class State : uint8_t { kOffered, kMapping, kMapped, kFailed, kUnmapping };
+
     uint64_t bytes = 0;
-    ipc::UniqueFd descriptor;              // none once mapping it failed
-    std::optional<core::Error> why_not{};  // the device did not map it
+    State state = State::kOffered;
+    ipc::UniqueFd descriptor;              // of kOffered
+    std::optional<core::Error> why_not{};  // of kFailed: the device did not map it
   };
 
-  // The next two REQUIRE mutex_. MapOffered maps the slabs that the extent touches.
-  core::Status MapOffered(uint64_t offset, uint64_t bytes);
+  // Maps the offered slabs that the extent touches. `lock`, of mutex_, is not held meanwhile.
+  core::Status MapOffered(uint64_t offset, uint64_t bytes, std::unique_lock<std::mutex>* lock);
+  // REQUIRES: mutex_ is held.
+  bool AnyIsMapping() const;
   void Mark(uint64_t offset, uint64_t bytes, bool mapped);
 
   const std::shared_ptr<device::Device> device_;
@@ -92,13 +102,14 @@ class ClientDevice {
   // One bit for each granule of the arena: set while it is mapped.
   std::vector<std::atomic<uint64_t>> mapped_;
 
+  std::mutex preparing_;
+  std::unique_ptr<device::Registration> registration_;  // guarded by preparing_
+  std::unique_ptr<device::VaRange> arena_;              // constant once base_ is set
+
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::unique_ptr<device::Registration> registration_;  // guarded by mutex_
-  std::unique_ptr<device::VaRange> arena_;              // guarded by mutex_
-  std::map<uint64_t, uint64_t> slabs_;   // mapped: bytes, by offset; guarded by mutex_
-  std::map<uint64_t, Offered> offered_;  // not mapped yet; guarded by mutex_
-  std::string missed_;                   // why a packet was, the last time; guarded by mutex_
+  std::map<uint64_t, Slab> slabs_;  // by offset; guarded by mutex_
+  std::string missed_;              // why a packet was, the last time; guarded by mutex_
 };
 
 // What the daemon says of one device (proto::Device).

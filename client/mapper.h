@@ -1,8 +1,8 @@
 // The thread that maps and unmaps memory as the daemon's packets say.
 //
-// The watcher (control.h) makes no driver call. Such a call may wait for a cudaFree of the program,
-// that for a stream, and the stream for bytes of the daemon. If the daemon is gone by then, only
-// the watcher can end the wait.
+// The watcher (control.h) makes no driver call. Such a call may wait for a stream (that of
+// cuMemHostUnregister does), and the stream for bytes of the daemon. If the daemon is gone by then,
+// only the watcher can end the wait.
 #pragma once
 
 #include <condition_variable>

@@ -109,13 +109,7 @@ Result<Session*> Session::Connect(const ConnectOptions& options) {
   Status started = attached->mapper_.Start([attached] { attached->OnHangup(); });
   if (started.ok()) {
     started = attached->control_->Start({
-        .on_packet =
-            [attached](Incoming incoming) {
-              attached->mapper_.Post(
-                  [attached, packet = std::make_shared<Incoming>(std::move(incoming))] {
-                    attached->MapAsTold(std::move(*packet));
-                  });
-            },
+        .on_packet = [attached](Incoming incoming) { attached->OnPacket(std::move(incoming)); },
         .on_missed =
             [attached](const Error& why) {
               attached->mapper_.Post([attached, why] { attached->OnMissed(why); });
@@ -188,14 +182,23 @@ Status Session::TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::Uniqu
   return core::Ok();
 }
 
-void Session::MapAsTold(Incoming incoming) {
+void Session::OnPacket(Incoming incoming) {
   if (const auto* slab = std::get_if<wire::SlabReady>(&incoming.packet.body)) {
     ClientDevice* device = devices_->OfDaemon(slab->device);
     if (device == nullptr || incoming.descriptors.size() != 1) return;
-    // A slab that cannot be taken is missed by the create or get that is placed in it, with an
-    // error of its own.
+    // A thread that waits for it may map it before the mapper does. A slab that cannot be taken is
+    // missed by the create or get that is placed in it, with an error of its own.
     static_cast<void>(device->Offer(slab->offset, slab->bytes, std::move(incoming.descriptors[0])));
-  } else if (const auto* slab = std::get_if<wire::ReleaseSlab>(&incoming.packet.body)) {
+    mapper_.Post([device, offset = slab->offset] { device->MapAhead(offset); });
+    return;
+  }
+  mapper_.Post([this, packet = std::make_shared<Incoming>(std::move(incoming))] {
+    MapAsTold(std::move(*packet));
+  });
+}
+
+void Session::MapAsTold(Incoming incoming) {
+  if (const auto* slab = std::get_if<wire::ReleaseSlab>(&incoming.packet.body)) {
     ClientDevice* device = devices_->OfDaemon(slab->device);
     if (device == nullptr) return;
     const Status released = device->Release(slab->offset);

@@ -145,6 +145,7 @@ class Session {
   // The mapper's task: maps or unmaps memory as the packet says.
   void MapAsTold(Incoming incoming);
   // The watcher's callbacks.
+  void OnPacket(Incoming incoming);
   void OnMissed(const core::Error& why);
   void OnHangup();
   void MarkLost();

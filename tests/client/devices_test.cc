@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
 #include <thread>
 
 #include "ipc/clock.h"
@@ -62,6 +64,8 @@ TEST_F(DevicesTest, OfferedSlabIsMappedByWhoNeedsIt) {
 TEST_F(DevicesTest, WithTheArenaThereASlabIsMappedAheadOfNeed) {
   ASSERT_TRUE(client_.Prepare().ok());
   ASSERT_TRUE(client_.Offer(0, 8 * kMiB, Slab(0, 8 * kMiB)).ok());
+  EXPECT_FALSE(client_.Mapped(0, 1));
+  client_.MapAhead(0);
   EXPECT_TRUE(client_.Mapped(0, 8 * kMiB));
   EXPECT_TRUE(client_.EnsureMapped(4096, 4096, Soon(), phase_).ok());
   EXPECT_TRUE(client_.Release(0).ok());
@@ -143,6 +147,36 @@ TEST_F(DevicesTest, WaitForASlabEndsWithTheSession) {
   });
   EXPECT_EQ(client_.EnsureMapped(0, 1, Patiently(), phase_).error().code, ErrorCode::kLost);
   watcher.join();
+}
+
+TEST_F(DevicesTest, WhileTheDriverHoldsUpAnUnmapOtherSlabsAreMappedAndWaitsEnd) {
+  std::promise<void> held;
+  std::promise<void> go_on;
+  std::atomic<bool> hold{false};
+  const auto devices = device::OpenHostDevices(
+      {.fault = [&hold, &held, goes_on = go_on.get_future().share()](device::HostStep step) {
+        if (step.kind == device::HostStep::Kind::kUnmap && hold.exchange(false)) {
+          held.set_value();
+          goes_on.wait();
+        }
+        return device::HostFault::kNone;
+      }});
+  ClientDevice client(devices[0], 0, 0, MiB(64), segment_.get());
+  ASSERT_TRUE(client.Offer(0, 2 * kMiB, Slab(0, 2 * kMiB)).ok());
+  ASSERT_TRUE(client.EnsureMapped(0, 1, Soon(), phase_).ok());
+  hold = true;
+  std::thread mapper([&client] { EXPECT_TRUE(client.Release(0).ok()); });
+  held.get_future().wait();
+  EXPECT_FALSE(client.Mapped(0, 1));
+  ASSERT_TRUE(client.Offer(8 * kMiB, 2 * kMiB, Slab(8 * kMiB, 2 * kMiB)).ok());
+  EXPECT_TRUE(client.EnsureMapped(8 * kMiB, 1, Patiently(), phase_).ok());
+  EXPECT_EQ(client.EnsureMapped(0, 1, Soon(), phase_).error().code, ErrorCode::kTimedOut);
+  client.WakeWaiters();
+  client.LockForFork();
+  client.UnlockAfterFork();
+  go_on.set_value();
+  mapper.join();
+  EXPECT_EQ(client.Release(0).error().code, ErrorCode::kNotFound);
 }
 
 TEST_F(DevicesTest, DevicesArePairedByUuidWhateverTheirOrder) {

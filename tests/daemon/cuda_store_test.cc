@@ -234,7 +234,7 @@ TEST_F(CudaStoreTest, AKilledClientGivesItsDeviceMemoryBack) {
   EXPECT_TRUE(Eventually([&] { return StatsOf(daemon).tiers(0).held() == 0; }));
 }
 
-// An unmap of this process that the driver holds up, as it does behind a cudaFree of the program's.
+// An unmap of this process that the driver holds up.
 std::atomic<bool> unmap_is_held{false};
 std::atomic<bool> unmap_goes_on{false};
 void HoldUnmap() {
