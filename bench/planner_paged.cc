@@ -42,7 +42,8 @@ class PagedScorer {
     const auto& [entry, trace, fingerprint, hardware, budget] = of;
     const std::string machine(hardware.name);
     const auto replay = [&](const Trace& replayed, Foresight foresight) {
-      return ReplayOnPages(replayed, {.hardware = hardware, .budget = budget.bytes}, foresight);
+      return ReplayOnPages(replayed, {.hardware = of.hardware, .budget = of.budget.bytes},
+                           foresight);
     };
     const double foreseen = Judge(of, replay(trace, Foresight::kLives), 0, &result_.foreseen);
     std::vector<Outcome> with_hints;
