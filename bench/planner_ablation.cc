@@ -117,8 +117,8 @@ std::vector<double> Longer(const std::vector<Case>& cases, size_t traces, const 
   return longer;
 }
 
-void Tell(const std::string& name, const std::vector<double>& longer, const Measured& without,
-          const Measured& with, const Report& report) {
+void ReportWorth(const std::string& name, const std::vector<double>& longer,
+                 const Measured& without, const Measured& with, const Report& report) {
   std::string detail;
   char words[160];
   for (size_t v = 0; v < kVariantCount; ++v) {
@@ -145,7 +145,7 @@ class Baseline {
 
   void Compare(const std::string& name, core::Heuristics heuristics, const Report& report) const {
     const Measured other = Measure(cases_, heuristics);
-    Tell(name, Longer(cases_, traces_, other, measured_), other, measured_, report);
+    ReportWorth(name, Longer(cases_, traces_, other, measured_), other, measured_, report);
   }
 
  private:

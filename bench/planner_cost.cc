@@ -31,13 +31,13 @@ class Crowd {
 
   explicit Crowd(uint32_t each) : each_(each), planner_(MakeOptions(each)) {
     const Bytes all = kSize * kClients * each;
-    Tell(core::TenantLimits{kTenant, {all, all * 2}});
+    Apply(core::TenantLimits{kTenant, {all, all * 2}});
     for (uint32_t id = 1; id <= kClients; ++id)
-      Tell(core::ClientAttached{ClientId{id}, kTenant, {kSize * (each / 5 * 4), all * 2}});
+      Apply(core::ClientAttached{ClientId{id}, kTenant, {kSize * (each / 5 * 4), all * 2}});
     for (uint32_t slot = 0; slot < each; ++slot) {
       for (uint32_t id = 1; id <= kClients; ++id) {
-        Tell(core::CreateRequested{ClientId{id}, SlotId{slot}, kSize, core::DeviceId{0},
-                                   core::kNoName, core::kNever, false});
+        Apply(core::CreateRequested{ClientId{id}, SlotId{slot}, kSize, core::DeviceId{0},
+                                    core::kNoName, core::kNever, false});
         RAVEN_CHECK(granted_ != core::kNoTensor);
         tensors_.push_back(std::exchange(granted_, core::kNoTensor));
         Put(tensors_.back());
@@ -55,9 +55,9 @@ class Crowd {
       const TensorId tensor = tensors_[static_cast<size_t>(at * at * double(tensors_.size()))];
       const core::Residency where = planner_.View(tensor).residency;
       if (where == core::Residency::kOnDevice) {
-        Tell(core::GetSeen{tensor});
+        Apply(core::GetSeen{tensor});
       } else {
-        Tell(core::FetchRequested{tensor, core::DeviceId{0}, core::kNever});
+        Apply(core::FetchRequested{tensor, core::DeviceId{0}, core::kNever});
         RAVEN_CHECK(std::exchange(promised_, core::kNoTensor) == tensor);
       }
       Put(tensor);
@@ -77,10 +77,10 @@ class Crowd {
     return options;
   }
   void Put(TensorId tensor) {
-    Tell(core::PutSeen{tensor, ++writes_, {}});
-    Tell(core::StreamComplete{tensor});
+    Apply(core::PutSeen{tensor, ++writes_, {}});
+    Apply(core::StreamComplete{tensor});
   }
-  void Tell(const core::Event& event) {
+  void Apply(const core::Event& event) {
     pending_events_.push_back(event);
     while (!pending_events_.empty()) {
       const core::Event next = std::move(pending_events_.front());

@@ -29,7 +29,7 @@ class LruRatios {
   void Take(const sim::Outcome& demand, const sim::Outcome& hinted, const sim::Outcome& learned,
             const std::string& whose);
   // `of`: whose cases.
-  void Tell(const std::string& of, const Report& report) const;
+  void ReportAll(const std::string& of, const Report& report) const;
   // The worst ratio only, with the geometric means as its detail.
   void ReportWorst(const std::string& name, double target, const Report& report) const;
 

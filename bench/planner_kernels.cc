@@ -49,7 +49,7 @@ class Kernels {
     }
   }
 
-  void Tell(const std::string& name, const Report& report) const {
+  void ReportWorst(const std::string& name, const Report& report) const {
     report({.name = name,
             .unit = "x",
             .value = learned_,
@@ -144,13 +144,13 @@ void MeasureKernelLevel(bool table, Failures* failures, const Report& report) {
   };
   Kernels kernels(replay, table, failures);
   kernels.AddTraces();
-  if (!table) kernels.Tell("planner.kernel_level_learned", report);
+  if (!table) kernels.ReportWorst("planner.kernel_level_learned", report);
 }
 
 void MeasureKernelLevelOnPages(Failures* failures, const Report& report) {
   Kernels kernels(ReplayOnPagesByHints(), false, failures);
   kernels.AddTraces();
-  kernels.Tell("planner.paged_kernel_level_learned", report);
+  kernels.ReportWorst("planner.paged_kernel_level_learned", report);
 }
 
 }  // namespace ravenstore::bench

@@ -44,17 +44,17 @@ void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const Ref
                    const Report& report) {
   LruRatios against_lru;
   Failures failures;
-  TellSetScore(tuning, ScoreSet(tuning, references, &against_lru, &failures), report);
+  ReportSetScore(tuning, ScoreSet(tuning, references, &against_lru, &failures), report);
   ReportTuningOnPages(ScorePaged(tuning, references), tuning, &failures, report);
   if (validation == nullptr) {
     SkipValidation(report);
   } else {
-    TellSetScore(*validation, ScoreSet(*validation, references, &against_lru, &failures), report);
+    ReportSetScore(*validation, ScoreSet(*validation, references, &against_lru, &failures), report);
     const PagedScore paged = ScorePaged(*validation, references);
     ReportPagedScore(*validation, paged, report);
     paged.against_lru.ReportWorst("planner.paged_validation_vs_lru_worst", 0.95, report);
   }
-  against_lru.Tell(validation == nullptr ? "the tuning set" : "both sets", report);
+  against_lru.ReportAll(validation == nullptr ? "the tuning set" : "both sets", report);
   MeasureZipf(validation, &failures, report);
   MeasurePools(&failures, report);
   MeasureKernelLevel(false, &failures, report);
@@ -81,14 +81,14 @@ void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const Ref
 // A mixture of experts, whose sizes follow the data: on pages over today's core.
 void ReportExperts(const SetScore& today, const PagedScore& paged, const Report& report) {
   const std::string experts = "recorded-job-experts";
-  const auto tell = [&](const char* name, const Score& of, const Score& than) {
+  const auto ratio = [&](const char* name, const Score& of, const Score& than) {
     const auto value = of.OfTrace(experts);
     const auto other = than.OfTrace(experts);
     if (!value || !other) return;
     report({.name = name, .unit = "x", .value = *value / *other, .target = 1.0});
   };
-  tell("planner.paged_experts_over_today_hinted", paged.hinted, today.hinted);
-  tell("planner.paged_experts_over_today_learned", paged.learned, today.learned);
+  ratio("planner.paged_experts_over_today_hinted", paged.hinted, today.hinted);
+  ratio("planner.paged_experts_over_today_learned", paged.learned, today.learned);
 }
 
 void PrintJobs(const TraceSet& jobs, const References& references, const Report& print) {
@@ -96,7 +96,7 @@ void PrintJobs(const TraceSet& jobs, const References& references, const Report&
   LruRatios against_lru;
   Failures failures;
   const SetScore today = ScoreSet(jobs, references, &against_lru, &failures, true);
-  TellSetScore(jobs, today, print);
+  ReportSetScore(jobs, today, print);
   const PagedScore paged = ScorePaged(jobs, references, true);
   ReportPagedScore(jobs, paged, print);
   ReportExperts(today, paged, print);

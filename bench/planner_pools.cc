@@ -74,7 +74,7 @@ double MeanOf(const std::vector<double>& scores) {
   return std::exp(logarithms / static_cast<double>(scores.size()));
 }
 
-void Tell(const char* name, double target, const Scores& scores, const Report& report) {
+void ReportFourPools(const char* name, double target, const Scores& scores, const Report& report) {
   std::string each;
   for (size_t i = 0; i < std::size(kJobs); ++i)
     each += std::string(i == 0 ? "" : ", ") + kJobs[i] + " " + Rounded(scores.four[i]);
@@ -91,8 +91,8 @@ void Tell(const char* name, double target, const Scores& scores, const Report& r
 void MeasurePools(Failures* failures, const Report& report) {
   const Scores slabs = ScoreJobs(Core::kSlabs, failures);
   const Scores pages = ScoreJobs(Core::kPages, failures);
-  Tell("planner.four_pools_vs_two", 1.10, slabs, report);
-  Tell("planner.paged_four_pools_vs_two", 1.15, pages, report);
+  ReportFourPools("planner.four_pools_vs_two", 1.10, slabs, report);
+  ReportFourPools("planner.paged_four_pools_vs_two", 1.15, pages, report);
   report({.name = "planner.paged_dlrm_over_today_two",
           .unit = "x",
           .value = pages.two[kRows] / slabs.two[kRows],

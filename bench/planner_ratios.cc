@@ -67,7 +67,7 @@ class StallRatios {
     }
   }
 
-  void Tell(const Report& report) const {
+  void ReportWorst(const Report& report) const {
     if (table_) return;
     report(hinted_.AsFigure("planner.stall_hinted_worst"));
     report(learned_.AsFigure("planner.stall_learned_worst"));
@@ -170,7 +170,7 @@ void MeasureStallRatios(bool table, Failures* failures, const Report& report) {
         ratios.AddTrace(name, *sim::FindHardware(machine));
     }
   }
-  ratios.Tell(report);
+  ratios.ReportWorst(report);
 }
 
 }  // namespace ravenstore::bench

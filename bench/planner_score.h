@@ -50,7 +50,7 @@ SetScore ScoreSet(const TraceSet& set, const References& references, LruRatios* 
 // Adds those of all cases of these sets that are not there. Of all of them that takes minutes.
 void FindReferences(const std::vector<const TraceSet*>& sets, References* references);
 
-void TellSetScore(const TraceSet& set, const SetScore& score, const Report& report);
+void ReportSetScore(const TraceSet& set, const SetScore& score, const Report& report);
 // The validation set's figures without values, and why.
 void SkipValidation(const Report& report);
 

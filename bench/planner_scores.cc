@@ -120,8 +120,8 @@ class Scorer {
   SetScore result_;
 };
 
-void TellScores(const TraceSet& set, const SetScore& score, const std::string& skipped,
-                const Report& report) {
+void ReportScores(const TraceSet& set, const SetScore& score, const std::string& skipped,
+                  const Report& report) {
   const Targets& targets = set.judges_only ? kValidationTargets : kTuningTargets;
   const std::string name = "planner." + set.name;
   ReportScore(name + "_hinted_score", score.hinted, set, skipped, targets.hinted,
@@ -250,7 +250,7 @@ void LruRatios::ReportWorst(const std::string& name, double target, const Report
           .detail = where_ + means});
 }
 
-void LruRatios::Tell(const std::string& of, const Report& report) const {
+void LruRatios::ReportAll(const std::string& of, const Report& report) const {
   if (cases_ == 0) return;
   ReportWorst("planner.vs_lru_worst", 1.0, report);
   const auto mean = [&](const char* name, double logarithms, double target) {
@@ -270,10 +270,10 @@ SetScore ScoreSet(const TraceSet& set, const References& references, LruRatios* 
   return Scorer(set, references, against_lru, failures, table).Run();
 }
 
-void TellSetScore(const TraceSet& set, const SetScore& score, const Report& report) {
+void ReportSetScore(const TraceSet& set, const SetScore& score, const Report& report) {
   const std::string skipped =
       score.missing.empty() ? "" : score.missing + ": planner_bench --write-references finds them";
-  TellScores(set, score, skipped, report);
+  ReportScores(set, score, skipped, report);
 }
 
 void SkipValidation(const Report& report) {
@@ -282,7 +282,7 @@ void SkipValidation(const Report& report) {
   set.judges_only = true;
   PagedScore none;
   none.missing = "run once for each tagged state, with --validation";
-  TellScores(set, {}, none.missing, report);
+  ReportScores(set, {}, none.missing, report);
   ReportPagedScore(set, none, report);
 }
 

@@ -43,7 +43,7 @@ class AgainstRivals {
     }
   }
 
-  void Tell(const std::string& figure, const std::string& more, const Report& report) const {
+  void ReportWorst(const std::string& figure, const std::string& more, const Report& report) const {
     report({.name = figure,
             .unit = "x",
             .value = worst_,
@@ -83,8 +83,8 @@ void MeasureZipf(const TraceSet* validation, Failures* failures, const Report& r
   AgainstRivals rivals(Simulated, failures);
   rivals.Run(TuningSet(), kTuned);
   if (validation != nullptr) rivals.Run(*validation, kJudged);
-  rivals.Tell("planner.zipf_vs_best",
-              validation == nullptr ? "; prefix-cache only with --validation" : "", report);
+  rivals.ReportWorst("planner.zipf_vs_best",
+                     validation == nullptr ? "; prefix-cache only with --validation" : "", report);
 }
 
 void MeasureZipfOnPages(Failures* failures, const Report& report) {
@@ -93,7 +93,7 @@ void MeasureZipfOnPages(Failures* failures, const Report& report) {
   };
   AgainstRivals rivals(on_pages, failures);
   rivals.Run(TuningSet(), kTuned);
-  rivals.Tell("planner.paged_zipf_vs_best", "", report);
+  rivals.ReportWorst("planner.paged_zipf_vs_best", "", report);
 }
 
 }  // namespace ravenstore::bench

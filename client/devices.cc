@@ -1,6 +1,7 @@
 #include "client/devices.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "ipc/clock.h"
@@ -84,7 +85,7 @@ Status ClientDevice::EnsureMapped(uint64_t offset, uint64_t bytes, Tick deadline
     const Phase now = phase.load(std::memory_order_acquire);
     if (now != Phase::kAttached) return RefusalOf(now);
     if (ipc::Now() >= deadline) {
-      if (AnyIsMapping()) {
+      if (IsMapping(offset, bytes)) {
         return Error{ErrorCode::kTimedOut, "the driver has not mapped a slab of device " +
                                                std::to_string(local_ordinal_) + " in time"};
       }
@@ -109,7 +110,12 @@ Status ClientDevice::MapOffered(uint64_t offset, uint64_t bytes,
     // No other thread changes or removes it in this state.
     slab.state = Slab::State::kMapping;
     lock->unlock();
-    Status mapped = arena_->Import(std::move(slab.descriptor), Bytes(begin), Bytes(slab.bytes));
+    Status mapped = core::Ok();
+    try {
+      mapped = arena_->Import(std::move(slab.descriptor), Bytes(begin), Bytes(slab.bytes));
+    } catch (const std::bad_alloc&) {  // Release and a fork would wait for ever
+      mapped = Error{ErrorCode::kSystem, "no memory left to map a slab"};
+    }
     lock->lock();
     if (mapped.ok()) {
       Mark(begin, slab.bytes, true);
@@ -124,9 +130,12 @@ Status ClientDevice::MapOffered(uint64_t offset, uint64_t bytes,
   return core::Ok();
 }
 
-bool ClientDevice::AnyIsMapping() const {
-  return std::any_of(slabs_.begin(), slabs_.end(),
-                     [](const auto& slab) { return slab.second.state == Slab::State::kMapping; });
+bool ClientDevice::IsMapping(uint64_t offset, uint64_t bytes) const {
+  return std::any_of(slabs_.begin(), slabs_.end(), [offset, bytes](const auto& entry) {
+    const auto& [begin, slab] = entry;
+    return slab.state == Slab::State::kMapping && begin < offset + bytes &&
+           offset < begin + slab.bytes;
+  });
 }
 
 void ClientDevice::MapAhead(uint64_t offset) {
@@ -137,7 +146,7 @@ void ClientDevice::MapAhead(uint64_t offset) {
 
 void ClientDevice::LockForFork() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !AnyIsMapping(); });
+  changed_.wait(lock, [this] { return !IsMapping(0, arena_bytes_); });
   lock.release();
 }
 

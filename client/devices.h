@@ -88,8 +88,8 @@ class ClientDevice {
 
   // Maps the offered slabs that the extent touches. `lock`, of mutex_, is not held meanwhile.
   core::Status MapOffered(uint64_t offset, uint64_t bytes, std::unique_lock<std::mutex>* lock);
-  // REQUIRES: mutex_ is held.
-  bool AnyIsMapping() const;
+  // A thread is mapping a slab that the extent touches. The next two REQUIRE mutex_.
+  bool IsMapping(uint64_t offset, uint64_t bytes) const;
   void Mark(uint64_t offset, uint64_t bytes, bool mapped);
 
   const std::shared_ptr<device::Device> device_;

@@ -52,6 +52,10 @@ void Mapper::Run() {
     try {
       task();
     } catch (const std::exception&) {
+      lock.lock();
+      stopping_ = true;
+      tasks_.clear();
+      lock.unlock();
       return on_failure_();
     }
     task = nullptr;  // closes its descriptors

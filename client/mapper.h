@@ -21,10 +21,10 @@ class Mapper {
  public:
   ~Mapper() { Stop(); }
 
-  // `on_failure` runs on the thread when a task has thrown (no memory); no task follows. It must
-  // not throw. Errors: kSystem: the thread could not be started.
+  // `on_failure` runs on the thread when a task has thrown (no memory). It must not throw. Tasks
+  // after that one are dropped. Errors: kSystem: the thread could not be started.
   core::Status Start(std::function<void()> on_failure);
-  // Runs `task` on the thread, after those posted before. Does nothing once Stop was called.
+  // Runs `task` on the thread, after those posted before. Drops it after Stop, or a failure.
   void Post(std::function<void()> task);
   // Drops tasks that have not begun, and waits for the one that has.
   void Stop();

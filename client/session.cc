@@ -193,11 +193,11 @@ void Session::OnPacket(Incoming incoming) {
     return;
   }
   mapper_.Post([this, packet = std::make_shared<Incoming>(std::move(incoming))] {
-    MapAsTold(std::move(*packet));
+    HandleMemoryPacket(std::move(*packet));
   });
 }
 
-void Session::MapAsTold(Incoming incoming) {
+void Session::HandleMemoryPacket(Incoming incoming) {
   if (const auto* slab = std::get_if<wire::ReleaseSlab>(&incoming.packet.body)) {
     ClientDevice* device = devices_->OfDaemon(slab->device);
     if (device == nullptr) return;

@@ -142,8 +142,8 @@ class Session {
 
   core::Status Attach(const ConnectOptions& options);
   core::Status TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::UniqueFd> descriptors);
-  // The mapper's task: maps or unmaps memory as the packet says.
-  void MapAsTold(Incoming incoming);
+  // The mapper's task: unmaps a slab, or keeps or unmaps pinned memory, as the packet says.
+  void HandleMemoryPacket(Incoming incoming);
   // The watcher's callbacks.
   void OnPacket(Incoming incoming);
   void OnMissed(const core::Error& why);

@@ -26,11 +26,7 @@ core::Error CreateFailed(const CudaGpu& gpu, CUresult result, const CUmemAllocat
 Result<std::shared_ptr<const CudaMemory>> CudaMemory::Create(std::shared_ptr<CudaGpu> gpu,
                                                              const CUmemAllocationProp& at,
                                                              Bytes bytes, Bytes granularity) {
-  if (bytes == Bytes{} || bytes.RoundUp(granularity) != bytes) {
-    return core::Error{core::ErrorCode::kInvalidArgument,
-                       "memory of " + std::to_string(bytes.count()) + " bytes: no multiple of " +
-                           std::to_string(granularity.count())};
-  }
+  RAVEN_RETURN_IF_ERROR(CheckSize(bytes, granularity));
   RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu->Primary());
   const CudaScope scope(gpu->driver(), context);
   const CudaCaptureExempt exempt(gpu->driver());

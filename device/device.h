@@ -81,6 +81,10 @@ class PhysicalMemory {
   // A descriptor for another process's ImportMemory. A new one on each call, closed on exec.
   // Errors: kInvalidArgument: it was imported, and only its creator exports it.
   virtual Result<ipc::UniqueFd> Export() const = 0;
+
+ protected:
+  // kInvalidArgument for a size that is no multiple of `granularity`, or 0.
+  static Status CheckSize(Bytes bytes, Bytes granularity);
 };
 // Why imported memory is not exported.
 inline core::Error ImportedMemory() {

@@ -58,7 +58,7 @@ class HostMemory : public PhysicalMemory {
   // Charged to `ledger` while the result lives; null: host memory, which is not limited.
   static Result<std::shared_ptr<const HostMemory>> Create(int device, Bytes bytes,
                                                           std::shared_ptr<HostLedger> ledger) {
-    RAVEN_RETURN_IF_ERROR(CheckSize(bytes));
+    RAVEN_RETURN_IF_ERROR(CheckSize(bytes, kGranularity));
     if (ledger != nullptr) RAVEN_RETURN_IF_ERROR(ledger->Charge(bytes));
     auto memory = std::make_shared<HostMemory>(device, bytes, std::move(ledger));
     RAVEN_ASSIGN_OR_RETURN(memory->descriptor_, NewMemory(bytes));
@@ -66,7 +66,7 @@ class HostMemory : public PhysicalMemory {
   }
   static Result<std::shared_ptr<const HostMemory>> Import(int device, ipc::UniqueFd descriptor,
                                                           Bytes bytes) {
-    RAVEN_RETURN_IF_ERROR(CheckSize(bytes));
+    RAVEN_RETURN_IF_ERROR(CheckSize(bytes, kGranularity));
     auto memory = std::make_shared<HostMemory>(device, bytes, nullptr);
     RAVEN_ASSIGN_OR_RETURN(memory->imported_, Reservation::Make(bytes));
     RAVEN_RETURN_IF_ERROR(memory->imported_.MapWhole(Bytes{}, bytes, descriptor.get()));
@@ -91,13 +91,6 @@ class HostMemory : public PhysicalMemory {
   }
 
  private:
-  static Status CheckSize(Bytes bytes) {
-    if (bytes > Bytes{} && bytes.RoundUp(kGranularity) == bytes) return core::Ok();
-    return core::Error{core::ErrorCode::kInvalidArgument,
-                       "memory of " + std::to_string(bytes.count()) + " bytes: no multiple of " +
-                           std::to_string(kGranularity.count())};
-  }
-
   const int device_;
   const Bytes size_;
   const std::shared_ptr<HostLedger> ledger_;

@@ -89,7 +89,9 @@ TEST_F(MapperTest, ATaskWithoutMemoryIsReportedAndEndsTheThread) {
   Start();
   mapper_.Post([] { throw std::bad_alloc(); });
   failed_.get_future().wait();
-  mapper_.Post([] { FAIL(); });
+  const auto owned = std::make_shared<int>();
+  mapper_.Post([owned] { FAIL(); });
+  EXPECT_EQ(owned.use_count(), 1);
   mapper_.Stop();
 }
 

@@ -24,13 +24,7 @@ class CudaMemoryTest : public testing::Test {
     return CudaMemory::Create(gpu_, MemoryAt(CU_MEM_LOCATION_TYPE_DEVICE, gpu_->device()), bytes,
                               MiB(2));
   }
-  Bytes Free() {
-    const CudaScope scope(*fake_.table, *gpu_->Primary());
-    size_t free = 0;
-    size_t total = 0;
-    RAVEN_CHECK(fake_.table->cuMemGetInfo(&free, &total) == CUDA_SUCCESS);
-    return Bytes(free);
-  }
+  Bytes Free() { return fake_.FreeOf(*gpu_); }
 
   const FakeDriver fake_;
   const std::shared_ptr<CudaGpu> gpu_ = fake_.Gpu();

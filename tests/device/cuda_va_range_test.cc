@@ -25,13 +25,7 @@ class CudaVaRangeTest : public testing::Test {
   std::unique_ptr<VaRange> NewVaRange() {
     return ReserveCudaVaRange(gpu_, {0, 1}, MiB(64), MiB(2)).value();
   }
-  Bytes Free() {
-    const CudaScope scope(*fake_.table, *gpu_->Primary());
-    size_t free = 0;
-    size_t total = 0;
-    RAVEN_CHECK(fake_.table->cuMemGetInfo(&free, &total) == CUDA_SUCCESS);
-    return Bytes(free);
-  }
+  Bytes Free() { return fake_.FreeOf(*gpu_); }
 
   const FakeDriver fake_;
   const std::shared_ptr<CudaGpu> gpu_ = fake_.Gpu();

@@ -37,6 +37,14 @@ class FakeDriver {
   std::shared_ptr<CudaGpu> Gpu(int ordinal = 0) const {
     return std::make_shared<CudaGpu>(table, ordinal, ordinal, std::make_shared<CudaWords>());
   }
+  // What is free of the GPU's memory.
+  core::Bytes FreeOf(CudaGpu& gpu) const {
+    const CudaScope scope(*table, *gpu.Primary());
+    size_t free = 0;
+    size_t total = 0;
+    RAVEN_CHECK(table->cuMemGetInfo(&free, &total) == CUDA_SUCCESS);
+    return core::Bytes(free);
+  }
 
   std::shared_ptr<const CudaDriver> table;
   decltype(&FakeCudaFail) fail;
