@@ -80,78 +80,25 @@ Status ClientDevice::EnsureMapped(uint64_t offset, uint64_t bytes, Tick deadline
   RAVEN_RETURN_IF_ERROR(Prepare());
   std::unique_lock lock(mutex_);
   while (true) {
-    RAVEN_RETURN_IF_ERROR(MapOffered(offset, bytes, &lock));
     if (Mapped(offset, bytes)) return core::Ok();
+    if (auto failure = FailureIn(offset, bytes)) return *std::move(failure);
     const Phase now = phase.load(std::memory_order_acquire);
     if (now != Phase::kAttached) return RefusalOf(now);
     if (ipc::Now() >= deadline) {
-      if (IsMapping(offset, bytes)) {
-        return Error{ErrorCode::kTimedOut, "the driver has not mapped a slab of device " +
-                                               std::to_string(local_ordinal_) + " in time"};
-      }
       return Error{ErrorCode::kTimedOut,
-                   "the daemon placed a tensor in a slab of device " +
-                       std::to_string(local_ordinal_) + " whose descriptor " +
-                       (missed_.empty() ? "it did not send" : "did not arrive: " + missed_)};
+                   "the memory of a tensor on device " + std::to_string(local_ordinal_) +
+                       " was not mapped in time" +
+                       (missed_.empty() ? "" : "; its descriptor did not arrive: " + missed_)};
     }
     changed_.wait_for(lock, kSlice);
   }
 }
 
-Status ClientDevice::MapOffered(uint64_t offset, uint64_t bytes,
-                                std::unique_lock<std::mutex>* lock) {
-  auto found = slabs_.upper_bound(offset);
-  if (found != slabs_.begin()) --found;
-  for (; found != slabs_.end() && found->first < offset + bytes; ++found) {
-    auto& [begin, slab] = *found;
-    if (begin + slab.bytes <= offset) continue;
-    if (slab.state == Slab::State::kFailed) return *slab.why_not;
-    if (slab.state != Slab::State::kOffered) continue;
-    // No other thread changes or removes it in this state.
-    slab.state = Slab::State::kMapping;
-    lock->unlock();
-    Status mapped = core::Ok();
-    try {
-      mapped = arena_->Import(std::move(slab.descriptor), Bytes(begin), Bytes(slab.bytes));
-    } catch (const std::bad_alloc&) {  // Release and a fork would wait for ever
-      mapped = Error{ErrorCode::kSystem, "no memory left to map a slab"};
-    }
-    lock->lock();
-    if (mapped.ok()) {
-      Mark(begin, slab.bytes, true);
-      slab.state = Slab::State::kMapped;
-    } else {
-      slab.why_not = std::move(mapped).error();
-      slab.state = Slab::State::kFailed;
-    }
-    changed_.notify_all();
-    if (slab.state == Slab::State::kFailed) return *slab.why_not;
+std::optional<Error> ClientDevice::FailureIn(uint64_t offset, uint64_t bytes) const {
+  for (const auto& [begin, failed] : failed_) {
+    if (begin < offset + bytes && offset < begin + failed.bytes) return failed.why;
   }
-  return core::Ok();
-}
-
-bool ClientDevice::IsMapping(uint64_t offset, uint64_t bytes) const {
-  return std::any_of(slabs_.begin(), slabs_.end(), [offset, bytes](const auto& entry) {
-    const auto& [begin, slab] = entry;
-    return slab.state == Slab::State::kMapping && begin < offset + bytes &&
-           offset < begin + slab.bytes;
-  });
-}
-
-void ClientDevice::MapAhead(uint64_t offset) {
-  if (base() == nullptr) return;
-  std::unique_lock lock(mutex_);
-  static_cast<void>(MapOffered(offset, 1, &lock));
-}
-
-void ClientDevice::LockForFork() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !IsMapping(0, arena_bytes_); });
-  lock.release();
-}
-
-void ClientDevice::DropDescriptors() {
-  for (auto& [begin, slab] : slabs_) slab.descriptor.reset();
+  return std::nullopt;
 }
 
 void ClientDevice::Mark(uint64_t offset, uint64_t bytes, bool mapped) {
@@ -166,38 +113,69 @@ void ClientDevice::Mark(uint64_t offset, uint64_t bytes, bool mapped) {
               });
 }
 
-Status ClientDevice::Offer(uint64_t offset, uint64_t bytes, ipc::UniqueFd descriptor) {
+Status ClientDevice::Import(uint32_t memory, Bytes bytes, Result<ipc::UniqueFd> descriptor) {
+  Result<Memory> imported = ImportFrom(bytes, std::move(descriptor));
+  Status status = imported.ok() ? core::Ok() : Status(imported.error());
+  memories_.insert_or_assign(memory, std::move(imported));
+  return status;
+}
+
+Result<ClientDevice::Memory> ClientDevice::ImportFrom(Bytes bytes,
+                                                      Result<ipc::UniqueFd> descriptor) {
+  RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd taken, std::move(descriptor));
+  RAVEN_RETURN_IF_ERROR(Prepare());
+  return device_->ImportMemory(std::move(taken), bytes);
+}
+
+Status ClientDevice::Map(uint32_t memory, uint64_t offset, uint64_t bytes) {
   const bool inside = bytes > 0 && offset < arena_bytes_ && bytes <= arena_bytes_ - offset;
   if (!inside || offset % granularity_ != 0 || bytes % granularity_ != 0) {
-    return Error{ErrorCode::kCorrupt, "the daemon offered a slab outside the arena"};
+    return Error{ErrorCode::kCorrupt, "the daemon maps memory outside the arena"};
   }
+  Status mapped = MapInto(memory, offset, bytes);
   std::lock_guard lock(mutex_);
-  if (slabs_.contains(offset)) {
-    return Error{ErrorCode::kCorrupt, "the daemon offered a slab twice"};
+  if (mapped.ok()) {
+    Mark(offset, bytes, true);
+  } else {
+    failed_.insert_or_assign(offset, Failed{bytes, mapped.error()});
   }
-  slabs_[offset] = {.bytes = bytes, .descriptor = std::move(descriptor)};
   changed_.notify_all();
+  return mapped;
+}
+
+Status ClientDevice::MapInto(uint32_t memory, uint64_t offset, uint64_t bytes) {
+  const auto found = memories_.find(memory);
+  if (found == memories_.end() || mappings_.contains(offset)) {
+    return Error{ErrorCode::kCorrupt, "the daemon maps memory that it did not send, or twice"};
+  }
+  RAVEN_ASSIGN_OR_RETURN(Memory imported, found->second);
+  if (imported->size() != Bytes(bytes)) {
+    return Error{ErrorCode::kCorrupt,
+                 "the daemon maps " + std::to_string(bytes) + " bytes of memory of another size"};
+  }
+  RAVEN_RETURN_IF_ERROR(arena_->Map(Bytes(offset), std::move(imported)));
+  mappings_[offset] = bytes;
   return core::Ok();
 }
 
-Status ClientDevice::Release(uint64_t offset) {
-  std::unique_lock lock(mutex_);
-  const auto found = slabs_.find(offset);
-  if (found == slabs_.end()) {
-    return Error{ErrorCode::kNotFound, "no slab begins at " + std::to_string(offset)};
+Status ClientDevice::Unmap(uint64_t offset) {
+  const auto found = mappings_.find(offset);
+  {
+    std::lock_guard lock(mutex_);
+    const bool failed = failed_.erase(offset) > 0;
+    if (found == mappings_.end()) {
+      if (failed) return core::Ok();
+      return Error{ErrorCode::kNotFound, "nothing is mapped at " + std::to_string(offset)};
+    }
   }
-  Slab& slab = found->second;
-  changed_.wait(lock, [&slab] { return slab.state != Slab::State::kMapping; });
-  Status unmapped = core::Ok();
-  if (slab.state == Slab::State::kMapped) {
-    Mark(offset, slab.bytes, false);
-    slab.state = Slab::State::kUnmapping;
-    lock.unlock();
-    unmapped = arena_->Unmap(Bytes(offset));
-    lock.lock();
-  }
-  slabs_.erase(found);
-  return unmapped;
+  Mark(offset, found->second, false);
+  mappings_.erase(found);
+  return arena_->Unmap(Bytes(offset));
+}
+
+Status ClientDevice::Release(uint32_t memory) {
+  if (memories_.erase(memory) > 0) return core::Ok();
+  return Error{ErrorCode::kNotFound, "there is no memory " + std::to_string(memory)};
 }
 
 void ClientDevice::NoteMissedPacket(const Error& why) {

@@ -25,10 +25,10 @@
 
 namespace ravenstore::client {
 
-// One device and the range of addresses in which its slabs appear.
-// Owns: the arena and the slabs' descriptors until they are mapped.
-// Threads: any; the watcher offers slabs and the mapper maps and releases them, while others map
-// and read. No lock is held over a call of the driver but in Prepare.
+// One device and the range of addresses in which the daemon's memory appears.
+// Owns: the arena, the memory that was imported, and its mappings.
+// Threads: any; Import, Map, Unmap and Release the mapper's alone. No lock is held over a call of
+// the driver but in Prepare.
 class ClientDevice {
  public:
   ClientDevice(std::shared_ptr<device::Device> device, uint32_t daemon_ordinal, int local_ordinal,
@@ -48,49 +48,37 @@ class ClientDevice {
 
   // True when every byte of the extent is mapped: a few loads.
   bool Mapped(uint64_t offset, uint64_t bytes) const;
-  // Maps what is missing of the extent; waits until `deadline` for descriptors under way, and for
-  // slabs that another thread is mapping.
-  // Errors: kTimedOut (none came; why, if that is known), kLost, kCorrupt (outside the arena), the
-  // device's.
+  // Waits until `deadline` for the mapper to map what is missing of the extent.
+  // Errors: kTimedOut (why, if that is known), kLost, kCorrupt (outside the arena), the device's.
   core::Status EnsureMapped(uint64_t offset, uint64_t bytes, core::Tick deadline,
                             const PhaseWord& phase);
-
-  // The watcher: a slab. Makes no driver call.
-  // Errors: kCorrupt (outside the arena, misaligned, or offered twice). An error of the device is
-  // returned by EnsureMapped to the thread whose tensor is in the slab.
-  core::Status Offer(uint64_t offset, uint64_t bytes, ipc::UniqueFd descriptor);
-  // The mapper: maps the slab ahead of need if the arena is there; else the first thread that needs
-  // it does, and makes the arena.
-  void MapAhead(uint64_t offset);
-  // The mapper: unmaps or forgets the slab. kNotFound when none begins there.
-  core::Status Release(uint64_t offset);
-  // The watcher: a packet could not be taken, which may have brought a slab's descriptor.
-  void NoteMissedPacket(const core::Error& why);
   // Wakes those in EnsureMapped so that they look at the session's phase.
   void WakeWaiters();
+  // A packet could not be taken, which may have brought what EnsureMapped waits for.
+  void NoteMissedPacket(const core::Error& why);
 
-  // Around fork: the child must be able to close the descriptors. Waits for slabs that are being
-  // mapped.
-  void LockForFork();
+  // ---- The mapper's. An error is returned by EnsureMapped, too, to the thread whose tensor is
+  // there.
+  // Makes the arena, if it is not there. The memory has this number until its Release.
+  core::Status Import(uint32_t memory, core::Bytes bytes, core::Result<ipc::UniqueFd> descriptor);
+  // Errors: kCorrupt (outside the arena, misaligned, or mapped already), that of the Import.
+  core::Status Map(uint32_t memory, uint64_t offset, uint64_t bytes);
+  // Unmaps or forgets what Map mapped there. kNotFound when nothing begins there.
+  core::Status Unmap(uint64_t offset);
+  core::Status Release(uint32_t memory);
+
+  // Around fork.
+  void LockForFork() { mutex_.lock(); }
   void UnlockAfterFork() { mutex_.unlock(); }
-  // In the child, between the two: closes the descriptors of slabs not mapped yet.
-  void DropDescriptors();
 
  private:
-  struct Slab {
-    enum class State : uint8_t { kOffered, kMapping, kMapped, kFailed, kUnmapping };
+  using Memory = std::shared_ptr<const device::PhysicalMemory>;
 
-    uint64_t bytes = 0;
-    State state = State::kOffered;
-    ipc::UniqueFd descriptor;              // of kOffered
-    std::optional<core::Error> why_not{};  // of kFailed: the device did not map it
-  };
-
-  // Maps the offered slabs that the extent touches. `lock`, of mutex_, is not held meanwhile.
-  core::Status MapOffered(uint64_t offset, uint64_t bytes, std::unique_lock<std::mutex>* lock);
-  // A thread is mapping a slab that the extent touches. The next two REQUIRE mutex_.
-  bool IsMapping(uint64_t offset, uint64_t bytes) const;
+  core::Result<Memory> ImportFrom(core::Bytes bytes, core::Result<ipc::UniqueFd> descriptor);
+  core::Status MapInto(uint32_t memory, uint64_t offset, uint64_t bytes);
   void Mark(uint64_t offset, uint64_t bytes, bool mapped);
+  // Why the mapper could not map a part of the extent. REQUIRES mutex_.
+  std::optional<core::Error> FailureIn(uint64_t offset, uint64_t bytes) const;
 
   const std::shared_ptr<device::Device> device_;
   const uint32_t daemon_ordinal_;
@@ -106,10 +94,18 @@ class ClientDevice {
   std::unique_ptr<device::Registration> registration_;  // guarded by preparing_
   std::unique_ptr<device::VaRange> arena_;              // constant once base_ is set
 
+  // The mapper's alone.
+  std::map<uint32_t, core::Result<Memory>> memories_;  // by number
+  std::map<uint64_t, uint64_t> mappings_;              // bytes by offset
+
+  struct Failed {
+    uint64_t bytes;
+    core::Error why;
+  };
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<uint64_t, Slab> slabs_;  // by offset; guarded by mutex_
-  std::string missed_;              // why a packet was, the last time; guarded by mutex_
+  std::map<uint64_t, Failed> failed_;  // by offset; guarded by mutex_
+  std::string missed_;                 // why a packet was, the last time; guarded by mutex_
 };
 
 // What the daemon says of one device (proto::Device).

@@ -44,6 +44,8 @@ class RequestQueue {
   // Rows at or above this were never used.
   uint32_t rows() const { return fresh_.load(std::memory_order_acquire); }
   int doorbell() const { return doorbell_.get(); }
+  // Rings it if the daemon sleeps: there is news for it in the segment.
+  void Wake();
 
   void LockForFork() { mutex_.lock(); }
   void UnlockAfterFork() { mutex_.unlock(); }
@@ -57,7 +59,6 @@ class RequestQueue {
   void PushUnsent();
   // Rings when the daemon sleeps, and waits a little for room. REQUIRES: mutex_ is not held.
   core::Status AwaitRoom(core::Tick deadline);
-  void Wake();
 
   proto::Segment* const segment_;
   ipc::UniqueFd doorbell_;

@@ -106,14 +106,11 @@ Result<Session*> Session::Connect(const ConnectOptions& options) {
   RAVEN_RETURN_IF_ERROR(session->Attach(options));
   Session* attached = session.get();
   Register(attached);
-  Status started = attached->mapper_.Start([attached] { attached->OnHangup(); });
+  Status started = attached->mapper_->Start();
   if (started.ok()) {
     started = attached->control_->Start({
         .on_packet = [attached](Incoming incoming) { attached->OnPacket(std::move(incoming)); },
-        .on_missed =
-            [attached](const Error& why) {
-              attached->mapper_.Post([attached, why] { attached->OnMissed(why); });
-            },
+        .on_missed = [attached](const Error& why) { attached->OnMissed(why); },
         .on_hangup = [attached] { attached->OnHangup(); },
     });
   }
@@ -176,6 +173,9 @@ Status Session::TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::Uniqu
   streams_.emplace(segment, &phase_);
   log_.emplace(segment);
   requests_.emplace(segment, std::move(descriptors[1]), &phase_);
+  mapper_.emplace(&segment->maps, &*devices_,
+                  Mapper::Hooks{.acknowledged = [this] { requests_->Wake(); },
+                                .failed = [this] { OnHangup(); }});
   device_budget_ = welcome.device_budget;
   host_budget_ = welcome.host_budget;
   restart_timeout_ = std::chrono::milliseconds(welcome.restart_timeout_ms);
@@ -183,31 +183,16 @@ Status Session::TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::Uniqu
 }
 
 void Session::OnPacket(Incoming incoming) {
-  if (const auto* slab = std::get_if<wire::SlabReady>(&incoming.packet.body)) {
-    ClientDevice* device = devices_->OfDaemon(slab->device);
-    if (device == nullptr || incoming.descriptors.size() != 1) return;
-    // A thread that waits for it may map it before the mapper does. A slab that cannot be taken is
-    // missed by the create or get that is placed in it, with an error of its own.
-    static_cast<void>(device->Offer(slab->offset, slab->bytes, std::move(incoming.descriptors[0])));
-    mapper_.Post([device, offset = slab->offset] { device->MapAhead(offset); });
-    return;
+  if (const auto* memory = std::get_if<wire::MemoryReady>(&incoming.packet.body)) {
+    return mapper_->Offer(memory->first, std::move(incoming.descriptors));
   }
-  mapper_.Post([this, packet = std::make_shared<Incoming>(std::move(incoming))] {
-    HandleMemoryPacket(std::move(*packet));
+  pinned_thread_.Post([this, packet = std::make_shared<Incoming>(std::move(incoming))] {
+    HandlePinnedPacket(std::move(*packet));
   });
 }
 
-void Session::HandleMemoryPacket(Incoming incoming) {
-  if (const auto* slab = std::get_if<wire::ReleaseSlab>(&incoming.packet.body)) {
-    ClientDevice* device = devices_->OfDaemon(slab->device);
-    if (device == nullptr) return;
-    const Status released = device->Release(slab->offset);
-    // What is still mapped must not be reported as released.
-    if (!released.ok() && released.error().code != ErrorCode::kNotFound) return;
-    const wire::ClientPacket answer{
-        .request = 0, .body = wire::SlabReleased{.device = slab->device, .offset = slab->offset}};
-    static_cast<void>(control_->Send(answer, DeadlineAfter(ipc::Now(), timeout_)));
-  } else if (const auto* slab = std::get_if<wire::PinnedSlab>(&incoming.packet.body)) {
+void Session::HandlePinnedPacket(Incoming incoming) {
+  if (const auto* slab = std::get_if<wire::PinnedSlab>(&incoming.packet.body)) {
     if (incoming.descriptors.size() != 1) return;
     static_cast<void>(pinned_.Offer(*slab, std::move(incoming.descriptors[0])));
   } else if (const auto* slab = std::get_if<wire::ReleasePinnedSlab>(&incoming.packet.body)) {
@@ -219,8 +204,10 @@ void Session::HandleMemoryPacket(Incoming incoming) {
 }
 
 void Session::OnMissed(const Error& why) {
+  mapper_->NoteMissedPacket(why);
   for (const auto& device : devices_->all()) device->NoteMissedPacket(why);
-  pinned_.NoteMissedPacket(why);
+  // Its lock is held while the driver unmaps.
+  pinned_thread_.Post([this, why] { pinned_.NoteMissedPacket(why); });
 }
 
 void Session::OnHangup() {
@@ -236,7 +223,6 @@ void Session::MarkLost() {
     if (rows_[row].waiters.load(std::memory_order_seq_cst) != 0) ipc::WakeLowHalf(&rows_[row].word);
   }
   control_->WakeCallers();
-  // These may wait for a driver call of the mapper, and that for a stream that goes on now.
   for (const auto& device : devices_->all()) device->WakeWaiters();
   pinned_.WakeWaiters();
 }
@@ -276,7 +262,8 @@ void Session::Disconnect() {
   control_->Stop();
   // A daemon that answered has written all of them; for one that did not, nothing watches any more.
   ReleaseArrivals();
-  mapper_.Stop();
+  mapper_->Stop();
+  pinned_thread_.Stop();
   phase_.store(Phase::kClosed, std::memory_order_release);
   Unregister(this, keep);
   control_.reset();
@@ -385,7 +372,8 @@ Status Session::SendPinnedFree(uint64_t block, std::vector<uint64_t> tickets) {
 
 void Session::LockForFork() {
   control_->LockForFork();
-  mapper_.LockForFork();
+  mapper_->LockForFork();
+  pinned_thread_.LockForFork();
   pinned_.LockForFork();
   for (const auto& device : devices_->all()) device->LockForFork();
   requests_->LockForFork();
@@ -395,16 +383,17 @@ void Session::UnlockAfterFork() {
   requests_->UnlockAfterFork();
   for (const auto& device : devices_->all()) device->UnlockAfterFork();
   pinned_.UnlockAfterFork();
-  mapper_.UnlockAfterFork();
+  pinned_thread_.UnlockAfterFork();
+  mapper_->UnlockAfterFork();
   control_->UnlockAfterFork();
 }
 
 void Session::BecomeForked() {
   phase_.store(Phase::kForked, std::memory_order_release);
   control_->DropInChild();
-  mapper_.DropInChild();
+  mapper_->DropInChild();
+  pinned_thread_.DropInChild();
   requests_->DropInChild();
-  for (const auto& device : devices_->all()) device->DropDescriptors();
   pinned_.DropDescriptors();
   segment_.reset();  // its descriptor; the mapping was never inherited
 }

@@ -21,6 +21,7 @@
 #include "client/poison.h"
 #include "client/requests.h"
 #include "client/streams.h"
+#include "client/task_thread.h"
 #include "client/tensor.h"
 #include "client/wire.h"
 #include "core/result.h"
@@ -142,8 +143,8 @@ class Session {
 
   core::Status Attach(const ConnectOptions& options);
   core::Status TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::UniqueFd> descriptors);
-  // The mapper's task: unmaps a slab, or keeps or unmaps pinned memory, as the packet says.
-  void HandleMemoryPacket(Incoming incoming);
+  // A task of the pinned memory's thread: keeps or unmaps it, as the packet says.
+  void HandlePinnedPacket(Incoming incoming);
   // The watcher's callbacks.
   void OnPacket(Incoming incoming);
   void OnMissed(const core::Error& why);
@@ -184,7 +185,9 @@ class Session {
   alignas(64) std::atomic<uint64_t> references_{1};
   std::atomic<uint64_t> stall_ns_{0};
 
-  Mapper mapper_;  // ends first: its tasks use the others
+  // End first: they use the others.
+  TaskThread pinned_thread_{"raven-pinned", [this] { OnHangup(); }};
+  std::optional<Mapper> mapper_;
 };
 
 }  // namespace ravenstore::client

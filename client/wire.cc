@@ -137,12 +137,6 @@ std::string Write(const ExplainFailure& explain) {
   writer.Number(1, explain.slot);
   return writer.Take();
 }
-std::string Write(const SlabReleased& slab) {
-  Writer writer;
-  writer.Number(1, slab.device);
-  writer.Number(2, slab.offset);
-  return writer.Take();
-}
 std::string Write(const Detach&) {
   return {};
 }
@@ -220,18 +214,9 @@ bool Read(std::string_view bytes, FailureExplained* explained) {
     return true;
   });
 }
-bool Read(std::string_view bytes, SlabReady* slab) {
+bool Read(std::string_view bytes, MemoryReady* memory) {
   return ForEach(bytes, [&](const Field& field) {
-    if (field.number == 1) field.Into(&slab->device);
-    if (field.number == 2) field.Into(&slab->offset);
-    if (field.number == 3) field.Into(&slab->bytes);
-    return true;
-  });
-}
-bool Read(std::string_view bytes, ReleaseSlab* slab) {
-  return ForEach(bytes, [&](const Field& field) {
-    if (field.number == 1) field.Into(&slab->device);
-    if (field.number == 2) field.Into(&slab->offset);
+    if (field.number == 1) field.Into(&memory->first);
     return true;
   });
 }
@@ -300,13 +285,12 @@ bool Read(const Field& field, DaemonPacket* packet) {
     case 3: return ReadBody<Welcome>(field, packet);
     case 4: return ReadBody<NameInterned>(field, packet);
     case 5: return ReadBody<FailureExplained>(field, packet);
-    case 6: return ReadBody<SlabReady>(field, packet);
-    case 7: return ReadBody<ReleaseSlab>(field, packet);
     case 8: return ReadBody<Detached>(field, packet);
     case 9: return ReadBody<Stats>(field, packet);
     case 23: return ReadBody<PinnedAllocated>(field, packet);
     case 24: return ReadBody<PinnedSlab>(field, packet);
     case 25: return ReadBody<ReleasePinnedSlab>(field, packet);
+    case 26: return ReadBody<MemoryReady>(field, packet);
     default: return true;
   }
 }
@@ -315,7 +299,7 @@ bool Read(const Field& field, DaemonPacket* packet) {
 
 std::string Encode(const ClientPacket& packet) {
   // In the order of the variant.
-  constexpr uint32_t kBodyFields[] = {2, 3, 4, 5, 6, 7, 20, 23, 24, 25};
+  constexpr uint32_t kBodyFields[] = {2, 3, 4, 6, 7, 20, 23, 24, 25};
   static_assert(std::size(kBodyFields) == std::variant_size_v<decltype(packet.body)>);
   Writer writer;
   writer.Number(1, packet.request);

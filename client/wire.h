@@ -32,10 +32,6 @@ struct InternName {
 struct ExplainFailure {
   uint32_t slot = 0;
 };
-struct SlabReleased {
-  uint32_t device = 0;
-  uint64_t offset = 0;
-};
 struct Detach {};
 struct Trim {};
 struct StatsQuery {
@@ -59,8 +55,8 @@ struct PinnedSlabReleased {
 
 struct ClientPacket {
   uint64_t request = 0;
-  std::variant<Hello, InternName, ExplainFailure, SlabReleased, Detach, StatsQuery, Trim,
-               PinnedAlloc, PinnedFree, PinnedSlabReleased>
+  std::variant<Hello, InternName, ExplainFailure, Detach, StatsQuery, Trim, PinnedAlloc, PinnedFree,
+               PinnedSlabReleased>
       body;
 };
 
@@ -94,14 +90,8 @@ struct NameInterned {
 struct FailureExplained {
   std::string message;
 };
-struct SlabReady {
-  uint32_t device = 0;
-  uint64_t offset = 0;
-  uint64_t bytes = 0;
-};
-struct ReleaseSlab {
-  uint32_t device = 0;
-  uint64_t offset = 0;
+struct MemoryReady {
+  uint32_t first = 0;
 };
 struct Detached {};
 struct PinnedAllocated {
@@ -141,8 +131,8 @@ struct Stats {
 struct DaemonPacket {
   uint64_t request = 0;
   // Nothing: a kind of packet that this client does not know.
-  std::variant<std::monostate, Failure, Welcome, NameInterned, FailureExplained, SlabReady,
-               ReleaseSlab, Detached, Stats, PinnedAllocated, PinnedSlab, ReleasePinnedSlab>
+  std::variant<std::monostate, Failure, Welcome, NameInterned, FailureExplained, MemoryReady,
+               Detached, Stats, PinnedAllocated, PinnedSlab, ReleasePinnedSlab>
       body;
 };
 

@@ -428,10 +428,11 @@ bool Loop::PollHot() {
 }
 
 bool Loop::PollSession(Session& session) {
+  const bool mapped = PollMaps(session);
   // The log first: a request that needs room should find every put that came before it. A client
   // may log without end, so its requests wait for no more than a lane of entries.
   const size_t logged = PollLog(session, std::min<size_t>(kAccessesPerPass, UnitsLeft(session)));
-  bool busy = logged > 0;
+  bool busy = mapped || logged > 0;
   if (session.faulty) return busy;
   if (logged == kAccessesPerPass && ++session.log_passes < kPassesForLog) {
     session.last_active = now_;
@@ -720,11 +721,6 @@ void Loop::PinnedFree(ClientId client, uint64_t block, std::vector<proto::WordVa
 
 void Loop::PinnedSlabReleased(ClientId client, core::PinnedSlabId slab) {
   if (!pinned_->SlabReleased(client, slab)) ++bad_requests_;
-}
-
-void Loop::SlabReleased(ClientId client, core::DeviceId device, core::Bytes offset) {
-  if (Session* session = FindSession(client); session != nullptr && !session->gone)
-    Unmapped(*session, {client, device, offset}, &Session::UnmapHandshake::client);
 }
 
 Session* Loop::FindSession(ClientId client) {

@@ -78,21 +78,17 @@ struct LoopOptions {
   bool check_moves = false;
 };
 
-// A slab the client should map; the descriptor goes over its socket.
-struct SlabForClient {
+// Descriptors of memory that the client should import; they go over its socket.
+struct MemoryForClient {
   core::ClientId client;
-  core::DeviceId device;
-  core::Bytes offset;
-  core::Bytes bytes;
-  ipc::UniqueFd descriptor;
+  MapOrders::Batch batch;
 };
 
 class Loop {
  public:
   // What the loop asks of the control thread. Called on any thread; must not block.
   struct Outbox {
-    std::function<void(std::shared_ptr<SlabForClient>)> slab_ready;
-    std::function<void(core::ClientId, core::DeviceId, core::Bytes offset)> release_slab;
+    std::function<void(std::shared_ptr<MemoryForClient>)> memory_ready;
     // The client broke the protocol: say goodbye with these words.
     std::function<void(core::ClientId, std::string)> expel;
     std::function<void(std::shared_ptr<PinnedSlabForClient>)> pinned_slab;
@@ -159,7 +155,6 @@ class Loop {
   void Detach(core::ClientId client, std::function<void()> done);
   // The client wants no slab that holds nothing.
   void Trim(core::ClientId client);
-  void SlabReleased(core::ClientId client, core::DeviceId device, core::Bytes offset);
   // Blocks of pinned memory. The reply to a client that is not there is kNotFound.
   void PinnedAlloc(core::ClientId client, Pinned::Ask ask);
   void PinnedFree(core::ClientId client, uint64_t block, std::vector<proto::WordValue> tickets);
@@ -324,7 +319,12 @@ class Loop {
   core::Status Charge(Session& session, uint64_t bytes);
   void Refund(Session& session, uint64_t bytes);
   void RememberFailure(Session& session, core::SlotId slot, std::string message);
-  core::Status MakeSlab(Attachment& attachment, const core::AddSlab& action, bool* offered);
+  core::Status MakeSlab(Attachment& attachment, const core::AddSlab& action,
+                        ipc::UniqueFd* descriptor);
+  // The client's mapper is given what waits for it.
+  void SendMaps(Session& session);
+  // Reads what the client's mapper has done.
+  bool PollMaps(Session& session);
   void MakeHot(Session& session);
   // The client rings from now on; false when it has sent something already.
   bool CoolDown(Session& session);
@@ -346,9 +346,7 @@ class Loop {
   // Carries out plan_, and what follows from it, until nothing is left.
   void Execute();
   void Do(const core::AddSlab& action);
-  // Asks the client to unmap a slab; both sides report by Unmapped.
-  void BeginUnmap(Session& session, const core::RemoveSlab& slab,
-                  Session::UnmapHandshake unmapping);
+  // One side has unmapped a slab that is to go.
   void Unmapped(Session& session, const core::RemoveSlab& slab, bool Session::UnmapHandshake::*by);
   void Do(const core::RemoveSlab& action);
   // Whose work it is to make and destroy chunks of the pool.

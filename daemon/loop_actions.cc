@@ -42,45 +42,48 @@ Session* Loop::SessionOf(const core::TensorOfClient& tensor) {
 }
 
 // On a worker: only one slab of an arena is made at a time.
-core::Status Loop::MakeSlab(Attachment& attachment, const core::AddSlab& action, bool* offered) {
+core::Status Loop::MakeSlab(Attachment& attachment, const core::AddSlab& action,
+                            ipc::UniqueFd* descriptor) {
   auto& arena = attachment.arenas[ToInt(action.device)];
   if (arena == nullptr) {
     const Bytes size = options_.planner.arena[ToInt(action.device)];
     RAVEN_ASSIGN_OR_RETURN(arena, devices_[ToInt(action.device)]->ReserveVaRange(size));
   }
   RAVEN_ASSIGN_OR_RETURN(auto memory, devices_[ToInt(action.device)]->CreateMemory(action.size));
-  RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd descriptor, memory->Export());
-  // The client maps it while this process does. It has the memory even if mapping fails here.
-  outbox_.slab_ready(std::make_shared<SlabForClient>(SlabForClient{
-      action.client, action.device, action.offset, action.size, std::move(descriptor)}));
-  *offered = true;
+  RAVEN_ASSIGN_OR_RETURN(*descriptor, memory->Export());
   return arena->Map(action.offset, std::move(memory));
 }
 
 void Loop::Do(const core::AddSlab& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
+  // A client that does not import could have the daemon hold any number of descriptors.
+  if (!session->maps.MayImport(session->slabs_in_making))
+    return session->slabs_to_make.push_back(action);
+  ++session->slabs_in_making;
   workers_->Run(session->attachment().tenant, [this, attachment = session->shared(), action] {
-    bool offered = false;
-    const core::Status made = MakeSlab(*attachment, action, &offered);
+    auto descriptor = std::make_shared<ipc::UniqueFd>();
+    const core::Status made = MakeSlab(*attachment, action, descriptor.get());
     if (!made.ok()) {
       spdlog::warn("client {}: no slab of {} bytes on device {}: {}", ToInt(action.client),
                    action.size.count(), ToInt(action.device), core::Describe(made.error()));
     }
     std::string limit;
     if (!made.ok() && made.error().code == core::ErrorCode::kLimit) limit = made.error().message;
-    mailbox_.Post([this, action, ok = made.ok(), offered, limit = std::move(limit)] {
+    mailbox_.Post([this, action, ok = made.ok(), descriptor, limit = std::move(limit)] {
       Session* session = FindSession(action.client);
       if (session == nullptr || session->gone) return;
+      const auto& [client, device, offset, size] = action;
+      --session->slabs_in_making;
       if (ok) {
-        session->slabs[ToInt(action.device)].Add(action.offset, action.size);
-        ApplyEvent(core::SlabAdded{action.client, action.device, action.offset, action.size});
-      } else if (offered) {
-        // The client may have mapped it. Only then can another be made there.
-        BeginUnmap(*session, {action.client, action.device, action.offset},
-                   {.daemon = false, .made = false});
+        const uint32_t memory = session->maps.Import(device, size, std::move(*descriptor));
+        session->maps.Map(device, memory, offset, size);
+        session->slab_memory[{ToInt(device), offset.count()}] = memory;
+        SendMaps(*session);
+        session->slabs[ToInt(device)].Add(offset, size);
+        ApplyEvent(core::SlabAdded{client, device, offset, size});
       } else {
-        ApplyEvent(core::SlabFailed{action.client, action.device, action.offset, limit});
+        ApplyEvent(core::SlabFailed{client, device, offset, limit});
       }
       Execute();
     });
@@ -90,8 +93,14 @@ void Loop::Do(const core::AddSlab& action) {
 void Loop::Do(const core::RemoveSlab& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
-  session->slabs[ToInt(action.device)].Remove(action.offset);
-  BeginUnmap(*session, action, {});
+  const auto [client, device, offset] = action;
+  const Session::SlabKey key{ToInt(device), offset.count()};
+  session->slabs[ToInt(device)].Remove(offset);
+  session->unmapping[key] = {};
+  const uint32_t memory = session->slab_memory.extract(key).mapped();
+  session->maps.Unmap(device, memory, offset);
+  session->maps.Release(device, memory);
+  SendMaps(*session);
   // Nothing lives in it and nothing is copied there: we need not wait for the client.
   workers_->Run(session->attachment().tenant, [this, attachment = session->shared(), action] {
     const auto [client, device, offset] = action;
@@ -107,27 +116,42 @@ void Loop::Do(const core::RemoveSlab& action) {
   });
 }
 
-void Loop::BeginUnmap(Session& session, const core::RemoveSlab& slab,
-                      Session::UnmapHandshake unmapping) {
-  session.unmapping[{ToInt(slab.device), slab.offset.count()}] = unmapping;
-  outbox_.release_slab(slab.client, slab.device, slab.offset);
+void Loop::SendMaps(Session& session) {
+  MapOrders::Batch batch = session.maps.Send();
+  if (batch.descriptors.empty()) return;
+  outbox_.memory_ready(
+      std::make_shared<MemoryForClient>(MemoryForClient{session.id(), std::move(batch)}));
+}
+
+bool Loop::PollMaps(Session& session) {
+  if (session.faulty || !session.maps.HasWork()) return false;
+  std::vector<MapOrders::Ended> ended;
+  if (!session.maps.Poll(&ended)) Expel(session, "the map ring of this client is corrupt");
+  for (const MapOrders::Ended& one : ended) {
+    turns_.Spend(session.attachment().tenant, 1);
+    // What is mapped still must not count as unmapped.
+    if (one.op == proto::MapOp::kUnmap && one.ok) {
+      Unmapped(session, {session.id(), one.device, one.offset}, &Session::UnmapHandshake::client);
+    }
+  }
+  SendMaps(session);
+  while (!session.slabs_to_make.empty() && session.maps.MayImport(session.slabs_in_making)) {
+    const core::AddSlab next = session.slabs_to_make.front();
+    session.slabs_to_make.pop_front();
+    Do(next);
+  }
+  return true;
 }
 
 void Loop::Unmapped(Session& session, const core::RemoveSlab& slab,
                     bool Session::UnmapHandshake::*by) {
   const auto unmapping = session.unmapping.find({ToInt(slab.device), slab.offset.count()});
-  if (unmapping == session.unmapping.end() || !std::exchange(unmapping->second.*by, false)) {
-    ++bad_requests_;
-    return;
-  }
-  const auto [client, daemon, made] = unmapping->second;
+  if (unmapping == session.unmapping.end()) return;
+  unmapping->second.*by = false;
+  const auto [client, daemon] = unmapping->second;
   if (client || daemon) return;
   session.unmapping.erase(unmapping);
-  if (made) {
-    ApplyEvent(core::SlabRemoved{slab.client, slab.device, slab.offset});
-  } else {
-    ApplyEvent(core::SlabFailed{slab.client, slab.device, slab.offset});
-  }
+  ApplyEvent(core::SlabRemoved{slab.client, slab.device, slab.offset});
   Execute();
 }
 

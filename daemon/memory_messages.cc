@@ -38,16 +38,6 @@ bool MemoryMessages::Handle(const Caller& caller, const proto::ClientPacket& pac
   using Body = proto::ClientPacket;
   const ClientId client = caller.client;
   switch (packet.body_case()) {
-    case Body::kSlabReleased: {
-      const auto& released = packet.slab_released();
-      if (released.device() >= devices_) return false;
-      Notify(caller, [loop = loop_, client,
-                      device = core::DeviceId{static_cast<uint16_t>(released.device())},
-                      offset = core::Bytes(released.offset())] {
-        loop->SlabReleased(client, device, offset);
-      });
-      return true;
-    }
     case Body::kTrim: Notify(caller, [loop = loop_, client] { loop->Trim(client); }); return true;
     case Body::kPinnedAlloc:
       HandlePinnedAlloc(caller, packet.request(), packet.pinned_alloc());
@@ -115,30 +105,19 @@ void MemoryMessages::HandlePinnedFree(const Caller& caller, uint64_t request,
 }
 
 void MemoryMessages::Post(ClientId client, proto::DaemonPacket packet,
-                          std::shared_ptr<ipc::UniqueFd> descriptor) {
-  mailbox_->Post([this, client, packet = std::move(packet), descriptor = std::move(descriptor)] {
+                          std::shared_ptr<std::vector<ipc::UniqueFd>> descriptors) {
+  mailbox_->Post([this, client, packet = std::move(packet), descriptors = std::move(descriptors)] {
     const uint64_t key = clients_->KeyOf(client);
     if (key == 0) return;
-    std::vector<ipc::UniqueFd> descriptors;
-    if (descriptor) descriptors.push_back(std::move(*descriptor));
-    connections_->Send(key, packet, std::move(descriptors));
+    connections_->Send(key, packet,
+                       descriptors ? std::move(*descriptors) : std::vector<ipc::UniqueFd>());
   });
 }
 
-void MemoryMessages::PostSlabReady(std::shared_ptr<SlabForClient> slab) {
+void MemoryMessages::PostMemoryReady(std::shared_ptr<MemoryForClient> memory) {
   proto::DaemonPacket packet;
-  proto::SlabReady* ready = packet.mutable_slab_ready();
-  ready->set_device(ToInt(slab->device));
-  ready->set_offset(slab->offset.count());
-  ready->set_bytes(slab->bytes.count());
-  Post(slab->client, std::move(packet), {slab, &slab->descriptor});
-}
-
-void MemoryMessages::PostReleaseSlab(ClientId client, core::DeviceId device, core::Bytes offset) {
-  proto::DaemonPacket packet;
-  packet.mutable_release_slab()->set_device(ToInt(device));
-  packet.mutable_release_slab()->set_offset(offset.count());
-  Post(client, std::move(packet));
+  packet.mutable_memory_ready()->set_first(memory->batch.first);
+  Post(memory->client, std::move(packet), {memory, &memory->batch.descriptors});
 }
 
 void MemoryMessages::PostPinnedSlab(std::shared_ptr<PinnedSlabForClient> slab) {
@@ -146,7 +125,9 @@ void MemoryMessages::PostPinnedSlab(std::shared_ptr<PinnedSlabForClient> slab) {
   packet.mutable_pinned_slab()->set_pool(slab->slab.pool);
   packet.mutable_pinned_slab()->set_offset(slab->slab.offset.count());
   packet.mutable_pinned_slab()->set_bytes(slab->bytes.count());
-  Post(slab->client, std::move(packet), {slab, &slab->descriptor});
+  auto descriptors = std::make_shared<std::vector<ipc::UniqueFd>>();
+  descriptors->push_back(std::move(slab->descriptor));
+  Post(slab->client, std::move(packet), std::move(descriptors));
 }
 
 void MemoryMessages::PostReleasePinnedSlab(ClientId client, core::PinnedSlabId slab) {

@@ -1,5 +1,5 @@
-// What clients and the planner loop say to each other of memory: slabs that come and go, and blocks
-// of pinned memory (daemon/pinned.h).
+// What clients and the planner loop say to each other of memory over the socket: descriptors of
+// device memory (daemon/map_orders.h), and blocks of pinned memory (daemon/pinned.h).
 //
 // Threads: the control thread; Post... any.
 #pragma once
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "core/pinned.h"
 #include "core/types.h"
@@ -37,8 +38,7 @@ class MemoryMessages {
   bool Handle(const Caller& caller, const proto::ClientPacket& packet);
 
   // The loop's, for the client if it is still attached.
-  void PostSlabReady(std::shared_ptr<SlabForClient> slab);
-  void PostReleaseSlab(core::ClientId client, core::DeviceId device, core::Bytes offset);
+  void PostMemoryReady(std::shared_ptr<MemoryForClient> memory);
   void PostPinnedSlab(std::shared_ptr<PinnedSlabForClient> slab);
   void PostReleasePinnedSlab(core::ClientId client, core::PinnedSlabId slab);
 
@@ -47,7 +47,7 @@ class MemoryMessages {
   void HandlePinnedFree(const Caller& caller, uint64_t request, const proto::PinnedFree& free);
   void Notify(const Caller& caller, std::function<void()> work);
   void Post(core::ClientId client, proto::DaemonPacket packet,
-            std::shared_ptr<ipc::UniqueFd> descriptor = nullptr);
+            std::shared_ptr<std::vector<ipc::UniqueFd>> descriptors = nullptr);
 
   const size_t devices_;
   const Clients* const clients_;

@@ -29,8 +29,8 @@ void SendQueue::SettleDescriptors() {
 core::Status SendQueue::Push(const proto::DaemonPacket& packet,
                              std::vector<ipc::UniqueFd> descriptors) {
   RAVEN_RETURN_IF_ERROR(MayPush(descriptors.size()));
-  const bool unasked = packet.has_slab_ready() || packet.has_release_slab() ||
-                       packet.has_pinned_slab() || packet.has_release_pinned_slab();
+  const bool unasked =
+      packet.has_memory_ready() || packet.has_pinned_slab() || packet.has_release_pinned_slab();
   packets_.push_back({Encode(packet), std::move(descriptors), !unasked});
   if (!unasked) {
     ++answers_;

@@ -38,12 +38,21 @@ constexpr double kFastestNetwork = 50e9;
 // arena is reserved when its client first uses the device, which is mostly one.
 constexpr Bytes kArenaAddresses = core::GiB(100 * 1024);
 
+// Entries of the descriptor table from the beginning: what a few hundred clients need.
+constexpr rlim_t kDescriptorTable = 16384;
+
 // Slabs, segments and sockets take a descriptor each.
 void RaiseDescriptorLimit() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (limit.rlim_cur != limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  // The kernel waits for all cores whenever the table of a process with threads grows: tens of
+  // milliseconds (decision 0076). It never shrinks.
+  const rlim_t table = std::min<rlim_t>(limit.rlim_cur, kDescriptorTable);
+  const ipc::UniqueFd highest(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, static_cast<int>(table) - 1));
 }
 
 Bytes MachineMemory() {
@@ -220,11 +229,8 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote,
 
 Loop::Outbox Server::MakeOutbox() {
   Loop::Outbox outbox;
-  outbox.slab_ready = [this](auto slab) {
-    control_->memory_messages().PostSlabReady(std::move(slab));
-  };
-  outbox.release_slab = [this](auto client, auto device, auto offset) {
-    control_->memory_messages().PostReleaseSlab(client, device, offset);
+  outbox.memory_ready = [this](auto memory) {
+    control_->memory_messages().PostMemoryReady(std::move(memory));
   };
   outbox.pinned_slab = [this](auto slab) {
     control_->memory_messages().PostPinnedSlab(std::move(slab));

@@ -29,6 +29,7 @@ std::optional<proto::WordValue> ArrivalWords::Take() {
 
 Session::Session(std::shared_ptr<Attachment> attachment)
     : slabs(attachment->arenas.size()),
+      maps(&attachment->segment->maps),
       attachment_(std::move(attachment)),
       requests_(&attachment_->segment->requests) {}
 
@@ -94,7 +95,7 @@ bool Session::NextAccess(proto::Access* access) {
 
 bool Session::HasWork() {
   if (faulty) return false;
-  if (requests_.HasWork()) return true;
+  if (requests_.HasWork() || maps.HasWork()) return true;
   const uint32_t lanes = LanesUsed();
   for (uint32_t i = 0; i < lanes; ++i) {
     if (log_dead_[i]) continue;

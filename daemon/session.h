@@ -18,6 +18,7 @@
 #include "core/types.h"
 #include "daemon/attachment.h"
 #include "daemon/leases.h"
+#include "daemon/map_orders.h"
 #include "daemon/mark.h"
 #include "daemon/tickets.h"
 #include "daemon/transfers.h"
@@ -116,13 +117,17 @@ class Session {
   std::deque<core::FetchReply> pending_replies;
   std::vector<SlabMap> slabs;                    // by device
   std::unordered_map<core::SlotId, Mark> marks;  // of what left, where moves are checked
-  // The slabs that are being unmapped, by {device, offset}, and which side maps them still.
+  MapOrders maps;
+  using SlabKey = std::pair<uint32_t, uint64_t>;  // {device, offset}
+  std::map<SlabKey, uint32_t> slab_memory;        // the number that the client knows it by
+  size_t slabs_in_making = 0;
+  std::deque<core::AddSlab> slabs_to_make;  // once the client has imported some
+  // The slabs that are being unmapped, and which side maps them still.
   struct UnmapHandshake {
     bool client = true;
     bool daemon = true;
-    bool made = true;  // false: the client has one that could not be made after all
   };
-  std::map<std::pair<uint32_t, uint64_t>, UnmapHandshake> unmapping;
+  std::map<SlabKey, UnmapHandshake> unmapping;
   size_t copies = 0;         // under way
   uint32_t rescan = 0;       // next row to look at in one
   uint32_t rescan_left = 0;  // rows; it goes round

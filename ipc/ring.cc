@@ -2,27 +2,33 @@
 
 #include <algorithm>
 
+#include "ipc/wake.h"
+
 namespace ravenstore::ipc {
 namespace {
 
 using proto::kLogLaneEntries;
+using proto::kMapRingEntries;
 using proto::kRequestRingEntries;
 
-constexpr size_t kRequestWords = sizeof(proto::Request) / sizeof(uint64_t);
-static_assert(kRequestWords * sizeof(uint64_t) == sizeof(proto::Request));
 using AliasedWord __attribute__((may_alias)) = uint64_t;
 
 // An entry crosses word by word with atomic accesses: the other side may write it at any time, and
 // the compiler must not fetch a field a second time after it was checked.
-void StoreEntry(proto::Request* shared, const proto::Request& request) {
+template <typename Entry>
+void StoreEntry(Entry* shared, const Entry& entry) {
+  static_assert(sizeof(Entry) % sizeof(uint64_t) == 0);
   auto* to = reinterpret_cast<AliasedWord*>(shared);
-  const auto* from = reinterpret_cast<const AliasedWord*>(&request);
-  for (size_t i = 0; i < kRequestWords; ++i) __atomic_store_n(&to[i], from[i], __ATOMIC_RELAXED);
+  const auto* from = reinterpret_cast<const AliasedWord*>(&entry);
+  for (size_t i = 0; i < sizeof(Entry) / sizeof(uint64_t); ++i)
+    __atomic_store_n(&to[i], from[i], __ATOMIC_RELAXED);
 }
-void LoadEntry(const proto::Request* shared, proto::Request* request) {
+template <typename Entry>
+void LoadEntry(const Entry* shared, Entry* entry) {
   const auto* from = reinterpret_cast<const AliasedWord*>(shared);
-  auto* to = reinterpret_cast<AliasedWord*>(request);
-  for (size_t i = 0; i < kRequestWords; ++i) to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+  auto* to = reinterpret_cast<AliasedWord*>(entry);
+  for (size_t i = 0; i < sizeof(Entry) / sizeof(uint64_t); ++i)
+    to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
 // Brings `*seen` up to the consumer's published position when that one can be true. An impossible
@@ -113,6 +119,49 @@ Take LogConsumer::Pop(proto::Access* access) {
 
 bool LogConsumer::HasWork() const {
   return corrupt_ || head_seen_ != tail_ || lane_->head.load(std::memory_order_acquire) != tail_;
+}
+
+void MapProducer::Push(proto::MapInstruction instruction) {
+  instruction.sequence = static_cast<uint32_t>(head_);
+  StoreEntry(&ring_->entries[head_ % kMapRingEntries], instruction);
+  ring_->head.store(++head_, std::memory_order_release);
+}
+
+void MapProducer::Wake() {
+  ring_->wake.fetch_add(1, std::memory_order_seq_cst);
+  WakeLowHalf(&ring_->wake);
+}
+
+Take MapProducer::NextResult(uint32_t* result) {
+  const uint64_t now = ring_->acknowledged.load(std::memory_order_acquire);
+  // More than there is, or less than was seen.
+  corrupt_ |= now - acknowledged_ > head_ - acknowledged_;
+  if (corrupt_) return Take::kCorrupt;
+  if (now == acknowledged_) return Take::kEmpty;
+  *result = ring_->results[acknowledged_ % kMapRingEntries].load(std::memory_order_relaxed);
+  ++acknowledged_;
+  return Take::kEntry;
+}
+
+Take MapConsumer::Next(proto::MapInstruction* instruction) {
+  const Take look = LookForEntry(ring_->head, next_, kMapRingEntries, &head_seen_);
+  if (look != Take::kEntry) return look;
+  LoadEntry(&ring_->entries[next_ % kMapRingEntries], instruction);
+  return instruction->sequence == static_cast<uint32_t>(next_) ? Take::kEntry : Take::kCorrupt;
+}
+
+void MapConsumer::Acknowledge(uint32_t result) {
+  ring_->results[next_ % kMapRingEntries].store(result, std::memory_order_relaxed);
+  ring_->acknowledged.store(++next_, std::memory_order_release);
+}
+
+void MapConsumer::Sleep(uint64_t seen) {
+  SleepOnLowHalf(&ring_->wake, seen, core::kNever);
+}
+
+void MapConsumer::Wake() {
+  ring_->wake.fetch_add(1, std::memory_order_seq_cst);
+  WakeLowHalf(&ring_->wake);
 }
 
 }  // namespace ravenstore::ipc

@@ -1,4 +1,4 @@
-// The two single-producer, single-consumer rings of a control segment.
+// The single-producer, single-consumer rings of a control segment.
 //
 // Each end keeps its own position in private memory and only publishes it: what stands in the
 // segment may be anything by the time it is read, since the other side can write all of it. A
@@ -110,6 +110,56 @@ class LogConsumer {
   uint64_t tail_ = 0;
   uint64_t head_seen_ = 0;
   bool corrupt_ = false;
+};
+
+// The daemon's end of the map ring.
+// Threads: one at a time.
+class MapProducer {
+ public:
+  // `ring` is fresh, and outlives this.
+  explicit MapProducer(proto::MapRing* ring) : ring_(ring) {}
+
+  // Entries that Push would take now.
+  size_t Room() const { return proto::kMapRingEntries - (head_ - acknowledged_); }
+  // Appends `instruction`, whose `sequence` is filled in here. REQUIRES: Room() > 0.
+  void Push(proto::MapInstruction instruction);
+  // Wakes the mapper. A system call: after the last Push of several.
+  void Wake();
+  // Whether NextResult has something to say.
+  bool HasWork() const {
+    return corrupt_ || ring_->acknowledged.load(std::memory_order_acquire) != acknowledged_;
+  }
+  // The result of the next entry, in the order of Push; kEmpty while the client has not executed
+  // it. A stranger's word.
+  Take NextResult(uint32_t* result);
+
+ private:
+  proto::MapRing* ring_;
+  uint64_t head_ = 0;
+  uint64_t acknowledged_ = 0;
+  bool corrupt_ = false;
+};
+
+// The client's end of the map ring.
+// Threads: one at a time; Wake any.
+class MapConsumer {
+ public:
+  explicit MapConsumer(proto::MapRing* ring) : ring_(ring) {}
+
+  // The next entry, which stays the next until Acknowledge().
+  Take Next(proto::MapInstruction* instruction);
+  // It was executed. `result`: 0, or an ErrorCode.
+  void Acknowledge(uint32_t result);
+  // For Sleep(): read it before looking for whatever Wake() announces.
+  uint64_t wake() const { return ring_->wake.load(std::memory_order_seq_cst); }
+  // Until Wake() was called by either side since wake() was `seen`. May return earlier.
+  void Sleep(uint64_t seen);
+  void Wake();
+
+ private:
+  proto::MapRing* ring_;
+  uint64_t next_ = 0;
+  uint64_t head_seen_ = 0;
 };
 
 }  // namespace ravenstore::ipc

@@ -384,8 +384,10 @@ Status Send(int socket, std::string_view bytes, std::span<const int> descriptors
 
 namespace {
 
-// recvmsg with `flags`. The packet's descriptors come in `*descriptors`.
-Result<std::optional<Packet>> Take(int socket, int flags, std::vector<UniqueFd>* descriptors) {
+// recvmsg with `flags`. The packet's descriptors come in `*descriptors`, of which it may bring
+// `most`.
+Result<std::optional<Packet>> Take(int socket, int flags, size_t most,
+                                   std::vector<UniqueFd>* descriptors) {
   Packet packet;
   packet.bytes.resize(proto::kControlPacketMax);
   iovec body{packet.bytes.data(), packet.bytes.size()};
@@ -408,7 +410,7 @@ Result<std::optional<Packet>> Take(int socket, int flags, std::vector<UniqueFd>*
                  "a control packet exceeds " + std::to_string(proto::kControlPacketMax) + " bytes"};
   }
   const bool short_of_numbers = (message.msg_flags & MSG_CTRUNC) != 0;
-  if (short_of_numbers || descriptors->size() > proto::kControlDescriptorsMax) {
+  if (short_of_numbers || descriptors->size() > most) {
     // While those that came are still open.
     const UniqueFd one_more(fcntl(socket, F_DUPFD_CLOEXEC, 0));
     if ((flags & MSG_PEEK) != 0 && short_of_numbers && !one_more) {
@@ -416,8 +418,7 @@ Result<std::optional<Packet>> Take(int socket, int flags, std::vector<UniqueFd>*
                    "this process has no descriptor left for what the daemon sent (RLIMIT_NOFILE)"};
     }
     return Error{ErrorCode::kCorrupt,
-                 "a control packet brings more than " +
-                     std::to_string(proto::kControlDescriptorsMax) +
+                 "a control packet brings more than " + std::to_string(most) +
                      " descriptors, or more than this process may still open (RLIMIT_NOFILE)"};
   }
   if (got == 0) return std::optional<Packet>();
@@ -427,7 +428,7 @@ Result<std::optional<Packet>> Take(int socket, int flags, std::vector<UniqueFd>*
 
 Result<std::optional<Packet>> TakeWhole(int socket, int flags) {
   std::vector<UniqueFd> descriptors;
-  auto packet = Take(socket, flags, &descriptors);
+  auto packet = Take(socket, flags, proto::kControlDescriptorsMax, &descriptors);
   if (packet.ok() && packet->has_value()) (*packet)->descriptors = std::move(descriptors);
   return packet;
 }
@@ -439,7 +440,7 @@ Result<std::optional<Packet>> Receive(int socket, bool wait) {
 }
 
 Result<std::optional<Packet>> Receive(int socket, std::vector<UniqueFd>* descriptors) {
-  return Take(socket, MSG_DONTWAIT, descriptors);
+  return Take(socket, MSG_DONTWAIT, proto::kClientDescriptorsMax, descriptors);
 }
 
 Result<std::optional<Packet>> ReceiveOrLeave(int socket) {

@@ -16,7 +16,7 @@
 
 namespace ravenstore::proto {
 
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 inline constexpr uint64_t kSegmentMagic = 0x31544e53564e4152;  // "RANVSNT1"
 
 inline constexpr uint32_t kRequestRingEntries = 1024;
@@ -24,6 +24,7 @@ inline constexpr uint32_t kLogLanes = 64;
 inline constexpr uint32_t kLogLaneEntries = 1024;
 inline constexpr uint32_t kTicketWords = 1024;
 inline constexpr uint32_t kArrivalWords = 1024;
+inline constexpr uint32_t kMapRingEntries = 1024;
 inline constexpr uint32_t kSlotCapacity = 1u << 20;
 // Places are given in units of this many bytes.
 inline constexpr uint64_t kPlaceUnit = 512;
@@ -220,6 +221,41 @@ struct LogLane {
   alignas(64) std::atomic<uint64_t> entries[kLogLaneEntries];  // Access
 };
 
+// ---- Instructions for the client's mapper: a single-producer, single-consumer ring
+//
+// Memory is one allocation of the daemon's on a device, with a number that it has for as long as
+// the client is attached. Its descriptor comes over the socket, before or after its kImport. The
+// client executes the instructions in their order, one after the other.
+
+enum class MapOp : uint16_t {
+  kImport = 1,   // memory, bytes: take it, and close its descriptor
+  kMap = 2,      // memory, bytes, offset: all of it is at this offset of the arena from now on
+  kUnmap = 3,    // offset: what was mapped there
+  kRelease = 4,  // memory: it is not the client's any more
+};
+
+struct MapInstruction {
+  uint16_t op;        // MapOp
+  uint16_t device;    // ordinal in Welcome's list
+  uint32_t sequence;  // low half of the entry's position in the ring
+  uint32_t memory;
+  uint32_t reserved;  // zero
+  uint64_t offset;
+  uint64_t bytes;
+};
+static_assert(sizeof(MapInstruction) == 32);
+
+struct MapRing {
+  alignas(64) std::atomic<uint64_t> head;          // daemon: entries written
+  alignas(64) std::atomic<uint64_t> acknowledged;  // client: entries executed
+  // Raised by the daemon after each rise of `head`, and by the client. The mapper sleeps on its low
+  // half.
+  std::atomic<uint64_t> wake;
+  alignas(64) MapInstruction entries[kMapRingEntries];
+  // Client, before `acknowledged`: 0, or the ErrorCode of an entry that could not be executed.
+  alignas(64) std::atomic<uint32_t> results[kMapRingEntries];
+};
+
 // ---- The segment
 
 struct SegmentHeader {
@@ -246,6 +282,7 @@ struct Segment {
   alignas(4096) std::atomic<uint64_t> arrivals[kArrivalWords];  // written by the daemon's loop
   alignas(4096) RequestRing requests;
   alignas(4096) LogLane log[kLogLanes];
+  alignas(4096) MapRing maps;
   alignas(4096) LeaseSlot slots[kSlotCapacity];
 };
 inline constexpr size_t kWordsOffset = offsetof(Segment, tickets);

@@ -398,7 +398,7 @@ TEST_F(AccessTest, SlabThatNeverComesIsAnError) {
   std::string words;
   EXPECT_EQ(CodeOf([&] { store_.create(kBytes, {.timeout = milliseconds(1)}); }, &words),
             RAVENSTORE_TIMED_OUT);
-  EXPECT_THAT(words, HasSubstr("descriptor"));
+  EXPECT_THAT(words, HasSubstr("not mapped in time"));
   EXPECT_TRUE(Eventually([&] { return daemon_.tensors() == 0; })) << "it was given back";
 }
 

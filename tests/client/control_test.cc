@@ -153,7 +153,7 @@ TEST_F(ControlTest, LateAnswerIsDropped) {
   late.mutable_detached();
   Send(late);
   proto::DaemonPacket unasked;
-  unasked.mutable_release_slab()->set_device(1);
+  unasked.mutable_memory_ready()->set_first(1);
   Send(unasked);
   while (unasked_.load() == 0) std::this_thread::yield();
   EXPECT_EQ(unasked_.load(), 1);
@@ -167,7 +167,7 @@ TEST_F(ControlTest, PacketWhoseDescriptorsCannotBeTakenIsToldOfAndTakenLater) {
   const ipc::UniqueFd next(dup(peer_.get()));
   const rlimit full{static_cast<rlim_t>(next.get()), usual.rlim_max};
   proto::DaemonPacket slab;
-  slab.mutable_slab_ready()->set_device(1);
+  slab.mutable_memory_ready()->set_first(1);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &full), 0);
   const auto sent = ipc::Send(peer_.get(), slab.SerializeAsString(), std::array{listener_.get()});
   const core::Error missed = missed_.get_future().get();
@@ -185,7 +185,7 @@ TEST_F(ControlTest, PacketThatThereIsNoMemoryForEndsTheLinkAndNotTheProcess) {
                            .on_hangup = [this] { hung_up_.store(true); }})
                   .ok());
   proto::DaemonPacket packet;
-  packet.mutable_release_slab()->set_device(1);
+  packet.mutable_memory_ready()->set_first(1);
   Send(packet);
   while (!hung_up_.load()) std::this_thread::yield();
 }

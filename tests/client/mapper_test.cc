@@ -1,123 +1,195 @@
 #include "client/mapper.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <future>
 #include <memory>
-#include <new>
+#include <optional>
 #include <vector>
 
-#include "ipc/unique_fd.h"
+#include "ipc/segment.h"
 
 namespace ravenstore::client {
 namespace {
 
+using core::Bytes;
+using core::ErrorCode;
+using core::MiB;
+using proto::MapOp;
+using testing::ElementsAre;
+
+constexpr uint64_t kPage = 2 << 20;
+
+// The daemon's end is in the same process.
 class MapperTest : public testing::Test {
  protected:
-  void Start() {
-    ASSERT_TRUE(mapper_.Start([this] { failed_.set_value(); }).ok());
+  MapperTest()
+      : segment_(*ipc::ControlSegment::Create(1)),
+        devices_(device::OpenHostDevices({.fault =
+                                              [this](device::HostStep step) {
+                                                if (step.kind == device::HostStep::Kind::kMap &&
+                                                    hold_.exchange(false)) {
+                                                  held_.set_value();
+                                                  goes_on_.wait();
+                                                }
+                                                return device::HostFault::kNone;
+                                              }})),
+        set_(*DeviceSet::Match({{"HOST-0", MiB(64)}}, devices_, segment_.get())),
+        producer_(&segment_->maps) {
+    mapper_.emplace(&segment_->maps, &set_,
+                    Mapper::Hooks{.acknowledged = [this] { ++acknowledged_; },
+                                  .failed = [this] { failed_.set_value(); }});
   }
-  // The thread is in a task until the result is set.
-  std::promise<void> Hold() {
-    std::promise<void> go_on;
-    auto begun = std::make_shared<std::promise<void>>();
-    mapper_.Post([begun, held = go_on.get_future().share()] {
-      begun->set_value();
-      held.wait();
-    });
-    begun->get_future().wait();
-    return go_on;
+  ~MapperTest() override { mapper_->Stop(); }
+
+  ClientDevice& device() { return *set_.all().front(); }
+  void Push(MapOp op, uint32_t memory, uint64_t offset = 0, uint16_t device = 0) {
+    proto::MapInstruction instruction{};
+    instruction.op = static_cast<uint16_t>(op);
+    instruction.device = device;
+    instruction.memory = memory;
+    instruction.offset = offset;
+    instruction.bytes = kPage;
+    producer_.Push(instruction);
+    producer_.Wake();
   }
-  void Drain() {
-    auto done = std::make_shared<std::promise<void>>();
-    mapper_.Post([done] { done->set_value(); });
-    done->get_future().wait();
+  // Of the next instruction, when it is executed.
+  uint32_t Result() {
+    uint32_t result = 0;
+    while (producer_.NextResult(&result) == ipc::Take::kEmpty) std::this_thread::yield();
+    return result;
+  }
+  ipc::UniqueFd Descriptor() {
+    return (*devices_[0]->CreateMemory(Bytes(kPage)))->Export().value();
+  }
+  std::vector<ipc::UniqueFd> Descriptors(int count) {
+    std::vector<ipc::UniqueFd> descriptors;
+    for (int i = 0; i < count; ++i) descriptors.push_back(Descriptor());
+    return descriptors;
   }
 
+  std::atomic<bool> hold_{false};  // the next mapping
+  std::promise<void> held_;
+  std::promise<void> go_on_;
+  const std::shared_future<void> goes_on_ = go_on_.get_future().share();
+  ipc::ControlSegment segment_;
+  device::Devices devices_;
+  DeviceSet set_;
+  ipc::MapProducer producer_;
+  std::atomic<int> acknowledged_{0};
   std::promise<void> failed_;
-  Mapper mapper_;
+  std::optional<Mapper> mapper_;
 };
 
-TEST_F(MapperTest, TasksRunInTheirOrderOnAThreadWithoutSignals) {
-  std::vector<int> ran;
-  mapper_.Post([&] { ran.push_back(0); });  // before the thread is there
-  Start();
-  bool blocked = false;
-  mapper_.Post([&] {
-    sigset_t mask;
-    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
-    blocked = sigismember(&mask, SIGINT) == 1;
-  });
-  for (int i = 1; i < 100; ++i) mapper_.Post([&ran, i] { ran.push_back(i); });
-  Drain();
-  ASSERT_EQ(ran.size(), 100u);
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[static_cast<size_t>(i)], i);
-  EXPECT_TRUE(blocked);
+TEST_F(MapperTest, InstructionsAreExecutedInOrderAndAcknowledged) {
+  ASSERT_TRUE(mapper_->Start().ok());
+  mapper_->Offer(0, Descriptors(2));
+  Push(MapOp::kImport, 0);
+  Push(MapOp::kMap, 0, kPage);
+  Push(MapOp::kImport, 1);
+  Push(MapOp::kUnmap, 0, kPage);
+  Push(MapOp::kMap, 1, kPage);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Result(), 0u) << i;
+  EXPECT_TRUE(device().Mapped(kPage, kPage));
+  EXPECT_EQ(acknowledged_, 5);
+  Push(MapOp::kUnmap, 1, kPage);
+  Push(MapOp::kRelease, 1);
+  Push(MapOp::kRelease, 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Result(), 0u) << i;
+  EXPECT_FALSE(device().Mapped(kPage, 1));
 }
 
-TEST_F(MapperTest, AnotherThreadPostsWhileATaskIsHeldUp) {
-  Start();
-  std::promise<void> go_on = Hold();
-  bool ran = false;
-  mapper_.Post([&] { ran = true; });  // returns
-  go_on.set_value();
-  Drain();
-  EXPECT_TRUE(ran);
+TEST_F(MapperTest, AnImportWaitsForItsDescriptor) {
+  Push(MapOp::kImport, 0);
+  Push(MapOp::kMap, 0);
+  ASSERT_TRUE(mapper_->Start().ok());
+  EXPECT_FALSE(producer_.HasWork());
+  mapper_->Offer(0, Descriptors(1));
+  EXPECT_EQ(Result(), 0u);
+  EXPECT_EQ(Result(), 0u);
+  EXPECT_TRUE(device().Mapped(0, kPage));
 }
 
-TEST_F(MapperTest, StopDropsTasksThatHaveNotBegun) {
-  Start();
-  std::promise<void> go_on = Hold();
-  bool ran = false;
-  const auto owned = std::make_shared<int>();
-  mapper_.Post([&ran, owned] { ran = true; });
-  EXPECT_EQ(owned.use_count(), 2);
-  std::thread stopper([this] { mapper_.Stop(); });
-  while (owned.use_count() > 1) std::this_thread::yield();
-  go_on.set_value();
-  stopper.join();
-  mapper_.Post([&ran, owned] { ran = true; });
-  EXPECT_EQ(owned.use_count(), 1);
-  EXPECT_FALSE(ran);
+TEST_F(MapperTest, ADescriptorThatWasMissedFailsItsImportAndNoOther) {
+  ASSERT_TRUE(mapper_->Start().ok());
+  mapper_->NoteMissedPacket({ErrorCode::kCorrupt, "no descriptor left"});
+  mapper_->Offer(1, Descriptors(1));
+  Push(MapOp::kImport, 0);
+  Push(MapOp::kMap, 0, 0);
+  Push(MapOp::kImport, 1);
+  Push(MapOp::kMap, 1, kPage);
+  std::vector<uint32_t> results;
+  for (int i = 0; i < 4; ++i) results.push_back(Result());
+  constexpr auto kTimedOut = static_cast<uint32_t>(ErrorCode::kTimedOut);
+  EXPECT_THAT(results, ElementsAre(kTimedOut, kTimedOut, 0u, 0u));
+  const PhaseWord phase{Phase::kAttached};
+  EXPECT_THAT(device().EnsureMapped(0, 1, core::Tick{}, phase).error().message,
+              testing::HasSubstr("did not arrive: no descriptor left"));
 }
 
-TEST_F(MapperTest, ATaskWithoutMemoryIsReportedAndEndsTheThread) {
-  Start();
-  mapper_.Post([] { throw std::bad_alloc(); });
+TEST_F(MapperTest, WhatCannotBeExecutedIsAcknowledgedWithItsError) {
+  ASSERT_TRUE(mapper_->Start().ok());
+  Push(MapOp::kMap, 4);
+  Push(MapOp::kUnmap, 4, kPage);
+  Push(MapOp::kMap, 0, 0, 9);
+  Push(MapOp{77}, 0);
+  std::vector<uint32_t> results;
+  for (int i = 0; i < 4; ++i) results.push_back(Result());
+  constexpr auto kCorrupt = static_cast<uint32_t>(ErrorCode::kCorrupt);
+  constexpr auto kNotFound = static_cast<uint32_t>(ErrorCode::kNotFound);
+  EXPECT_THAT(results, ElementsAre(kCorrupt, kNotFound, kNotFound, kCorrupt));
+}
+
+TEST_F(MapperTest, ACorruptRingIsReportedAndEndsTheThread) {
+  ASSERT_TRUE(mapper_->Start().ok());
+  segment_->maps.head.store(proto::kMapRingEntries + 1);
+  producer_.Wake();
   failed_.get_future().wait();
-  const auto owned = std::make_shared<int>();
-  mapper_.Post([owned] { FAIL(); });
-  EXPECT_EQ(owned.use_count(), 1);
-  mapper_.Stop();
 }
 
-TEST_F(MapperTest, AForkedChildClosesWhatTasksOwn) {
-  Start();
-  std::promise<void> go_on = Hold();
-  const auto descriptor = std::make_shared<ipc::UniqueFd>(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const int number = descriptor->get();
-  mapper_.Post([owned = std::make_shared<ipc::UniqueFd>(fcntl(number, F_DUPFD_CLOEXEC, 100))] {});
-  mapper_.LockForFork();
+TEST_F(MapperTest, StopDoesNotWaitForADescriptor) {
+  Push(MapOp::kImport, 0);
+  ASSERT_TRUE(mapper_->Start().ok());
+  mapper_->Stop();
+  EXPECT_FALSE(producer_.HasWork());
+}
+
+TEST_F(MapperTest, AForkedChildClosesDescriptorsThatAreNotImported) {
+  std::vector<ipc::UniqueFd> descriptors;
+  descriptors.emplace_back(fcntl(Descriptor().get(), F_DUPFD_CLOEXEC, 100));
+  const int number = descriptors[0].get();
+  mapper_->Offer(0, std::move(descriptors));
+  mapper_->LockForFork();
   const pid_t child = fork();
   if (child == 0) {
-    mapper_.DropInChild();
-    mapper_.UnlockAfterFork();
-    _exit(fcntl(100, F_GETFD) == -1 ? 0 : 1);
+    mapper_->DropInChild();
+    mapper_->UnlockAfterFork();
+    _exit(fcntl(number, F_GETFD) == -1 ? 0 : 1);
   }
-  mapper_.UnlockAfterFork();
+  mapper_->UnlockAfterFork();
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  EXPECT_NE(fcntl(100, F_GETFD), -1);
-  go_on.set_value();
+  EXPECT_NE(fcntl(number, F_GETFD), -1);
 }
 
-TEST_F(MapperTest, StoppedWithoutAStart) {
-  mapper_.Stop();
+TEST_F(MapperTest, AForkDoesNotWaitForAMapping) {
+  ASSERT_TRUE(mapper_->Start().ok());
+  mapper_->Offer(0, Descriptors(1));
+  Push(MapOp::kImport, 0);
+  EXPECT_EQ(Result(), 0u);
+  hold_ = true;
+  Push(MapOp::kMap, 0);
+  held_.get_future().wait();
+  mapper_->LockForFork();
+  mapper_->UnlockAfterFork();
+  go_on_.set_value();
+  EXPECT_EQ(Result(), 0u);
 }
 
 }  // namespace

@@ -80,7 +80,9 @@ void MiniDaemon::Sleep() {
       if (!client->frees.empty()) timeout = kTicketPollMs;
       if (!client->doorbell) continue;
       events.push_back({client->doorbell->fd(), POLLIN, 0});
-      const auto has_work = [&] { return !hold_requests_ && client->requests->HasWork(); };
+      const auto has_work = [&] {
+        return client->maps->HasWork() || (!hold_requests_ && client->requests->HasWork());
+      };
       if (!ipc::GoToSleep(&(*client->segment)->header.daemon_asleep, has_work)) return;
     }
   }
@@ -106,6 +108,7 @@ bool MiniDaemon::Turn() {
       client->doorbell->Drain();
     }
     busy |= ReadLog(*client);
+    busy |= ReadMaps(*client);
     if (!hold_requests_ && !client->detached) busy |= ReadRequests(*client);
     busy |= FinishFrees(*client);
   }
@@ -153,13 +156,6 @@ void MiniDaemon::Handle(Client& client, const proto::ClientPacket& packet) {
   } else if (packet.has_explain_failure()) {
     answer.mutable_failure_explained()->set_message(
         client.failures[packet.explain_failure().slot()]);
-  } else if (packet.has_slab_released()) {
-    const proto::SlabReleased& slab = packet.slab_released();
-    Arena& arena = client.arenas.at(slab.device());
-    RAVEN_CHECK(arena.arena->Unmap(Bytes(slab.offset())).ok());
-    arena.slabs.erase(slab.offset());
-    ++counts_.slabs_released;
-    return;
   } else if (packet.has_detach()) {
     ++counts_.detaches;
     client.detached = true;
@@ -194,6 +190,7 @@ void MiniDaemon::Greet(Client& client, const proto::ClientPacket& packet) {
   client.segment.emplace(*std::move(segment));
   client.doorbell.emplace(*std::move(doorbell));
   client.requests.emplace(&(*client.segment)->requests);
+  client.maps.emplace(&(*client.segment)->maps);
   for (proto::LogLane& lane : (*client.segment)->log) client.log.emplace_back(&lane);
   proto::Welcome& welcome = *answer.mutable_welcome();
   welcome.set_protocol_version(options_.version);
@@ -274,26 +271,50 @@ std::optional<uint64_t> MiniDaemon::Allocate(Client& client, uint32_t device, ui
   while (arena.mapped < end) {
     const uint64_t slab = options_.slab.count();
     RAVEN_CHECK(arena.arena->Create(Bytes(arena.mapped), Bytes(slab)).ok());
-    arena.slabs[arena.mapped] = slab;
-    proto::DaemonPacket packet;
-    packet.mutable_slab_ready()->set_device(device);
-    packet.mutable_slab_ready()->set_offset(arena.mapped);
-    packet.mutable_slab_ready()->set_bytes(slab);
-    arena.mapped += slab;
+    arena.slabs[arena.mapped] = {slab};
     if (hold_slabs_) {
-      client.held_slabs.push_back(std::move(packet));
+      client.held_slabs.emplace_back(device, arena.mapped);
     } else {
-      SendSlab(client, std::move(packet));
+      SendSlab(client, device, arena.mapped);
     }
+    arena.mapped += slab;
   }
   return offset;
 }
 
-void MiniDaemon::SendSlab(Client& client, proto::DaemonPacket packet) {
-  const proto::SlabReady& slab = packet.slab_ready();
-  auto descriptor = client.arenas.at(slab.device()).arena->Export(Bytes(slab.offset()));
+void MiniDaemon::SendSlab(Client& client, uint32_t device, uint64_t offset) {
+  Arena& arena = client.arenas.at(device);
+  Arena::Slab& slab = arena.slabs.at(offset);
+  auto descriptor = arena.arena->Export(Bytes(offset));
   RAVEN_CHECK(descriptor.ok());
-  Send(client, packet, {descriptor->get()});
+  const core::DeviceId id{static_cast<uint16_t>(device)};
+  slab.memory = client.maps->Import(id, Bytes(slab.bytes), *std::move(descriptor));
+  client.maps->Map(id, slab.memory, Bytes(offset), Bytes(slab.bytes));
+  SendMaps(client);
+}
+
+void MiniDaemon::SendMaps(Client& client) {
+  const daemon::MapOrders::Batch batch = client.maps->Send();
+  if (batch.descriptors.empty()) return;
+  proto::DaemonPacket packet;
+  packet.mutable_memory_ready()->set_first(batch.first);
+  std::vector<int> descriptors;
+  for (const ipc::UniqueFd& descriptor : batch.descriptors) descriptors.push_back(descriptor.get());
+  Send(client, packet, std::move(descriptors));
+}
+
+bool MiniDaemon::ReadMaps(Client& client) {
+  std::vector<daemon::MapOrders::Ended> ended;
+  RAVEN_CHECK(client.maps->Poll(&ended));
+  for (const daemon::MapOrders::Ended& one : ended) {
+    if (one.op != proto::MapOp::kUnmap || !one.ok) continue;
+    Arena& arena = client.arenas.at(core::ToInt(one.device));
+    RAVEN_CHECK(arena.arena->Unmap(one.offset).ok());
+    arena.slabs.erase(one.offset.count());
+    ++counts_.slabs_released;
+  }
+  if (!ended.empty()) SendMaps(client);
+  return !ended.empty();
 }
 
 void MiniDaemon::Create(Client& client, const proto::Request& request) {
@@ -400,7 +421,7 @@ void MiniDaemon::HoldSlabs(bool hold) {
   hold_slabs_ = hold;
   if (hold) return;
   for (auto& client : clients_) {
-    for (auto& packet : client->held_slabs) SendSlab(*client, std::move(packet));
+    for (const auto& [device, offset] : client->held_slabs) SendSlab(*client, device, offset);
     client->held_slabs.clear();
   }
 }
@@ -509,20 +530,20 @@ size_t MiniDaemon::ReleaseSlabs(uint32_t device) {
   std::lock_guard lock(mutex_);
   size_t asked = 0;
   for (auto& client : clients_) {
-    for (const auto& [offset, bytes] : client->arenas.at(device).slabs) {
+    for (const auto& [offset, slab] : client->arenas.at(device).slabs) {
       const bool used =
           std::any_of(client->tensors.begin(), client->tensors.end(), [&](const auto& entry) {
             const Tensor& tensor = entry.second;
             return tensor.device == device && tensor.away.empty() &&
-                   tensor.offset < offset + bytes && offset < tensor.offset + tensor.bytes;
+                   tensor.offset < offset + slab.bytes && offset < tensor.offset + tensor.bytes;
           });
       if (used) continue;
-      proto::DaemonPacket packet;
-      packet.mutable_release_slab()->set_device(device);
-      packet.mutable_release_slab()->set_offset(offset);
-      Send(*client, packet);
+      const core::DeviceId id{static_cast<uint16_t>(device)};
+      client->maps->Unmap(id, slab.memory, Bytes(offset));
+      client->maps->Release(id, slab.memory);
       ++asked;
     }
+    SendMaps(*client);
   }
   return asked;
 }

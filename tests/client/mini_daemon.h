@@ -16,10 +16,12 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/result.h"
 #include "core/types.h"
+#include "daemon/map_orders.h"
 #include "device/device.h"
 #include "ipc/ring.h"
 #include "ipc/segment.h"
@@ -54,7 +56,7 @@ class MiniDaemon {
 
   // Takes no requests (true) until it is told to go on (false).
   void HoldRequests(bool hold);
-  // Sends no SlabReady, until told otherwise.
+  // Maps no slab, until told otherwise.
   void HoldSlabs(bool hold);
   // Fetches are promised, but their bytes come only with Arrive().
   void HoldArrivals(bool hold);
@@ -123,9 +125,13 @@ class MiniDaemon {
   };
   struct Arena {
     std::unique_ptr<device::VaRange> arena;
-    uint64_t used = 0;                   // bump allocator
-    uint64_t mapped = 0;                 // slabs reach so far
-    std::map<uint64_t, uint64_t> slabs;  // offset, bytes
+    uint64_t used = 0;    // bump allocator
+    uint64_t mapped = 0;  // slabs reach so far
+    struct Slab {
+      uint64_t bytes = 0;
+      uint32_t memory = 0;  // once it is sent
+    };
+    std::map<uint64_t, Slab> slabs;  // by offset
   };
   struct Arrival {
     uint64_t tensor = 0;
@@ -142,7 +148,8 @@ class MiniDaemon {
     std::map<uint32_t, std::string> failures;
     std::deque<proto::Request> frees;  // whose ticket is not reached
     std::deque<Arrival> arrivals;      // held
-    std::deque<proto::DaemonPacket> held_slabs;
+    std::optional<daemon::MapOrders> maps;
+    std::deque<std::pair<uint32_t, uint64_t>> held_slabs;  // device, offset
     std::deque<proto::DaemonPacket> held_names;
     bool detached = false;
   };
@@ -163,7 +170,9 @@ class MiniDaemon {
   void Fetch(Client& client, const proto::Request& request);
   bool Free(Client& client, const proto::Request& request);
   std::optional<uint64_t> Allocate(Client& client, uint32_t device, uint64_t bytes);
-  void SendSlab(Client& client, proto::DaemonPacket packet);
+  void SendSlab(Client& client, uint32_t device, uint64_t offset);
+  void SendMaps(Client& client);
+  bool ReadMaps(Client& client);
   void Answer(proto::LeaseSlot& row, proto::LeaseState state, uint16_t holders);
   std::byte* BytesOf(Client& client, const Tensor& tensor);
   void Bring(Client& client, Tensor& tensor);

@@ -45,10 +45,6 @@ TEST(WireTest, HelloReadsAsWritten) {
 TEST(WireTest, EveryOtherRequestReadsAsWritten) {
   EXPECT_EQ(Parsed({1, InternName{"a name"}}).intern_name().name(), "a name");
   EXPECT_EQ(Parsed({1, ExplainFailure{12}}).explain_failure().slot(), 12u);
-  const auto released = Parsed({0, SlabReleased{3, uint64_t{1} << 33}});
-  EXPECT_EQ(released.request(), 0u);
-  EXPECT_EQ(released.slab_released().device(), 3u);
-  EXPECT_EQ(released.slab_released().offset(), uint64_t{1} << 33);
   EXPECT_TRUE(Parsed({1, Detach{}}).has_detach());
   EXPECT_TRUE(Parsed({1, StatsQuery{false}}).has_stats());
   EXPECT_TRUE(Parsed({1, StatsQuery{true}}).stats().whole_store());
@@ -95,16 +91,16 @@ TEST(WireTest, AnswersOfPinnedMemoryAreUnderstood) {
 
 TEST(WireTest, ZerosAreStillMessages) {
   EXPECT_TRUE(Parsed({0, InternName{}}).has_intern_name());
-  EXPECT_TRUE(Parsed({0, SlabReleased{}}).has_slab_released());
+  EXPECT_TRUE(Parsed({0, PinnedSlabReleased{}}).has_pinned_slab_released());
   EXPECT_TRUE(Parsed({0, Hello{}}).has_hello());
 }
 
 TEST(WireTest, EncodingIsProtobufsOwn) {
   proto::ClientPacket generated;
   generated.set_request(5);
-  generated.mutable_slab_released()->set_device(2);
-  generated.mutable_slab_released()->set_offset(1 << 21);
-  EXPECT_EQ(Encode({5, SlabReleased{2, 1 << 21}}), generated.SerializeAsString());
+  generated.mutable_pinned_slab_released()->set_pool(2);
+  generated.mutable_pinned_slab_released()->set_offset(1 << 21);
+  EXPECT_EQ(Encode({5, PinnedSlabReleased{2, 1 << 21}}), generated.SerializeAsString());
 }
 
 TEST(WireTest, WelcomeIsUnderstood) {
@@ -151,16 +147,8 @@ TEST(WireTest, EveryOtherAnswerIsUnderstood) {
   EXPECT_EQ(DecodedBody<NameInterned>(packet).id, 70000u);
   packet.mutable_failure_explained()->set_message("because");
   EXPECT_EQ(DecodedBody<FailureExplained>(packet).message, "because");
-  packet.mutable_slab_ready()->set_device(1);
-  packet.mutable_slab_ready()->set_offset(uint64_t{1} << 35);
-  packet.mutable_slab_ready()->set_bytes(uint64_t{1} << 28);
-  EXPECT_EQ(DecodedBody<SlabReady>(packet).device, 1u);
-  EXPECT_EQ(DecodedBody<SlabReady>(packet).offset, uint64_t{1} << 35);
-  EXPECT_EQ(DecodedBody<SlabReady>(packet).bytes, uint64_t{1} << 28);
-  packet.mutable_release_slab()->set_device(1);
-  packet.mutable_release_slab()->set_offset(uint64_t{1} << 35);
-  EXPECT_EQ(DecodedBody<ReleaseSlab>(packet).device, 1u);
-  EXPECT_EQ(DecodedBody<ReleaseSlab>(packet).offset, uint64_t{1} << 35);
+  packet.mutable_memory_ready()->set_first(1u << 31);
+  EXPECT_EQ(DecodedBody<MemoryReady>(packet).first, 1u << 31);
   packet.mutable_detached();
   DecodedBody<Detached>(packet);
 }
@@ -231,7 +219,7 @@ TEST(WireTest, MalformedBytesAreRefused) {
   EXPECT_FALSE(Decode(std::string("\x00\x01", 2)).has_value()) << "field 0";
   EXPECT_FALSE(Decode("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").has_value())
       << "a number of more than 64 bits";
-  EXPECT_FALSE(Decode("\x32\x02\x08\xff").has_value()) << "malformed inside";
+  EXPECT_FALSE(Decode("\xd2\x01\x02\x08\xff").has_value()) << "malformed inside";
   EXPECT_TRUE(Decode("").has_value()) << "nothing is a message, too";
 }
 

@@ -112,8 +112,7 @@ class BareLoop {
     options.planner.host_ahead = core::KiB(4);
     loop_ = std::move(*Loop::Create(options, device::OpenHostDevices({.total = core::MiB(64)}),
                                     workers_.get(),
-                                    {.slab_ready = [](auto) {},
-                                     .release_slab = [](auto...) {},
+                                    {.memory_ready = [](auto) {},
                                      .expel = [this](auto...) { ++expelled_; },
                                      .pinned_slab = [](auto) {},
                                      .release_pinned_slab = [](auto...) {}}));

@@ -27,10 +27,12 @@ class MemoryMessagesTest : public ClientsFixture {
     descriptors_of_welcome_ = connections_.descriptors();
   }
   void Deliver() { mailbox_.RunSome(mailbox_.size()); }
-  static std::shared_ptr<SlabForClient> Slab(ClientId client) {
-    return std::make_shared<SlabForClient>(
-        SlabForClient{client, core::DeviceId{0}, MiB(2), MiB(4),
-                      ipc::UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC))});
+  static std::shared_ptr<MemoryForClient> Memory(ClientId client) {
+    auto memory =
+        std::make_shared<MemoryForClient>(MemoryForClient{client, {.first = 7, .descriptors = {}}});
+    for (int i = 0; i < 2; ++i)
+      memory->batch.descriptors.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    return memory;
   }
 
   MemoryMessages messages_{1, &clients_, loop_.get(), &mailbox_, &connections_};
@@ -38,17 +40,12 @@ class MemoryMessagesTest : public ClientsFixture {
   size_t descriptors_of_welcome_ = 0;
 };
 
-TEST_F(MemoryMessagesTest, ASlabGoesToItsClientWithItsDescriptor) {
-  messages_.PostSlabReady(Slab(client_.client));
+TEST_F(MemoryMessagesTest, DescriptorsGoToTheirClient) {
+  messages_.PostMemoryReady(Memory(client_.client));
   EXPECT_TRUE(connections_.WasToldNothing(client_)) << "this may be any thread";
   Deliver();
-  const proto::DaemonPacket told = connections_.Told(client_);
-  EXPECT_EQ(told.slab_ready().offset(), MiB(2).count());
-  EXPECT_EQ(told.slab_ready().bytes(), MiB(4).count());
-  EXPECT_EQ(connections_.descriptors(), descriptors_of_welcome_ + 1);
-  messages_.PostReleaseSlab(client_.client, core::DeviceId{0}, MiB(2));
-  Deliver();
-  EXPECT_EQ(connections_.Told(client_).release_slab().offset(), MiB(2).count());
+  EXPECT_EQ(connections_.Told(client_).memory_ready().first(), 7u);
+  EXPECT_EQ(connections_.descriptors(), descriptors_of_welcome_ + 2);
 }
 
 TEST_F(MemoryMessagesTest, ASlabOfPinnedMemoryGoesThere) {
@@ -62,8 +59,8 @@ TEST_F(MemoryMessagesTest, ASlabOfPinnedMemoryGoesThere) {
 }
 
 TEST_F(MemoryMessagesTest, WhatIsForAClientThatLeftIsDropped) {
-  messages_.PostSlabReady(Slab(kNobody));
-  messages_.PostReleaseSlab(kNobody, core::DeviceId{0}, MiB(2));
+  messages_.PostMemoryReady(Memory(kNobody));
+  messages_.PostReleasePinnedSlab(kNobody, {3, MiB(2)});
   Deliver();
   EXPECT_TRUE(connections_.WasToldNothing(client_));
   EXPECT_EQ(connections_.descriptors(), descriptors_of_welcome_);
@@ -73,22 +70,18 @@ TEST_F(MemoryMessagesTest, OtherMessagesAreNotIts) {
   ClientPacket packet;
   packet.mutable_stats();
   EXPECT_FALSE(messages_.Handle(client_, packet));
-  packet.mutable_slab_released()->set_device(1);
-  EXPECT_FALSE(messages_.Handle(client_, packet)) << "there is no such device";
   EXPECT_EQ(connections_.posts(), 0u);
 }
 
 TEST_F(MemoryMessagesTest, NoticesGoToTheLoop) {
   ClientPacket packet;
-  packet.mutable_slab_released()->set_offset(MiB(2).count());
-  EXPECT_TRUE(messages_.Handle(client_, packet));
   packet.mutable_trim();
   EXPECT_TRUE(messages_.Handle(client_, packet));
   packet.mutable_pinned_slab_released();
   EXPECT_TRUE(messages_.Handle(client_, packet));
   packet.mutable_pinned_free();
   EXPECT_TRUE(messages_.Handle(client_, packet));
-  EXPECT_EQ(connections_.posts(), 4u);
+  EXPECT_EQ(connections_.posts(), 3u);
   connections_.RunPosts();
   EXPECT_TRUE(connections_.WasToldNothing(client_));
 }

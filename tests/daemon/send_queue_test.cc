@@ -35,7 +35,7 @@ class SendQueueTest : public testing::Test {
   }
   static proto::DaemonPacket Unasked() {
     proto::DaemonPacket packet;
-    packet.mutable_slab_ready()->set_bytes(1);
+    packet.mutable_memory_ready()->set_first(1);
     return packet;
   }
   static std::vector<ipc::UniqueFd> Descriptors(size_t count) {

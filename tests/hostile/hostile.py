@@ -83,7 +83,6 @@ ATTACKS = {
         Attack("flood_steps"),
         Attack("flood_failures"),
         Attack("flood_trims"),
-        Attack("flood_slabs_released"),
         Attack("flood_pinned_slabs_released"),
         Attack("flood_give_backs"),
         Attack("pinned_frees"),
@@ -101,6 +100,7 @@ ATTACKS = {
         Attack("never_reads"),
         Attack("welcomes_unread"),
         Attack("slabs_unread"),
+        Attack("false_acknowledgements"),
         Attack("spread_tensors"),
         Attack("attaches", processes=2),
         Attack("legacy_churn", processes=2),
@@ -145,7 +145,6 @@ MESSAGES = {
     "hello": "attaches",
     "intern_name": "flood_names",
     "explain_failure": "flood_failures",
-    "slab_released": "flood_slabs_released",
     "detach": "detaches",
     "stats": "flood_stats_400",
     "list_tensors": "flood_tensors",
@@ -458,7 +457,14 @@ class Attackers:
 
 
 # Attacks on memory: by the rule a user who is alone may have all of it in use.
-TAKES_MEMORY = {"hold_device", "hold_host", "slabs_unread", "spread_tensors", "pending_creates"}
+TAKES_MEMORY = {
+    "hold_device",
+    "hold_host",
+    "slabs_unread",
+    "false_acknowledgements",
+    "spread_tensors",
+    "pending_creates",
+}
 # Attacks on pinned memory: others' part of it is there as well.
 TAKES_PINNED = {"hold_pinned", "pinned_churn"}
 PRESENT_SECONDS = 600

@@ -370,11 +370,6 @@ constexpr Attack kAttacks[] = {
      [](Scene& scene) {
        FloodByClients(scene, Same([](auto& packet) { packet.mutable_trim(); }));
      }},
-    {"flood_slabs_released",
-     [](Scene& scene) {
-       FloodByClients(scene,
-                      Same([](auto& packet) { packet.mutable_slab_released()->set_offset(1); }));
-     }},
     {"flood_pinned_slabs_released",
      [](Scene& scene) {
        FloodByClients(

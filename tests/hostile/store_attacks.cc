@@ -121,6 +121,31 @@ void SlabsUnread(Scene& scene) {
   }
 }
 
+// Slabs that come and go, and whose instructions are acknowledged without being executed; now and
+// then more than there are.
+void FalseAcknowledgements(Scene& scene) {
+  while (scene.goes_on()) {
+    std::string why;
+    auto client = RawClient::Attach(scene.socket(), &why);
+    if (!client) {
+      scene.Refused(why);
+      scene.Pause(milliseconds(1));
+      continue;
+    }
+    scene.Ready();
+    for (uint32_t slot = 0; slot < 256 && scene.goes_on(); ++slot) {
+      proto::MapRing& maps = client->shared().maps;
+      maps.acknowledged.store(maps.head.load());
+      // Rings, and asks for one more slab.
+      if (!client->Create(slot, MiB(2)) || !client->connection().Drain()) break;
+      scene.Did();
+    }
+    client->shared().maps.acknowledged.fetch_add(1);
+    client->Create(256, MiB(2));
+    while (scene.goes_on() && client->connection().Drain()) scene.Pause(milliseconds(1));
+  }
+}
+
 // One small tensor in use keeps each slab of idle ones from being taken back.
 void SpreadTensors(Scene& scene) {
   constexpr uint64_t kSmall = KiB(64);
@@ -250,6 +275,7 @@ constexpr Attack kAttacks[] = {
     {"flood_log", FloodOfLog},
     {"slab_churn", SlabChurn},
     {"slabs_unread", SlabsUnread},
+    {"false_acknowledgements", FalseAcknowledgements},
     {"spread_tensors", SpreadTensors},
     {"dirty_evictions", DirtyEvictions},
     {"limits_churn", LimitsChurn},

@@ -60,7 +60,7 @@ proto::ClientPacket RandomClientPacket(std::mt19937_64& random) {
       break;
     case 1: packet.mutable_intern_name()->set_name("layer3.mlp"); break;
     case 2: packet.mutable_explain_failure()->set_slot(static_cast<uint32_t>(number)); break;
-    case 3: packet.mutable_slab_released()->set_offset(number); break;
+    case 3: packet.mutable_trim(); break;
     case 4: packet.mutable_detach(); break;
     case 5: packet.mutable_stats()->set_whole_store(number % 2); break;
     case 6: packet.mutable_list_tensors()->set_cursor(number); break;
@@ -95,7 +95,7 @@ proto::DaemonPacket RandomDaemonPacket(std::mt19937_64& random) {
       }
       packet.mutable_welcome()->set_device_budget(number);
       break;
-    case 2: packet.mutable_slab_ready()->set_bytes(number); break;
+    case 2: packet.mutable_memory_ready()->set_first(static_cast<uint32_t>(number)); break;
     case 3:
       for (uint64_t i = 0; i < number % 20; ++i) {
         packet.mutable_tensors()->add_tensors()->set_id(number + i);

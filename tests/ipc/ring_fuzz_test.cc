@@ -1,5 +1,5 @@
-// Fuzzes the consumers of both rings over a segment that the other side scribbles over, beside a
-// producer that behaves. An input is a list of instructions of four bytes.
+// Fuzzes the ends of the rings that read the other side's words, over a segment that the other side
+// scribbles over, beside a producer that behaves. An input is a list of instructions of four bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -223,6 +223,69 @@ class LogWorld {
   bool touched_ = false;
 };
 
+// The daemon's end of the map ring, over a client that claims what it likes.
+class MapWorld {
+ public:
+  void Run(const Instruction& instruction) {
+    switch (instruction.op % 8) {
+      case 0: Push(Count(instruction)); break;
+      case 1: Read(Count(instruction)); break;
+      case 2:
+      case 3: Acknowledge(Count(instruction)); break;
+      case 4:
+      case 5:
+        touched_ = true;
+        ring_->acknowledged.store(Position(read_, proto::kMapRingEntries, instruction));
+        break;
+      default:
+        touched_ = true;
+        Scribble(ring_.get(), sizeof(*ring_), instruction);
+        break;
+    }
+  }
+  void Finish() {
+    Read(proto::kMapRingEntries);
+    EXPECT_TRUE(touched_ || read_ == acknowledged_);
+    EXPECT_LE(read_, pushed_);
+  }
+
+ private:
+  void Push(int count) {
+    for (int i = 0; i < count && producer_.Room() > 0; ++i) {
+      producer_.Push({});
+      ++pushed_;
+    }
+    EXPECT_LE(pushed_ - read_, proto::kMapRingEntries);
+  }
+  void Acknowledge(int count) {
+    proto::MapInstruction next;
+    for (int i = 0; i < count && consumer_.Next(&next) == Take::kEntry; ++i) {
+      consumer_.Acknowledge(static_cast<uint32_t>(++acknowledged_));
+    }
+  }
+  void Read(int count) {
+    for (int i = 0; i < count; ++i) {
+      uint32_t result = 0;
+      const bool had_work = producer_.HasWork();
+      const Take take = producer_.NextResult(&result);
+      EXPECT_EQ(had_work, take != Take::kEmpty);
+      EXPECT_TRUE(touched_ || take != Take::kCorrupt);
+      if (take != Take::kEntry) return;
+      ++read_;
+      EXPECT_LE(read_, pushed_);
+      EXPECT_TRUE(touched_ || result == static_cast<uint32_t>(read_));
+    }
+  }
+
+  std::unique_ptr<proto::MapRing> ring_ = std::make_unique<proto::MapRing>();
+  MapProducer producer_{ring_.get()};
+  MapConsumer consumer_{ring_.get()};
+  uint64_t pushed_ = 0;
+  uint64_t acknowledged_ = 0;
+  uint64_t read_ = 0;
+  bool touched_ = false;
+};
+
 template <typename World>
 void Play(std::span<const uint8_t> input) {
   World world;
@@ -250,6 +313,10 @@ TEST(RingFuzz, RequestConsumerSurvivesAScribbledRing) {
 
 TEST(RingFuzz, LogConsumerSurvivesAScribbledLane) {
   Fuzz("tests/ipc/corpus/ring", 20'000, Instructions, Play<LogWorld>);
+}
+
+TEST(RingFuzz, MapProducerSurvivesAScribbledRing) {
+  Fuzz("tests/ipc/corpus/ring", 20'000, Instructions, Play<MapWorld>);
 }
 
 }  // namespace

@@ -312,5 +312,99 @@ TEST(LogTest, ThreadsPassOrDropEveryEntry) {
   EXPECT_EQ(taken + pair.consumer.dropped(), kCount);
 }
 
+class MapRingTest : public testing::Test {
+ protected:
+  static proto::MapInstruction Numbered(uint32_t number) {
+    proto::MapInstruction instruction{};
+    instruction.memory = number;
+    instruction.offset = ~uint64_t{number};
+    return instruction;
+  }
+
+  const std::unique_ptr<proto::MapRing> ring_ = std::make_unique<proto::MapRing>();
+  MapProducer producer_{ring_.get()};
+  MapConsumer consumer_{ring_.get()};
+  proto::MapInstruction taken_{};
+  uint32_t result_ = 0;
+};
+
+TEST_F(MapRingTest, EntriesGoAndResultsComeBackInOrderRoundAndRound) {
+  EXPECT_EQ(consumer_.Next(&taken_), Take::kEmpty);
+  EXPECT_EQ(producer_.NextResult(&result_), Take::kEmpty);
+  for (uint32_t i = 0; i < 3 * proto::kMapRingEntries; ++i) {
+    producer_.Push(Numbered(i));
+    EXPECT_FALSE(producer_.HasWork());
+    ASSERT_EQ(consumer_.Next(&taken_), Take::kEntry);
+    ASSERT_EQ(consumer_.Next(&taken_), Take::kEntry) << "it stays until it is acknowledged";
+    EXPECT_EQ(taken_.memory, i);
+    EXPECT_EQ(taken_.offset, ~uint64_t{i});
+    consumer_.Acknowledge(i + 7);
+    EXPECT_TRUE(producer_.HasWork());
+    ASSERT_EQ(producer_.NextResult(&result_), Take::kEntry);
+    EXPECT_EQ(result_, i + 7);
+  }
+}
+
+TEST_F(MapRingTest, ThereIsRoomOnceResultsAreRead) {
+  for (uint32_t i = 0; i < proto::kMapRingEntries; ++i) producer_.Push(Numbered(i));
+  EXPECT_EQ(producer_.Room(), 0u);
+  ASSERT_EQ(consumer_.Next(&taken_), Take::kEntry);
+  consumer_.Acknowledge(0);
+  EXPECT_EQ(producer_.Room(), 0u);
+  ASSERT_EQ(producer_.NextResult(&result_), Take::kEntry);
+  EXPECT_EQ(producer_.Room(), 1u);
+}
+
+TEST_F(MapRingTest, AcknowledgementsThatCannotBeTrueAreCorruptForGood) {
+  for (const uint64_t claimed : {uint64_t{3}, ~uint64_t{0}, uint64_t{1} << 32}) {
+    const auto ring = std::make_unique<proto::MapRing>();
+    MapProducer producer(ring.get());
+    producer.Push({});
+    producer.Push({});
+    ring->acknowledged.store(1);
+    ASSERT_EQ(producer.NextResult(&result_), Take::kEntry);
+    ring->acknowledged.store(claimed);
+    EXPECT_EQ(producer.NextResult(&result_), Take::kCorrupt) << claimed;
+    ring->acknowledged.store(2);
+    EXPECT_EQ(producer.NextResult(&result_), Take::kCorrupt) << claimed;
+    EXPECT_TRUE(producer.HasWork());
+  }
+}
+
+TEST_F(MapRingTest, AHeadOrAnEntryThatCannotBeTrueIsCorrupt) {
+  producer_.Push({});
+  ring_->entries[0].sequence = 1;
+  EXPECT_EQ(consumer_.Next(&taken_), Take::kCorrupt);
+  ring_->head.store(proto::kMapRingEntries + 1);
+  EXPECT_EQ(MapConsumer(ring_.get()).Next(&taken_), Take::kCorrupt);
+}
+
+TEST_F(MapRingTest, ASleepEndsWithAWakeOfEitherSide) {
+  const uint64_t seen = consumer_.wake();
+  producer_.Wake();
+  consumer_.Sleep(seen);  // returns
+  std::thread sleeper([this, from = consumer_.wake()] { consumer_.Sleep(from); });
+  consumer_.Wake();
+  sleeper.join();
+}
+
+TEST_F(MapRingTest, ThreadsPassEveryEntryOnce) {
+  constexpr uint32_t kEntries = 100'000;
+  std::thread client([this] {
+    for (uint32_t i = 0; i < kEntries;) {
+      proto::MapInstruction next;
+      if (consumer_.Next(&next) != Take::kEntry) continue;
+      ASSERT_EQ(next.memory, i);
+      consumer_.Acknowledge(++i);
+    }
+  });
+  uint32_t results = 0;
+  for (uint32_t pushed = 0; results < kEntries;) {
+    while (pushed < kEntries && producer_.Room() > 0) producer_.Push(Numbered(pushed++));
+    while (producer_.NextResult(&result_) == Take::kEntry) ASSERT_EQ(result_, ++results);
+  }
+  client.join();
+}
+
 }  // namespace
 }  // namespace ravenstore::ipc

@@ -118,7 +118,7 @@ TEST(PacketTest, KeepsBoundariesAndCarriesDescriptors) {
 TEST(PacketTest, TakesTheLargestPacket) {
   const Ends ends = Pair();
   const std::string bytes(kControlPacketMax, 'y');
-  const int descriptors[kControlDescriptorsMax] = {0, 0, 0, 0};
+  const int descriptors[kControlDescriptorsMax] = {};
   ASSERT_TRUE(Send(ends.a.get(), bytes, descriptors).ok());
   auto packet = Receive(ends.b.get(), true);
   ASSERT_TRUE(packet.ok());
@@ -146,6 +146,16 @@ TEST(PacketTest, AnOversizedPacketIsCorruptAndTheNextOneGood) {
   auto next = Receive(ends.b.get(), true);
   ASSERT_TRUE(next.ok());
   EXPECT_EQ((*next)->bytes, "next");
+}
+
+TEST(PacketTest, AClientMaySendFewerDescriptors) {
+  const Ends ends = Pair();
+  for (const size_t count : {proto::kClientDescriptorsMax, proto::kClientDescriptorsMax + 1}) {
+    SendRaw(ends.a.get(), 1, count);
+    std::vector<UniqueFd> descriptors;
+    EXPECT_EQ(Receive(ends.b.get(), &descriptors).ok(), count == proto::kClientDescriptorsMax);
+    EXPECT_EQ(descriptors.size(), count);
+  }
 }
 
 TEST(PacketTest, TooManyDescriptorsAreCorruptAndClosed) {
