@@ -1,5 +1,6 @@
 #include "daemon/server.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "daemon/links.h"
 #include "device/open.h"
 #include "ipc/clock.h"
+#include "ipc/unique_fd.h"
 
 namespace ravenstore::daemon {
 

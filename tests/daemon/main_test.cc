@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -208,6 +209,19 @@ TEST(DaemonTest, WhatIsMoreThanThereIsIsSaidWithBothNumbers) {
       says("\"limits.device_budget\" is 5.0 GiB, but of the largest device the store has "
            "2.0 GiB"))
       << daemon.Log();
+}
+
+TEST(DaemonTest, TheDescriptorTableIsLargeBeforeItIsNeeded) {
+  const DaemonProcess daemon;
+  std::ifstream status("/proc/" + std::to_string(daemon.pid()) + "/status");
+  std::string word;
+  while (status >> word && word != "FDSize:") {
+  }
+  int size = 0;
+  status >> size;
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_GE(size, std::min<rlim_t>(limit.rlim_max, 16384));
 }
 
 TEST(DaemonTest, SlabsThatFindNoDescriptorsAreNoWantOfMemory) {
