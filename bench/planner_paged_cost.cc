@@ -40,6 +40,7 @@ class ImmediateBackend : public core::PageBackend {
   void Release(const PageSupply::Released&) override {}
   void CopyIn(const CopyOrder& order) override { in_.push_back(order.unit); }
   void CopyOut(const CopyOrder& order) override { out_.push_back(order.unit); }
+  void FreeCopy(core::plan::Unit, PoolNumber) override {}
   void MoveSlot(const core::PageMemory::SlotMove&, Bytes) override {}
   bool MoveCopy(const CopyMove&) override { return true; }
   bool CanCopyIn(PoolNumber, bool) const override { return in_.empty(); }

@@ -64,6 +64,7 @@ class PagedDevice::Client : public core::PageBackend {
     for (const PoolNumber pool : PathOf(order))
       device_->lanes_[pool].out.Submit(JobOf(order), Link::Urgency::kBackground);
   }
+  void FreeCopy(Unit, PoolNumber) override {}
   void MoveSlot(const core::PageMemory::SlotMove&, core::Bytes) override {}
   bool MoveCopy(const CopyMove&) override { return true; }
   bool CanCopyIn(PoolNumber pool, bool demanded) const override {

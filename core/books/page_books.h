@@ -54,6 +54,7 @@ class PageBooks {
   plan::MoveView view() const;
   const UnitTotals& totals() const { return totals_; }
   const UnitCopies& copies() const { return copies_; }
+  std::vector<UnitCopies::Removed> TakeRemovedCopies() { return copies_.TakeRemoved(); }
   const PageMemory& memory() const { return memory_; }
   // To add pages that were made, and to unmap stale ones.
   PageMemory& memory() { return memory_; }

@@ -27,6 +27,7 @@ void UnitCopies::Shrink(Unit unit, PoolNumber pool, Bytes bytes) {
 void UnitCopies::Remove(Unit unit, PoolNumber pool) {
   SetRedundant(unit, pool, false);
   pools_.Remove(pool, std::exchange(units_[unit].bytes, Bytes{}));
+  removed_.push_back({unit, pool});
 }
 
 void UnitCopies::SetRedundant(Unit unit, PoolNumber pool, bool redundant) {

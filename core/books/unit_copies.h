@@ -9,6 +9,7 @@
 
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/plan/copy_pools.h"
@@ -32,6 +33,12 @@ class UnitCopies {
   void Shrink(plan::Unit unit, plan::PoolNumber pool, Bytes bytes);
   // It has none any more. REQUIRES: it has one, in this pool.
   void Remove(plan::Unit unit, plan::PoolNumber pool);
+  // Copies that were removed since the last call, in order: the backend frees their memory.
+  struct Removed {
+    plan::Unit unit;
+    plan::PoolNumber pool;
+  };
+  std::vector<Removed> TakeRemoved() { return std::exchange(removed_, {}); }
   // REQUIRES: the unit has a copy in the pool.
   void SetRedundant(plan::Unit unit, plan::PoolNumber pool, bool redundant);
   // Those of a pool.
@@ -55,6 +62,7 @@ class UnitCopies {
   plan::CopyPools pools_;
   std::vector<Copy> units_;
   std::vector<std::set<plan::Unit>> redundant_;  // by pool
+  std::vector<Removed> removed_;
 };
 
 }  // namespace ravenstore::core

@@ -65,6 +65,9 @@ class PageBackend {
   // While one occupies the link, only a copy in that a call waits for may begin.
   virtual void CopyIn(const CopyOrder& order) = 0;
   virtual void CopyOut(const CopyOrder& order) = 0;
+  // The unit's copy in the pool is not needed any more; it is not being copied. Comes before the
+  // unit's next copy begins.
+  virtual void FreeCopy(plan::Unit unit, plan::PoolNumber pool) = 0;
   // Copies on the device, in order with all other work on this memory.
   virtual void MoveSlot(const PageMemory::SlotMove& move, Bytes bytes) = 0;
   // Has ended when it returns. Returns false if it has failed: this part, and those of the tensor

@@ -29,6 +29,7 @@ bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot, Bytes o
   RAVEN_CHECK(slot.is_slot());
   if (!row.lives() || row.pinned || row.units.is_slot()) return false;
   if (!CanMoveCopy(books_, row.units, slot)) return false;
+  moves_.FreeCopies();
   const PoolNumber pool = books_[row.units.first].pool;
   Bytes moved;
   for (uint32_t i = 0; i < row.units.count; ++i) {

@@ -72,6 +72,7 @@ bool PageMoves::Start() {
   StartMaps();
   StartIn();
   HandleArrivals();
+  FreeCopies();
   return std::exchange(arrived_, false);
 }
 
@@ -95,6 +96,11 @@ bool PageMoves::Drop(Unit unit) {
 
 void PageMoves::DropClean() {
   while (const auto next = books_.view().queues.First(Queue::kDrops)) Drop(next->unit);
+}
+
+void PageMoves::FreeCopies() {
+  for (const UnitCopies::Removed& copy : books_.TakeRemovedCopies())
+    backend_->FreeCopy(copy.unit, copy.pool);
 }
 
 PageBackend::CopyOrder PageMoves::OrderFor(Unit unit) const {
@@ -129,6 +135,7 @@ void PageMoves::StartOut(PoolNumber pool) {
     const auto order = OrderFor(*unit);
     stats_.out += order.bytes;
     ++under_way_;
+    FreeCopies();
     backend_->CopyOut(order);
   }
 }

@@ -52,6 +52,8 @@ class PageMoves {
   void CopiedOut(plan::Unit unit, bool ok);
   // A tensor of away pages has a slot.
   void CountMoveToSlot() { ++stats_.to_slots; }
+  // The backend frees what no unit needs any more.
+  void FreeCopies();
 
   // ---- Memory that others need.
   // Releases a free page. Returns false if no page is free.

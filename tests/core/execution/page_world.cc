@@ -152,6 +152,7 @@ void PageWorld::Kill() {
   pending_.clear();
   granted_.clear();
   executor_->Retire();
+  executor_->Start();
   while (!under_way_.empty()) {
     CompleteOne();
     executor_->Start();
@@ -159,6 +160,7 @@ void PageWorld::Kill() {
   if (!executor_->IsQuiet()) Fail("a retired client's executor is not quiet");
   CheckBooks(executor_->books());
   if (executor_->books().copies().pools().used() > Bytes{}) Fail("a retired client left copies");
+  if (!copies_.empty()) Fail("the memory of a copy is not freed");
   counts_.in += executor_->stats().in;
   counts_.out += executor_->stats().out;
   counts_.not_revoked += executor_->stats().not_revoked;
@@ -453,6 +455,14 @@ void PageWorld::CopyOut(const CopyOrder& order) {
   under_way_.push_back(of);
 }
 
+void PageWorld::FreeCopy(Unit unit, plan::PoolNumber pool) {
+  for (const UnderWay& of : under_way_) {
+    const bool is_copy = of.kind == UnderWay::Kind::kIn || of.kind == UnderWay::Kind::kOut;
+    if (is_copy && of.copy.unit == unit) Fail("a copy is freed that is under way");
+  }
+  if (copies_.erase({pool, unit}) == 0) Fail("a copy is freed that is not there");
+}
+
 void PageWorld::MoveSlot(const PageMemory::SlotMove& move, Bytes bytes) {
   for (uint64_t i = 0; i < bytes.count() / kCell.count(); ++i) {
     physical_[move.to.page][move.to.offset.count() / kCell.count() + i] =
@@ -472,13 +482,11 @@ bool PageWorld::MoveCopy(const CopyMove& move) {
   const auto first =
       from.begin() + static_cast<ptrdiff_t>(move.page_offset.count() / kCell.count());
   const auto cells = static_cast<ptrdiff_t>(move.bytes.count() / kCell.count());
-  if (move.slot_offset == Bytes{}) {
-    std::erase_if(copies_, [&](const auto& held) { return held.first.second == move.slot; });
-  }
+  if (move.slot_offset == Bytes{} && HasCopy(move.slot)) Fail("a slot has two copies");
   Cells& to = copies_[{move.pool, move.slot}];
   to.resize(move.slot_offset.count() / kCell.count());
   to.insert(to.end(), first, first + cells);
-  if (fails) to.back() = kGarbage;
+  if (fails) copies_.erase({move.pool, move.slot});
   return !fails;
 }
 
@@ -538,6 +546,11 @@ void PageWorld::EndCopyIn(const UnderWay& of, bool fails) {
   executor_->CopiedIn(of.copy.unit, !fails);
 }
 
+bool PageWorld::HasCopy(Unit unit) const {
+  return std::any_of(copies_.begin(), copies_.end(),
+                     [unit](const auto& held) { return held.first.second == unit; });
+}
+
 void PageWorld::EndCopyOut(const UnderWay& of, bool fails) {
   --copies_out_[of.copy.pool];
   Cells copy = of.cells;
@@ -546,8 +559,7 @@ void PageWorld::EndCopyOut(const UnderWay& of, bool fails) {
     if (i % 2 == 1) copy[i] = physical_[of.copy.memory.page][first + i];
     if (fails) copy[i] = kGarbage;
   }
-  // The other pools do not hold it any more.
-  std::erase_if(copies_, [&](const auto& held) { return held.first.second == of.copy.unit; });
+  if (HasCopy(of.copy.unit)) Fail("a unit has two copies");
   copies_[{of.copy.pool, of.copy.unit}] = copy;
   executor_->CopiedOut(of.copy.unit, !fails);
 }

@@ -78,6 +78,7 @@ class PageWorld : public PageBackend {
   void Release(const plan::PageSupply::Released& page) override;
   void CopyIn(const CopyOrder& order) override;
   void CopyOut(const CopyOrder& order) override;
+  void FreeCopy(plan::Unit unit, plan::PoolNumber pool) override;
   void MoveSlot(const PageMemory::SlotMove& move, Bytes bytes) override;
   bool MoveCopy(const CopyMove& move) override;
   bool CanCopyIn(plan::PoolNumber pool, bool demanded) const override;
@@ -134,6 +135,7 @@ class PageWorld : public PageBackend {
   void RefuseCreate(TensorNumber tensor);
   void HandleGrants();
   void CompleteOne();
+  bool HasCopy(plan::Unit unit) const;
   void EndCopyIn(const UnderWay& of, bool fails);
   void EndCopyOut(const UnderWay& of, bool fails);
   // A pool changes, or loses a copy.

@@ -26,6 +26,7 @@ class WordBackend : public PageBackend {
   void Release(const plan::PageSupply::Released&) override {}
   void CopyIn(const CopyOrder&) override {}
   void CopyOut(const CopyOrder&) override {}
+  void FreeCopy(plan::Unit, plan::PoolNumber) override {}
   void MoveSlot(const PageMemory::SlotMove&, Bytes) override {}
   bool MoveCopy(const CopyMove&) override { return true; }
   bool CanCopyIn(plan::PoolNumber, bool) const override { return true; }
