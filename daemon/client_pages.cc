@@ -1,0 +1,357 @@
+#include "daemon/client_pages.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/check.h"
+#include "ipc/clock.h"
+
+namespace ravenstore::daemon {
+
+using core::Bytes;
+using core::Status;
+using core::TensorNumber;
+using core::plan::IsSlot;
+using core::plan::PhysicalPage;
+using core::plan::PoolNumber;
+using core::plan::Unit;
+using proto::MapOp;
+
+namespace {
+
+// A device without memory is asked again after that time.
+constexpr auto kRetry = std::chrono::milliseconds(10);
+
+}  // namespace
+
+ClientPages::ClientPages(const Options& options, std::shared_ptr<Attachment> attachment,
+                         std::shared_ptr<device::Device> device, std::vector<PagePool*> pools,
+                         MapOrders* maps, WorkerPool* workers, Mailbox* mailbox, Owner* owner)
+    : options_(options),
+      attachment_(std::move(attachment)),
+      device_(std::move(device)),
+      pools_(std::move(pools)),
+      maps_(maps),
+      workers_(workers),
+      mailbox_(mailbox),
+      owner_(owner),
+      executor_(options.books, this),
+      links_(pools_.size()) {}
+
+ClientPages::~ClientPages() {
+  RAVEN_CHECK(IsQuiet());
+  for (const auto& [unit, copy] : copies_) RAVEN_CHECK(copy.piece.empty());
+}
+
+// ---- Tensors.
+
+void ClientPages::SetOffset(TensorNumber tensor, Bytes in_unit) {
+  if (tensor >= offsets_.size()) offsets_.resize(tensor + 1);
+  offsets_[tensor] = in_unit;
+}
+
+Bytes ClientPages::AddressOf(TensorNumber tensor) const {
+  const core::plan::UnitSpan& units = executor_.tensors()[tensor].units;
+  if (!units.is_slot()) return AddressOf(units.first, {}) + offsets_[tensor];
+  const auto place =
+      executor_.books().memory().Of(units.first, executor_.books()[units.first].slots_per_page);
+  return AddressOf(units.first, physical_.at(place.page)) + place.offset;
+}
+
+Bytes ClientPages::AddressOf(Unit unit, const Physical& physical) const {
+  if (!IsSlot(unit)) return page() * (unit / 2);
+  return Bytes(options_.arena.count() / 2) + page() * physical.index;
+}
+
+std::vector<PagePool::Range> ClientPages::LiveRanges(Unit unit) const {
+  std::vector<PagePool::Range> ranges;
+  for (const TensorNumber tensor : executor_.tensors().In(unit)) {
+    const core::plan::UnitSpan& units = executor_.tensors()[tensor].units;
+    const uint32_t i = (unit - units.first) / 2;
+    ranges.push_back({.in_page = i == 0 ? offsets_[tensor] : Bytes{},
+                      .in_pool = {},
+                      .bytes = executor_.tensors().BytesIn(tensor, i)});
+  }
+  std::sort(ranges.begin(), ranges.end(),
+            [](const auto& a, const auto& b) { return a.in_page < b.in_page; });
+  return ranges;
+}
+
+bool ClientPages::Revoke(TensorNumber tensor, uint32_t /*uses*/) {
+  return owner_->Revoke(this, tensor);
+}
+
+// ---- Physical pages.
+
+bool ClientPages::Map(const MapOrder& order) {
+  if (gone_) return true;
+  const auto found = physical_.find(order.page);
+  if (found != physical_.end() && !order.steps.map) return true;
+  RAVEN_CHECK(!mapping_);
+  mapping_ = order;
+  if (found != physical_.end()) {
+    QueueMap(order, &found->second);
+  } else {
+    Make();
+  }
+  return false;
+}
+
+void ClientPages::QueueMap(const MapOrder& order, Physical* physical) {
+  if (physical->mapped) maps_->Unmap(options_.device, physical->memory, *physical->mapped);
+  physical->mapped = AddressOf(order.unit, *physical);
+  maps_->Map(options_.device, physical->memory, *physical->mapped, page());
+  owner_->MapsQueued(this);
+}
+
+Status ClientPages::MakeOnWorker(uint32_t index, ipc::UniqueFd* descriptor) {
+  auto& arena = attachment_->arenas[core::ToInt(options_.device)];
+  if (arena == nullptr) {
+    RAVEN_ASSIGN_OR_RETURN(arena, device_->ReserveVaRange(options_.arena));
+  }
+  RAVEN_ASSIGN_OR_RETURN(auto memory, device_->CreateMemory(page()));
+  RAVEN_ASSIGN_OR_RETURN(*descriptor, memory->Export());
+  return arena->Map(page() * index, std::move(memory));
+}
+
+void ClientPages::Make() {
+  retry_at_ = core::kNever;
+  uint32_t index = next_index_;
+  if (indexes_.empty()) {
+    ++next_index_;
+  } else {
+    index = indexes_.back();
+    indexes_.pop_back();
+  }
+  ++working_;
+  workers_->Run(attachment_->tenant, [this, index] {
+    auto descriptor = std::make_shared<ipc::UniqueFd>();
+    const Status made = MakeOnWorker(index, descriptor.get());
+    mailbox_->Post([this, index, descriptor, made] {
+      --working_;
+      Made(index, made.ok() ? core::Result<ipc::UniqueFd>(std::move(*descriptor)) : made.error());
+      owner_->Progressed(this);
+    });
+  });
+}
+
+void ClientPages::Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor) {
+  if (gone_) return;
+  if (!descriptor.ok()) {
+    spdlog::debug("client {}: no page of {} bytes on device {}: {}", core::ToInt(attachment_->id),
+                  page().count(), core::ToInt(options_.device), core::Describe(descriptor.error()));
+    indexes_.push_back(index);
+    retry_at_ = ipc::Now() + kRetry;
+    return;
+  }
+  Physical& physical = physical_[mapping_->page];
+  physical.index = index;
+  physical.memory = maps_->Import(options_.device, page(), *std::move(descriptor));
+  by_memory_[physical.memory] = mapping_->page;
+  QueueMap(*mapping_, &physical);
+}
+
+void ClientPages::Poll(core::Tick now) {
+  if (now >= retry_at_ && !gone_) Make();
+}
+
+void ClientPages::Unmap(PhysicalPage page) {
+  if (gone_) return Later([this, page] { executor_.Unmapped(page); });
+  unmapping_ = page;
+  Physical& physical = physical_.at(page);
+  maps_->Unmap(options_.device, physical.memory, *std::exchange(physical.mapped, std::nullopt));
+  owner_->MapsQueued(this);
+}
+
+void ClientPages::Release(const core::plan::PageSupply::Released& released) {
+  const auto found = physical_.find(released.page);
+  if (found == physical_.end()) return owner_->PageGone(this);  // it was never made
+  const Physical physical = found->second;
+  physical_.erase(found);
+  by_memory_.erase(physical.memory);
+  if (gone_) return Destroy(physical.index);
+  if (physical.mapped) maps_->Unmap(options_.device, physical.memory, *physical.mapped);
+  maps_->Release(options_.device, physical.memory);
+  releasing_[physical.memory] = physical.index;
+  owner_->MapsQueued(this);
+}
+
+// What is mapped still must not count as free.
+void ClientPages::Ended(const MapOrders::Ended& ended) {
+  if (gone_) return;
+  if (ended.op == MapOp::kRelease && ended.ok) {
+    if (const auto index = releasing_.extract(ended.memory)) Destroy(index.mapped());
+    return;
+  }
+  const auto found = by_memory_.find(ended.memory);
+  if (found == by_memory_.end()) return;
+  if (ended.op == MapOp::kMap && mapping_ && mapping_->page == found->second) {
+    executor_.Mapped(std::exchange(mapping_, std::nullopt)->unit);
+  } else if (ended.op == MapOp::kUnmap && unmapping_ == found->second) {
+    unmapping_.reset();
+    executor_.Unmapped(found->second);
+  }
+}
+
+void ClientPages::Destroy(uint32_t index) {
+  ++working_;
+  workers_->Run(attachment_->tenant, [this, index] {
+    const Status gone = attachment_->arenas[core::ToInt(options_.device)]->Unmap(page() * index);
+    if (!gone.ok()) {
+      spdlog::error("client {}: page not unmapped: {}", core::ToInt(attachment_->id),
+                    core::Describe(gone.error()));
+    }
+    mailbox_->Post([this, index, ok = gone.ok()] {
+      --working_;
+      if (ok) indexes_.push_back(index);
+      if (ok) owner_->PageGone(this);
+      owner_->Progressed(this);
+    });
+  });
+}
+
+void ClientPages::Later(std::function<void()> work) {
+  ++working_;
+  mailbox_->Post([this, work = std::move(work)] {
+    --working_;
+    work();
+    owner_->Progressed(this);
+  });
+}
+
+void ClientPages::Retire() {
+  gone_ = true;
+  const auto mapping = std::exchange(mapping_, std::nullopt);
+  const auto unmapping = std::exchange(unmapping_, std::nullopt);
+  executor_.Retire();
+  if (mapping) executor_.Mapped(mapping->unit);
+  if (unmapping) executor_.Unmapped(*unmapping);
+  executor_.Start();
+}
+
+// ---- Copies.
+
+std::byte* ClientPages::Memory(const core::PageMemory::Place& place) const {
+  return attachment_->arenas[core::ToInt(options_.device)]->base() +
+         (page() * physical_.at(place.page).index + place.offset).count();
+}
+
+bool ClientPages::CanCopyIn(PoolNumber pool, bool demanded) const {
+  return links_[pool].in == 0 || (demanded && !links_[pool].demanded);
+}
+
+void ClientPages::CopyIn(const CopyOrder& order) {
+  ++links_[order.pool].in;
+  ++copying_;
+  if (order.demanded) links_[order.pool].demanded = order.unit;
+  const auto urgency =
+      order.demanded ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground;
+  pools_[order.pool]->CopyIn(options_.device, Memory(order.memory), copies_.at(order.unit).ranges,
+                             TurnOf(), urgency,
+                             [this, order](const Status& outcome) { EndIn(order, outcome); });
+}
+
+void ClientPages::EndIn(const CopyOrder& order, const Status& outcome) {
+  --links_[order.pool].in;
+  --copying_;
+  if (links_[order.pool].demanded == order.unit) links_[order.pool].demanded.reset();
+  executor_.CopiedIn(order.unit, outcome.ok());
+  owner_->Progressed(this);
+}
+
+void ClientPages::CopyOut(const CopyOrder& order) {
+  ++links_[order.pool].out;
+  ++copying_;
+  std::vector<PagePool::Range> ranges = LiveRanges(order.unit);
+  Bytes bytes;
+  for (const PagePool::Range& range : ranges) bytes += range.bytes.RoundUp(core::kExtentAlignment);
+  pools_[order.pool]->Allocate(
+      std::max(bytes, core::kExtentAlignment),
+      [this, order, ranges = std::move(ranges)](std::optional<PagePool::Piece> piece) {
+        if (piece) return StartOut(order, ranges, *std::move(piece));
+        Later([this, order] { EndOut(order, core::Error{core::ErrorCode::kOutOfMemory, ""}); });
+      });
+}
+
+// Each range goes to the parts of the piece that follow those of the range before.
+void ClientPages::StartOut(const CopyOrder& order, const std::vector<PagePool::Range>& ranges,
+                           PagePool::Piece piece) {
+  Copy& copy = copies_[order.unit];
+  copy.ranges.clear();
+  size_t part = 0;
+  Bytes used;  // of the part
+  for (PagePool::Range range : ranges) {
+    for (Bytes left = range.bytes; left > Bytes{}; left -= range.bytes) {
+      if (used == piece[part].bytes) {
+        ++part;
+        used = Bytes{};
+      }
+      range.bytes = std::min(left, piece[part].bytes - used);
+      range.in_pool = piece[part].offset + used;
+      copy.ranges.push_back(range);
+      range.in_page += range.bytes;
+      used += range.bytes.RoundUp(core::kExtentAlignment);
+    }
+  }
+  copy.piece = std::move(piece);
+  if (copy.ranges.empty()) return Later([this, order] { EndOut(order, core::Ok()); });
+  pools_[order.pool]->CopyOut(options_.device, Memory(order.memory), copy.ranges, TurnOf(),
+                              TransferLane::Urgency::kBackground,
+                              [this, order](const Status& outcome) { EndOut(order, outcome); });
+}
+
+void ClientPages::EndOut(const CopyOrder& order, const Status& outcome) {
+  --links_[order.pool].out;
+  --copying_;
+  executor_.CopiedOut(order.unit, outcome.ok());
+  owner_->Progressed(this);
+}
+
+void ClientPages::FreeCopy(Unit unit, PoolNumber pool) {
+  const auto copy = copies_.extract(unit);
+  if (!copy.empty()) pools_[pool]->Free(copy.mapped().piece);
+}
+
+// Its words are published when this returns: the bytes are there.
+void ClientPages::MoveSlot(const core::PageMemory::SlotMove& move, Bytes bytes) {
+  if (gone_ || bytes == Bytes{}) return;
+  const auto copy = [&]() -> Status {
+    if (mover_ == nullptr) {
+      RAVEN_ASSIGN_OR_RETURN(mover_, device_->OpenChannel(device::Direction::kHostToDevice));
+    }
+    RAVEN_RETURN_IF_ERROR(mover_->Copy(Memory(move.to), Memory(move.from), bytes));
+    return mover_->Signal(&moved_, ++moves_);
+  };
+  Status copied = copy();
+  while (copied.ok() && moved_.load(std::memory_order_acquire) < moves_) {
+    mover_->Poll();
+    if (moved_.load(std::memory_order_acquire) < moves_) copied = mover_->Health();
+  }
+  // The device is lost, and so is all that is on it.
+  if (!copied.ok()) spdlog::error("a tensor was not moved: {}", core::Describe(copied.error()));
+}
+
+// The pool's bytes stay where they are, and are the slot's from now on.
+bool ClientPages::MoveCopy(const CopyMove& move) {
+  Copy& from = copies_.at(move.page);
+  Copy& to = copies_[move.slot];
+  std::vector<PagePool::Range> stay;
+  for (PagePool::Range range : from.ranges) {
+    if (range.in_page < move.page_offset || range.in_page >= move.page_offset + move.bytes) {
+      stay.push_back(range);
+      continue;
+    }
+    const CopyPieces::Part part{range.in_pool, range.bytes.RoundUp(core::kExtentAlignment)};
+    CopyPieces::Cut(&from.piece, part);
+    to.piece.push_back(part);
+    range.in_page = range.in_page - move.page_offset + move.slot_offset;
+    to.ranges.push_back(range);
+  }
+  from.ranges = std::move(stay);
+  return true;
+}
+
+}  // namespace ravenstore::daemon

@@ -1,0 +1,168 @@
+// The pages of one client on one device: what the executor (core/execution/page_executor.h) begins
+// is done here with the device, the pools for copies, and memory that is shared with the client.
+//
+// Addresses. The client's arena has two halves of equal size. A page of its range is at its number
+// times the page size. The daemon's arena has each physical page at an index, for copies. A page of
+// slots is at that index of the second half of the client's.
+//
+// A physical page is made when the executor maps it first, on a worker. If the device has no
+// memory, that is tried again: the call that waits for it has a deadline.
+//
+// Owns: the executor, the physical pages, the pieces of the pools. Units: bytes. Threads: the
+// planner loop. Errors: a copy that fails is reported to the executor.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/execution/page_backend.h"
+#include "core/execution/page_executor.h"
+#include "core/types.h"
+#include "daemon/attachment.h"
+#include "daemon/mailbox.h"
+#include "daemon/map_orders.h"
+#include "daemon/page_pool.h"
+#include "daemon/threads.h"
+#include "device/device.h"
+
+namespace ravenstore::daemon {
+
+class ClientPages final : public core::PageBackend {
+ public:
+  // What belongs to a client's lease words, and what is done for all its devices.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // As in PageBackend.
+    virtual bool Revoke(ClientPages* pages, core::TensorNumber tensor) = 0;
+    virtual void Publish(ClientPages* pages, core::TensorNumber tensor) = 0;
+    virtual void Grant(ClientPages* pages, core::TensorNumber tensor) = 0;
+    virtual void Refuse(ClientPages* pages, core::TensorNumber tensor) = 0;
+    // There are instructions for the mapper.
+    virtual void MapsQueued(ClientPages* pages) = 0;
+    // Work was done for this device on another thread: Start() has something to do, perhaps.
+    virtual void Progressed(ClientPages* pages) = 0;
+    // A physical page that the executor released is destroyed.
+    virtual void PageGone(ClientPages* pages) = 0;
+  };
+  struct Options {
+    core::DeviceId device{};
+    core::Bytes arena;  // the client's, both halves
+    core::PageBooks::Options books;
+  };
+
+  // `pools`: by the executor's numbers. All that is pointed to outlives this, and no worker runs
+  // any more when it ends.
+  ClientPages(const Options& options, std::shared_ptr<Attachment> attachment,
+              std::shared_ptr<device::Device> device, std::vector<PagePool*> pools, MapOrders* maps,
+              WorkerPool* workers, Mailbox* mailbox, Owner* owner);
+  ~ClientPages() override;
+
+  core::PageExecutor& executor() { return executor_; }
+  const core::PageExecutor& executor() const { return executor_; }
+  core::DeviceId device() const { return options_.device; }
+  core::Bytes page() const { return options_.books.limits.page; }
+
+  // The tensor begins at this offset of its first unit: of a page, or 0. Before the executor has it
+  // placed.
+  void SetOffset(core::TensorNumber tensor, core::Bytes in_unit);
+  // Where the tensor is in the client's arena. REQUIRES: it is placed; in a slot, it is resident.
+  core::Bytes AddressOf(core::TensorNumber tensor) const;
+
+  // The client's mapper has done an instruction for this device.
+  void Ended(const MapOrders::Ended& ended);
+
+  // The client is gone: nothing of it is used any more. The owner keeps this until IsQuiet().
+  void Retire();
+  // No copy, no mapping and no work of a worker is under way.
+  bool IsQuiet() const { return working_ == 0 && copying_ == 0; }
+
+  // When Poll() has something to do.
+  core::Tick NextWake() const { return retry_at_; }
+  void Poll(core::Tick now);
+
+  // ---- PageBackend.
+  bool Revoke(core::TensorNumber tensor, uint32_t uses) override;
+  void Publish(core::TensorNumber tensor) override { owner_->Publish(this, tensor); }
+  void Grant(core::TensorNumber tensor) override { owner_->Grant(this, tensor); }
+  void Refuse(core::TensorNumber tensor) override { owner_->Refuse(this, tensor); }
+  bool Map(const MapOrder& order) override;
+  void Unmap(core::plan::PhysicalPage page) override;
+  void Release(const core::plan::PageSupply::Released& page) override;
+  void CopyIn(const CopyOrder& order) override;
+  void CopyOut(const CopyOrder& order) override;
+  void FreeCopy(core::plan::Unit unit, core::plan::PoolNumber pool) override;
+  void MoveSlot(const core::PageMemory::SlotMove& move, core::Bytes bytes) override;
+  bool MoveCopy(const CopyMove& move) override;
+  bool CanCopyIn(core::plan::PoolNumber pool, bool demanded) const override;
+  bool CanCopyOut(core::plan::PoolNumber pool) const override { return links_[pool].out == 0; }
+
+ private:
+  struct Physical {
+    uint32_t index = 0;                   // in the arenas
+    uint32_t memory = 0;                  // the number that the client knows it by
+    std::optional<core::Bytes> mapped{};  // in the client's arena
+  };
+  struct Copy {
+    PagePool::Piece piece;
+    std::vector<PagePool::Range> ranges;
+  };
+  // Copies on a link, and of those in the one that a call waits for.
+  struct LinkUse {
+    uint32_t in = 0;
+    uint32_t out = 0;
+    std::optional<core::plan::Unit> demanded;
+  };
+
+  core::Bytes AddressOf(core::plan::Unit unit, const Physical& physical) const;
+  // Where the copies' page or slot begins in this process.
+  std::byte* Memory(const core::PageMemory::Place& place) const;
+  core::Status MakeOnWorker(uint32_t index, ipc::UniqueFd* descriptor);
+  // The page that mapping_ is of.
+  void Make();
+  void Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor);
+  void QueueMap(const MapOrder& order, Physical* physical);
+  void Destroy(uint32_t index);
+  // `work` in the next pass of the loop.
+  void Later(std::function<void()> work);
+  // Of the tensors that live in the unit.
+  std::vector<PagePool::Range> LiveRanges(core::plan::Unit unit) const;
+  void StartOut(const CopyOrder& order, const std::vector<PagePool::Range>& ranges,
+                PagePool::Piece piece);
+  void EndOut(const CopyOrder& order, const core::Status& outcome);
+  void EndIn(const CopyOrder& order, const core::Status& outcome);
+  core::TurnOwner TurnOf() const { return {attachment_->tenant, attachment_->id}; }
+
+  const Options options_;
+  const std::shared_ptr<Attachment> attachment_;
+  const std::shared_ptr<device::Device> device_;
+  const std::vector<PagePool*> pools_;
+  MapOrders* const maps_;
+  WorkerPool* const workers_;
+  Mailbox* const mailbox_;
+  Owner* const owner_;
+  core::PageExecutor executor_;
+  std::vector<core::Bytes> offsets_;                        // by tensor
+  std::map<core::plan::PhysicalPage, Physical> physical_;   // those that are made
+  std::map<uint32_t, core::plan::PhysicalPage> by_memory_;  // the client's numbers of these
+  std::map<uint32_t, uint32_t> releasing_;                  // index by memory
+  std::vector<uint32_t> indexes_;                           // that are free again
+  uint32_t next_index_ = 0;
+  std::optional<MapOrder> mapping_;                    // the executor's, one at a time
+  std::optional<core::plan::PhysicalPage> unmapping_;  // likewise
+  std::map<core::plan::Unit, Copy> copies_;
+  std::vector<LinkUse> links_;              // by pool
+  std::unique_ptr<device::Channel> mover_;  // of slots on the device; made for the first
+  device::Word moved_{0};
+  uint64_t moves_ = 0;
+  core::Tick retry_at_ = core::kNever;  // Make()
+  bool gone_ = false;
+  uint32_t working_ = 0;  // jobs of workers
+  uint32_t copying_ = 0;
+};
+
+}  // namespace ravenstore::daemon

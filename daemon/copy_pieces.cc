@@ -1,0 +1,81 @@
+#include "daemon/copy_pieces.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "core/check.h"
+
+namespace ravenstore::daemon {
+
+using core::Bytes;
+
+std::optional<CopyPieces::Piece> CopyPieces::Allocate(Bytes bytes) {
+  Bytes missing = bytes.RoundUp(core::kExtentAlignment);
+  RAVEN_CHECK(missing > Bytes{});
+  if (missing > free_) return std::nullopt;
+  Piece piece;
+  while (missing > Bytes{}) {
+    // The smallest that is large enough, else the largest.
+    auto best = by_size_.lower_bound({missing, Bytes{}});
+    if (best == by_size_.end()) best = std::prev(best);
+    const Bytes taken = std::min(missing, best->first);
+    piece.push_back(Take(holes_.find(best->second), taken));
+    missing -= taken;
+  }
+  return piece;
+}
+
+CopyPieces::Part CopyPieces::Take(Holes::iterator hole, Bytes bytes) {
+  const Part whole{hole->first, hole->second};
+  Erase(hole);
+  if (bytes < whole.bytes) Insert({whole.offset + bytes, whole.bytes - bytes});
+  return {whole.offset, bytes};
+}
+
+void CopyPieces::Free(const Piece& piece) {
+  for (Part part : piece) {
+    auto next = holes_.lower_bound(part.offset);
+    RAVEN_CHECK(next == holes_.end() || part.offset + part.bytes <= next->first);
+    if (next != holes_.end() && part.offset + part.bytes == next->first) {
+      part.bytes += next->second;
+      Erase(next);
+    }
+    next = holes_.lower_bound(part.offset);
+    if (next != holes_.begin()) {
+      const auto before = std::prev(next);
+      RAVEN_CHECK(before->first + before->second <= part.offset);
+      if (before->first + before->second == part.offset) {
+        part = {before->first, before->second + part.bytes};
+        Erase(before);
+      }
+    }
+    Insert(part);
+  }
+}
+
+void CopyPieces::Cut(Piece* piece, const Part& part) {
+  const auto found = std::find_if(piece->begin(), piece->end(), [&part](const Part& of) {
+    return of.offset <= part.offset && part.offset + part.bytes <= of.offset + of.bytes;
+  });
+  RAVEN_CHECK(found != piece->end());
+  const Part before{found->offset, part.offset - found->offset};
+  const Part after{part.offset + part.bytes,
+                   found->offset + found->bytes - (part.offset + part.bytes)};
+  const auto next = piece->erase(found);
+  const auto last = after.bytes > Bytes{} ? piece->insert(next, after) : next;
+  if (before.bytes > Bytes{}) piece->insert(last, before);
+}
+
+void CopyPieces::Insert(const Part& part) {
+  holes_.emplace(part.offset, part.bytes);
+  by_size_.insert({part.bytes, part.offset});
+  free_ += part.bytes;
+}
+
+void CopyPieces::Erase(Holes::iterator hole) {
+  by_size_.erase({hole->second, hole->first});
+  free_ -= hole->second;
+  holes_.erase(hole);
+}
+
+}  // namespace ravenstore::daemon

@@ -1,0 +1,284 @@
+// A client in the same process, whose mapper maps the daemon's memory as it is told; and a ledger
+// of what each tensor has to hold.
+#include "daemon/client_pages.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "core/check.h"
+#include "core/plan/places.h"
+#include "daemon/away_memory.h"
+#include "ipc/clock.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using core::Bytes;
+using core::KiB;
+using core::MiB;
+using core::TensorNumber;
+
+constexpr Bytes kPage = MiB(2);
+constexpr Bytes kArena = MiB(1024);
+constexpr core::DeviceId kDevice{0};
+
+class ClientPagesTest : public testing::Test, public ClientPages::Owner {
+ protected:
+  enum class Word : uint8_t { kFree, kInUse, kIdle, kAway };
+  struct Tensor {
+    Word word = Word::kFree;
+    core::plan::Place place;
+    Bytes size;
+    uint8_t mark = 0;
+  };
+
+  // `slots`: small tensors have slots.
+  void Begin(uint32_t pages, Bytes pool, bool slots = false) {
+    devices_ = device::OpenHostDevices({.fault = [this](device::HostStep step) {
+      using Kind = device::HostStep::Kind;
+      const bool copies = step.kind == Kind::kUp || step.kind == Kind::kDown;
+      if (!copies || fail_copies_ == 0) return device::HostFault::kNone;
+      return --fail_copies_, device::HostFault::kBreaksOff;
+    }});
+    attachment_ =
+        std::make_shared<Attachment>(Attachment{core::ClientId{1},
+                                                core::TenantId{1},
+                                                {},
+                                                0,
+                                                0,
+                                                "a test",
+                                                std::move(*ipc::ControlSegment::Create(1)),
+                                                std::move(*ipc::Doorbell::Create()),
+                                                {}});
+    attachment_->arenas.resize(1);
+    maps_ = std::make_unique<MapOrders>(&attachment_->segment->maps);
+    mapper_ = std::make_unique<ipc::MapConsumer>(&attachment_->segment->maps);
+    arena_ = std::move(*devices_[0]->ReserveVaRange(kArena));
+    memory_ = HostMemory(devices_, std::move(*devices_[0]->ReservePoolVaRange(pool, -1)));
+    PagePool::Options of_pool;
+    of_pool.name = "the host pool";
+    of_pool.capacity = pool;
+    of_pool.step = MiB(4);
+    of_pool.ahead = MiB(2);
+    pool_ = std::make_unique<PagePool>(of_pool, memory_.get(), workers_.get(), &mailbox_);
+    RAVEN_CHECK(pool_->AddDevice(kDevice, "device 0").ok());
+    places_ = std::make_unique<core::plan::Places>(core::plan::SmallTensorRule{
+        .page = kPage, .largest_slot = slots ? Bytes(kPage.count() / 4) : Bytes{}});
+    ClientPages::Options options;
+    options.device = kDevice;
+    options.arena = kArena;
+    options.books.limits = {.page = kPage,
+                            .pages = pages,
+                            .pools = {{.capacity = pool, .in_rate = 1e10, .out_rate = 1e10}}};
+    options.books.coming_most = kPage * 2;
+    pages_ = std::make_unique<ClientPages>(options, attachment_, devices_[0],
+                                           std::vector<PagePool*>{pool_.get()}, maps_.get(),
+                                           workers_.get(), &mailbox_, this);
+  }
+  ~ClientPagesTest() override {
+    if (pages_ == nullptr) return;
+    pages_->Retire();
+    while (!pages_->IsQuiet()) Pump();
+    pages_->executor().Start();
+    EXPECT_EQ(pool_->used(), Bytes{}) << "a piece is not freed";
+    pages_.reset();
+    workers_.reset();
+  }
+
+  // ---- ClientPages::Owner.
+  bool Revoke(ClientPages*, TensorNumber tensor) override {
+    if (tensors_[tensor].word != Word::kIdle) return false;
+    tensors_[tensor].word = Word::kAway;
+    return true;
+  }
+  void Publish(ClientPages*, TensorNumber tensor) override { tensors_[tensor].word = Word::kIdle; }
+  void Grant(ClientPages*, TensorNumber tensor) override { granted_.insert(tensor); }
+  void Refuse(ClientPages*, TensorNumber tensor) override { refused_.insert(tensor); }
+  void MapsQueued(ClientPages*) override {
+    MapOrders::Batch batch = maps_->Send();
+    for (ipc::UniqueFd& descriptor : batch.descriptors)
+      offered_[batch.first++] = std::move(descriptor);
+  }
+  void Progressed(ClientPages*) override {}
+  void PageGone(ClientPages*) override { ++gone_; }
+
+  // ---- The client's mapper.
+  void Map() {
+    proto::MapInstruction next;
+    while (mapper_->Next(&next) == ipc::Take::kEntry) {
+      const Bytes offset(next.offset);
+      switch (static_cast<proto::MapOp>(next.op)) {
+        case proto::MapOp::kImport:
+          imported_[next.memory] = *devices_[0]->ImportMemory(
+              std::move(offered_.extract(next.memory).mapped()), Bytes(next.bytes));
+          break;
+        case proto::MapOp::kMap:
+          ASSERT_TRUE(arena_->Map(offset, imported_.at(next.memory)).ok());
+          break;
+        case proto::MapOp::kUnmap: ASSERT_TRUE(arena_->Unmap(offset).ok()); break;
+        case proto::MapOp::kRelease: ASSERT_EQ(imported_.erase(next.memory), 1u); break;
+      }
+      mapper_->Acknowledge(0);
+    }
+  }
+  void Pump() {
+    mailbox_.RunSome(mailbox_.size());
+    Map();
+    std::vector<MapOrders::Ended> ended;
+    ASSERT_TRUE(maps_->Poll(&ended));
+    for (const auto& one : ended) pages_->Ended(one);
+    pool_->Poll(ipc::Now());
+    pages_->Poll(ipc::Now());
+    pages_->executor().Start();
+    core::CheckBooks(pages_->executor().books());
+    std::this_thread::yield();
+  }
+  void PumpUntil(const std::function<bool()>& done) {
+    for (int i = 0; i < 1'000'000; ++i) {
+      if (done()) return;
+      Pump();
+    }
+    FAIL() << "it does not happen";
+  }
+
+  // ---- The client's calls. False: there is no room.
+  std::byte* Address(TensorNumber tensor) {
+    return arena_->base() + pages_->AddressOf(tensor).count();
+  }
+  bool Pin(TensorNumber tensor) {
+    core::PageExecutor& executor = pages_->executor();
+    if (executor.Admit(tensor) != core::decide::Admission::kNow) return false;
+    if (!executor.Pin(tensor))
+      PumpUntil([&] { return granted_.erase(tensor) > 0 || refused_.count(tensor) > 0; });
+    if (refused_.erase(tensor) > 0) return false;
+    tensors_[tensor].word = Word::kInUse;
+    return true;
+  }
+  bool Create(TensorNumber tensor, Bytes size) {
+    Tensor& of = tensors_[tensor];
+    of.place = places_->Allocate(size);
+    of.size = size;
+    const auto units = places_->UnitsOf(of.place, size);
+    core::PageExecutor& executor = pages_->executor();
+    pages_->SetOffset(tensor, units.is_slot() ? Bytes{} : Bytes(of.place.at % kPage.count()));
+    if (!executor.CanCreate(units)) return places_->Free(of.place, size), false;
+    executor.Place(tensor, units, places_->BytesIn(of.place, size, 0), size);
+    if (!Pin(tensor)) {
+      executor.Remove(tensor);
+      return places_->Free(of.place, size), false;
+    }
+    executor.Begin(tensor);
+    Fill(tensor);
+    return true;
+  }
+  void Fill(TensorNumber tensor) {
+    ++tensors_[tensor].mark;
+    std::memset(Address(tensor), tensors_[tensor].mark, tensors_[tensor].size.count());
+  }
+  void ExpectHolds(TensorNumber tensor) {
+    const Tensor& of = tensors_[tensor];
+    const std::vector<std::byte> expected(of.size.count(), std::byte{of.mark});
+    ASSERT_EQ(std::memcmp(Address(tensor), expected.data(), expected.size()), 0) << tensor;
+  }
+  void Put(TensorNumber tensor, bool modified) {
+    if (modified) Fill(tensor);
+    tensors_[tensor].word = Word::kIdle;
+    pages_->executor().Unpin(tensor);
+    if (modified) pages_->executor().Modify(tensor);
+    pages_->executor().Reach(tensor);
+  }
+  void Free(TensorNumber tensor) {
+    pages_->executor().End(tensor);
+    pages_->executor().Remove(tensor);
+    places_->Free(tensors_[tensor].place, tensors_[tensor].size);
+    tensors_[tensor] = {};
+  }
+  // Creates, uses and frees tensors of which a part fits.
+  void Play(uint32_t seed, int steps, TensorNumber tensors) {
+    std::mt19937 random(seed);
+    tensors_.resize(tensors);
+    for (int i = 0; i < steps; ++i) {
+      const auto tensor = static_cast<TensorNumber>(random() % tensors);
+      Tensor& of = tensors_[tensor];
+      if (of.word == Word::kFree) {
+        const Bytes size(1 + random() % (random() % 3 == 0 ? MiB(5) : KiB(600)).count());
+        if (Create(tensor, size)) Put(tensor, true);
+      } else if (random() % 6 == 0) {
+        Free(tensor);
+      } else if (Pin(tensor)) {
+        ExpectHolds(tensor);
+        Put(tensor, random() % 2 == 0);
+      }
+      if (random() % 3 == 0) Pump();
+      if (HasFatalFailure()) return;
+    }
+  }
+
+  std::atomic<int> fail_copies_{0};
+  device::Devices devices_;
+  std::shared_ptr<Attachment> attachment_;
+  Mailbox mailbox_;
+  std::unique_ptr<WorkerPool> workers_ = std::make_unique<WorkerPool>("test", 2);
+  std::unique_ptr<AwayMemory> memory_;
+  std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<MapOrders> maps_;
+  std::unique_ptr<ipc::MapConsumer> mapper_;
+  std::map<uint32_t, ipc::UniqueFd> offered_;
+  std::map<uint32_t, std::shared_ptr<const device::PhysicalMemory>> imported_;
+  std::unique_ptr<device::VaRange> arena_;
+  std::unique_ptr<core::plan::Places> places_;
+  std::vector<Tensor> tensors_;
+  std::set<TensorNumber> granted_;
+  std::set<TensorNumber> refused_;
+  int gone_ = 0;
+  std::unique_ptr<ClientPages> pages_;
+};
+
+TEST_F(ClientPagesTest, BytesComeBackWhereverTheyWent) {
+  Begin(8, MiB(64));
+  Play(1, 3000, 24);
+  EXPECT_GT(pages_->executor().stats().in, MiB(100));
+}
+
+TEST_F(ClientPagesTest, SoDoThoseOfSmallTensorsInSlots) {
+  Begin(8, MiB(64), /*slots=*/true);
+  Play(2, 3000, 48);
+  EXPECT_GT(pages_->executor().stats().in, MiB(50));
+}
+
+TEST_F(ClientPagesTest, APoolThatIsNearlyFullHasPiecesOfSeveralParts) {
+  Begin(6, MiB(12));
+  Play(3, 3000, 24);
+}
+
+TEST_F(ClientPagesTest, ACopyThatFailsIsTriedAgainAndNeverBringsWrongBytes) {
+  Begin(6, MiB(64));
+  tensors_.resize(24);
+  for (uint32_t i = 0; i < 40; ++i) {
+    fail_copies_ = 2;
+    Play(10 + i, 60, 24);
+  }
+}
+
+TEST_F(ClientPagesTest, PagesBeyondTheShareAreDestroyed) {
+  Begin(8, MiB(64));
+  Play(4, 500, 24);
+  pages_->executor().SetShare(3);
+  PumpUntil([&] { return gone_ == 5; });
+  EXPECT_EQ(imported_.size(), pages_->executor().books().memory().pages());
+  for (int i = 0; i < 5; ++i) pages_->executor().AddPage();
+  pages_->executor().SetShare(8);
+  Play(5, 500, 24);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
