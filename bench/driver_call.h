@@ -31,6 +31,11 @@ inline void MustSucceed(CUresult result, const char* what) {
 #define CALL(symbol, ...) \
   ::ravenstore::bench::MustSucceed(DRIVER_FUNCTION(symbol)(__VA_ARGS__), #symbol)
 
+// A kernel of nothing, named "empty", which takes an address.
+inline constexpr char kEmptyKernel[] =
+    ".version 7.0\n.target sm_50\n.address_size 64\n"
+    ".visible .entry empty(.param .u64 words) { ret; }\n";
+
 // The kernel of that name in `ptx`; of a fake driver (tests/fake_cuda), which reads no PTX, its
 // own.
 inline CUfunction LoadKernel(const char* name, const char* ptx) {

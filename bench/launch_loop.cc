@@ -15,9 +15,6 @@
 
 namespace {
 
-constexpr char kNothing[] =
-    ".version 7.0\n.target sm_50\n.address_size 64\n"
-    ".visible .entry empty(.param .u64 words) { ret; }\n";
 constexpr int kRounds = 11;
 constexpr size_t kBytes = size_t{4} << 20;
 
@@ -45,7 +42,7 @@ int main(int argc, char** argv) {
   CALL(cuDeviceGet, &device, 0);
   CALL(cuDevicePrimaryCtxRetain, &context, device);
   CALL(cuCtxSetCurrent, context);
-  CUfunction kernel = ravenstore::bench::LoadKernel("empty", kNothing);
+  CUfunction kernel = ravenstore::bench::LoadKernel("empty", ravenstore::bench::kEmptyKernel);
   CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
   CALL(cuMemAlloc, &words, kBytes);
   std::vector<double> rounds;
