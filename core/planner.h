@@ -21,6 +21,7 @@
 #include "core/events.h"
 #include "core/heuristic.h"
 #include "core/link_model.h"
+#include "core/store_planner.h"
 #include "core/topology.h"
 #include "core/tuned.h"
 #include "core/types.h"
@@ -73,164 +74,37 @@ struct PlannerOptions {
   uint64_t guaranteed_part = 0;
 };
 
-// What `ls` shows of one tensor.
-struct TensorView {
-  TensorId id;
-  ClientId client;
-  SlotId slot;
-  NameId name;
-  Bytes size;
-  DeviceId device;
-  Bytes device_offset;
-  Residency residency;
-  bool in_use;
-  bool dirty;
-  bool has_copy;  // another pool has bytes of it, be they old
-  PoolId away{};  // that pool
-};
-
-// Why a tensor is where it is, as far as the planner looks at it.
-struct Explanation {
-  enum class Future : uint8_t {
-    kUnknown,
-    kHintedTime,
-    kHintedOrder,
-    kHintedNever,
-    kLearned,
-    kLearnedFreed,   // it will be freed, not read
-    kCorrelated,     // it followed what its client used last before
-    kLastInFirstOut  // nothing is known yet; what was put last is expected first
-  };
-  TensorView tensor;
-  Bytes away_offset;  // in tensor.away, if tensor.has_copy
-  Future future = Future::kUnknown;
-  double confidence = 0;     // that a prediction comes true; 0: it is none
-  Duration needed_in{0};     // as far as that is known; 0: unknown or due
-  Duration last_put_ago{0};  // kUnknown: since then it has lain idle
-  Duration copy_back{0};     // what bringing it back would take the link
-  Duration copy_out{0};      // and taking it out; 0: a drop does
-  Duration recompute{0};     // what the client says recomputing it takes; 0: it cannot
-  Priority priority = Priority::kNormal;
-  bool discarded = false;   // its bytes were discarded
-  double value = 0;         // bytes by eviction cost in seconds; 0: it cannot leave now
-  bool prefetched = false;  // brought unasked, and not used yet
-  uint64_t gets = 0;
-  uint64_t predictions_right = 0;  // of its client
-  uint64_t predictions_wrong = 0;
-};
-
-struct ClientView {
-  ClientId client;
-  TenantId tenant;
-  Budgets budgets;
-  std::optional<uint32_t> weight{};  // its tenant's
-  TenantPriority priority = TenantPriority::kNormal;
-  uint64_t tensors = 0;
-  Bytes device_held;  // slabs
-  Bytes device_used;  // tensors on devices
-  Bytes host_used;
-  Bytes others_used;  // of the pools that are neither the devices' nor the host's
-  Bytes pinned;       // blocks of pinned memory
-  Bytes in_use;
-  uint64_t waiting = 0;
-
-  Bytes away_used() const { return host_used + others_used; }
-};
-
-// Of one device.
-struct TenantView {
-  Bytes held;  // slabs, without those that are being given back
-  Bytes guarantee;
-};
-
-struct TierView {
-  Bytes capacity;
-  Bytes held;
-  Bytes used;
-};
-
-struct PlannerStats {
-  uint64_t creates = 0;
-  uint64_t frees = 0;
-  uint64_t hits = 0;       // gets that found the tensor on its device
-  uint64_t late_hits = 0;  // gets that found it arriving
-  uint64_t misses = 0;     // gets that had to ask for it
-  uint64_t prefetches = 0;
-  uint64_t prefetches_unused = 0;
-  uint64_t rescues = 0;
-  uint64_t drops_clean = 0;
-  uint64_t discarded = 0;          // left without a copy, to be recomputed
-  uint64_t recomputes = 0;         // of these: asked for again
-  uint64_t predictions_right = 0;  // next uses that were learned and came true
-  uint64_t predictions_wrong = 0;
-  uint64_t waiting = 0;  // requests waiting now
-  Bytes out;             // off devices, begun
-  Bytes in;              // onto devices, begun
-  Bytes precleaned;
-  Duration waited{0};  // summed over answered requests
-};
-
 class Scheduler;
 
-class Planner {
+class Planner final : public StorePlanner {
  public:
   explicit Planner(PlannerOptions options);
-  ~Planner();
-  Planner(const Planner&) = delete;
-  Planner& operator=(const Planner&) = delete;
+  ~Planner() override;
 
-  // Takes `event` in and appends what should be done to `plan`.
-  void Apply(const Event& event, Tick now, Plan* plan);
-
-  // The earliest instant at which TimePassed would have something to do; kNever when only an event
-  // can.
-  Tick NextWake() const;
-
-  // kNoTensor when the slot holds none.
-  TensorId Find(ClientId client, SlotId slot) const;
-  // REQUIRES: `tensor` is known (Knows()).
-  TensorView View(TensorId tensor) const;
-  bool Knows(TensorId tensor) const;
-  // REQUIRES: `tensor` is known. Its client may be gone.
-  Explanation Explain(TensorId tensor, Tick now) const;
-  // Adds up to `limit` tensors of one client whose slot is at or after `*slot`, which is advanced
-  // to where the next call goes on; false when there are no more. It looks at so many slots at
-  // most: fewer, or none, need not be the end. REQUIRES: the client is attached.
-  bool List(ClientId client, uint32_t* slot, size_t limit, std::vector<TensorView>* views) const;
-  // REQUIRES: the client is attached.
-  ClientView View(ClientId client) const;
-  // REQUIRES: the tenant has had limits.
-  TenantView View(TenantId tenant, DeviceId device) const;
-  std::vector<ClientId> Clients() const;
-  TierView DeviceTier(DeviceId device) const;
-  // What is harvested of the device's memory, whatever of it is to go.
-  Bytes Harvested(DeviceId device) const;
-  // Of that, what could not be destroyed: it counts for good.
-  Bytes HarvestStuck(DeviceId device) const;
-  // What of the device's held bytes the clients of other tenants than `asker` are guaranteed.
-  Bytes Guaranteed(DeviceId device, TenantId asker) const;
-  // As the topology calls it.
-  std::string NameOf(PoolId pool) const;
-  TierView HostTier() const;
-  // The pools that are neither a device's nor the host's, and one of them. Of what comes and goes
-  // `held` is all that is there, `capacity` what may be.
-  std::vector<PoolId> OtherPools() const;
-  TierView OtherTier(PoolId pool) const;
-  // Whether the client may have a block of pinned memory, for which a slab is made unless `slab` is
-  // zero. Errors: kOutOfMemory, which says "pinned memory is exhausted" and who holds what.
-  // REQUIRES: the client is attached.
-  Status MayPin(ClientId client, Bytes block, Bytes slab) const {
-    return MayPin(client, block, slab, {});
-  }
-  // The same once slabs in which nothing lies were given back.
-  struct IdlePinned {
-    Bytes own;  // of the client's user
-    Bytes others;
-  };
-  Status MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const;
-  const PlannerStats& stats() const;
-  // The same counts for one client alone. REQUIRES: the client is attached.
-  const PlannerStats& StatsOf(ClientId client) const;
+  using StorePlanner::MayPin;
+  // ---- StorePlanner.
+  void Apply(const Event& event, Tick now, Plan* plan) override;
+  Tick NextWake() const override;
+  TensorId Find(ClientId client, SlotId slot) const override;
+  TensorView View(TensorId tensor) const override;
+  bool Knows(TensorId tensor) const override;
+  Explanation Explain(TensorId tensor, Tick now) const override;
+  bool List(ClientId client, uint32_t* slot, size_t limit,
+            std::vector<TensorView>* views) const override;
+  ClientView View(ClientId client) const override;
+  TenantView View(TenantId tenant, DeviceId device) const override;
+  std::vector<ClientId> Clients() const override;
+  TierView DeviceTier(DeviceId device) const override;
+  Bytes Harvested(DeviceId device) const override;
+  Bytes HarvestStuck(DeviceId device) const override;
+  Bytes Guaranteed(DeviceId device, TenantId asker) const override;
+  std::string NameOf(PoolId pool) const override;
+  TierView HostTier() const override;
+  std::vector<PoolId> OtherPools() const override;
+  TierView OtherTier(PoolId pool) const override;
+  Status MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const override;
+  const PlannerStats& stats() const override;
+  const PlannerStats& StatsOf(ClientId client) const override;
 
   // Verifies every ledger, map and index against the catalog and aborts on the first that
   // disagrees: for tests and fuzzers; O(n).

@@ -100,7 +100,7 @@ std::string PlannerBooks::HostHolder() const {
 }
 
 Status PlannerBooks::MayPin(ClientId id, Bytes block, Bytes slab,
-                            const Planner::IdlePinned& without) const {
+                            const StorePlanner::IdlePinned& without) const {
   if (quota_.MayPin(id, block, slab, without.own, without.others, host_.committed())) return Ok();
   return Error{ErrorCode::kOutOfMemory, DescribePinned(id, block)};
 }

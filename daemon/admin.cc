@@ -31,11 +31,11 @@ const char* StateName(const core::TensorView& view) {
   return "unknown";
 }
 
-std::string TierName(const core::Planner& planner, core::PoolId pool) {
+std::string TierName(const core::StorePlanner& planner, core::PoolId pool) {
   return pool == core::kHostPool ? "host" : planner.NameOf(pool);
 }
 
-std::string TierName(const core::Planner& planner, const core::TensorView& view) {
+std::string TierName(const core::StorePlanner& planner, const core::TensorView& view) {
   const std::string device = "device " + std::to_string(ToInt(view.device));
   const bool on_device =
       view.residency != core::Residency::kAway && view.residency != core::Residency::kLost;
@@ -85,7 +85,7 @@ std::string NameOf(Loop& loop, const Names& names, ClientId client, core::NameId
 
 void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core::Tick started,
                core::Tick now, proto::Stats* stats) {
-  const core::Planner& planner = loop.planner();
+  const core::StorePlanner& planner = loop.planner();
   if (client) {
     const core::ClientView view = planner.View(*client);
     FillTier("device", {view.budgets.device, view.device_held, view.device_used},
@@ -186,7 +186,7 @@ std::string FutureText(const core::Explanation& why) {
 
 bool FillExplanation(Loop& loop, const Names& names, const Audience& audience, core::TensorId id,
                      core::Tick now, proto::TensorExplained* explained) {
-  const core::Planner& planner = loop.planner();
+  const core::StorePlanner& planner = loop.planner();
   if (!planner.Knows(id) || !Visible(loop, audience, planner.View(id).client)) return false;
   const core::Explanation why = planner.Explain(id, now);
   const auto nanoseconds = [](core::Duration duration) {

@@ -139,6 +139,7 @@ void ClientPages::Make() {
 }
 
 void ClientPages::Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor) {
+  made_ += descriptor.ok() ? 1 : 0;
   if (gone_) return;
   if (!descriptor.ok()) {
     spdlog::debug("client {}: no page of {} bytes on device {}: {}", core::ToInt(attachment_->id),
@@ -206,8 +207,11 @@ void ClientPages::Destroy(uint32_t index) {
     }
     mailbox_->Post([this, index, ok = gone.ok()] {
       --working_;
-      if (ok) indexes_.push_back(index);
-      if (ok) owner_->PageGone(this);
+      if (ok) {
+        --made_;
+        indexes_.push_back(index);
+        owner_->PageGone(this);
+      }
       owner_->Progressed(this);
     });
   });

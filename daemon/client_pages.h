@@ -73,6 +73,9 @@ class ClientPages final : public core::PageBackend {
   // Where the tensor is in the client's arena. REQUIRES: it is placed; in a slot, it is resident.
   core::Bytes AddressOf(core::TensorNumber tensor) const;
 
+  // Physical pages that are made and not destroyed.
+  uint32_t made() const { return made_; }
+
   // The client's mapper has done an instruction for this device.
   void Ended(const MapOrders::Ended& ended);
 
@@ -152,6 +155,7 @@ class ClientPages final : public core::PageBackend {
   std::map<uint32_t, uint32_t> releasing_;                  // index by memory
   std::vector<uint32_t> indexes_;                           // that are free again
   uint32_t next_index_ = 0;
+  uint32_t made_ = 0;
   std::optional<MapOrder> mapping_;                    // the executor's, one at a time
   std::optional<core::plan::PhysicalPage> unmapping_;  // likewise
   std::map<core::plan::Unit, Copy> copies_;

@@ -5,6 +5,7 @@
 #include <toml++/toml.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -245,6 +246,14 @@ auto WholePages(Bytes Config::*value, bool or_none = false) {
     if (bytes != Bytes{0} && bytes.RoundUp(kPage) == bytes) return std::nullopt;
     return "must be a multiple of 2 MiB, not " + core::SizeText(bytes);
   };
+}
+
+std::optional<std::string> FaultOfPage(const Config& config) {
+  const Bytes page = config.page.value_or(Bytes{0});
+  if (page == Bytes{0} ||
+      (page >= kPage && page <= core::GiB(1) && std::has_single_bit(page.count())))
+    return std::nullopt;
+  return "must be a power of two from 2 MiB to 1 GiB, not " + core::SizeText(page);
 }
 
 // The least that a device hands out is a page.
@@ -498,6 +507,7 @@ std::map<std::string, Key> MakeKeys() {
       {"devices.backend", OneOf(&C::backend, {"auto", "cuda", "host"})},
       {"devices.uuids", Checked(Texts(&C::uuids), FaultOfUuids)},
       {"devices.slab", Checked(Size(&C::slab), WholePages(&C::slab))},
+      {"devices.page", Checked(SizeOrDefault(&C::page), FaultOfPage)},
       {"limits.device_budget", Live(Checked(Size(&C::device_budget), ABudget(&C::device_budget)))},
       {"limits.host_budget", Live(Checked(Size(&C::host_budget), ABudget(&C::host_budget)))},
       {"limits.peer_budget", Live(Checked(Size(&C::peer_budget), ABudget(&C::peer_budget)))},

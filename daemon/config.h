@@ -25,6 +25,8 @@ struct Config {
   std::string backend = "auto";    // "cuda", "host", "auto"
   std::vector<std::string> uuids;  // empty: all that the driver shows
   core::Bytes slab = core::MiB(64);
+  // Experimental: memory in pages of this size instead of slabs; 0: of each device's capacity.
+  std::optional<core::Bytes> page;
   // [limits] of every tenant (Unix user) until ravenctl changes them; 0: all there is
   core::Bytes device_budget;
   core::Bytes host_budget;

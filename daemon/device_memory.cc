@@ -15,7 +15,7 @@ core::DeviceId IdOf(size_t device) {
 }  // namespace
 
 Bytes StoreDeviceMemory::HeldOf(size_t device) const {
-  const core::Planner& planner = loop_->planner();
+  const core::StorePlanner& planner = loop_->planner();
   return planner.DeviceTier(IdOf(device)).held + planner.Harvested(IdOf(device));
 }
 

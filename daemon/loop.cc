@@ -53,7 +53,7 @@ Loop::Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Ou
       devices_(std::move(devices)),
       workers_(workers),
       outbox_(std::move(outbox)),
-      planner_(std::make_unique<core::Planner>(options_.planner)),
+      planner_(options_.pages ? nullptr : std::make_unique<core::Planner>(options_.planner)),
       turns_(kUnitsPerPass, kUnitsLeast),
       backoff_(options_.poll),
       memory_("bytes of the daemon's memory", options_.memory.count(), core::Shares::Unit::kBytes) {
@@ -84,8 +84,12 @@ core::Status Loop::Init() {
   RAVEN_ASSIGN_OR_RETURN(auto pool, devices_.front()->ReservePoolVaRange(
                                         options_.planner.host_capacity, options_.host_numa_node));
   host_pool_ = std::move(pool);
-  RAVEN_RETURN_IF_ERROR(InitPinned());
   away_.emplace(core::kHostPool, HostMemory(devices_, host_pool_));
+  if (options_.pages) {
+    RAVEN_RETURN_IF_ERROR(InitPages());
+    return InitPinned();
+  }
+  RAVEN_RETURN_IF_ERROR(InitPinned());
   for (uint16_t i = 0; i < devices_.size(); ++i) {
     for (const auto& [pool, memory] : away_)
       RAVEN_RETURN_IF_ERROR(AddLanes({core::DeviceId{i}, pool}));
@@ -134,6 +138,45 @@ core::Status Loop::AddLanes(Way way) {
   }
   RAVEN_RETURN_IF_ERROR(lanes.out->Open());
   return lanes.in->Open();
+}
+
+core::Status Loop::InitPages() {
+  PageStore::Hooks hooks;
+  hooks.attachment = [this](ClientId client) {
+    Session& session = *FindSession(client);
+    return std::pair(session.shared(), &session.maps);
+  };
+  hooks.drop = [this](ClientId client, core::SlotId slot) {
+    Session& session = *FindSession(client);
+    Session::Row& row = session.RowOf(slot);
+    const uint64_t idle_word = row.complete_word();
+    if (idle_word == 0) return false;
+    row.ForgetPut();
+    return session.LeaseOf(slot).Drop(idle_word);
+  };
+  hooks.publish = [this](ClientId client, core::SlotId slot, core::DeviceId device,
+                         core::Bytes offset) {
+    Session& session = *FindSession(client);
+    uint64_t idle_word = 0;
+    if (session.LeaseOf(slot).Publish(ToInt(device), offset, &idle_word))
+      session.RowOf(slot).SetStreamComplete(idle_word);
+  };
+  hooks.send_maps = [this](ClientId client) { SendMaps(*FindSession(client)); };
+  const core::PlannerOptions& of = options_.planner;
+  auto pages = std::make_unique<PageStore>(PageStore::Options{.device_capacity = of.device_capacity,
+                                                              .arena = of.arena,
+                                                              .host_capacity = of.host_capacity,
+                                                              .host_step = of.host_step,
+                                                              .host_ahead = of.host_ahead,
+                                                              .page = *options_.pages,
+                                                              .links = options_.links,
+                                                              .transfers = options_.transfers,
+                                                              .coming_most = core::MiB(16)},
+                                           devices_, away_.at(core::kHostPool).get(), workers_,
+                                           &mailbox_, std::move(hooks));
+  pages_ = pages.get();
+  planner_ = std::move(pages);
+  return pages_->Open();
 }
 
 core::Status Loop::InitPinned() {
@@ -218,6 +261,11 @@ bool Loop::Pass() {
   busy |= PollHot();
   stages_[2] = ipc::Now();
   busy |= PollLanes();
+  if (pages_ != nullptr) {
+    busy |= pages_->Poll(now_, &plan_);
+    Execute();
+    ReleaseQuiet();
+  }
   stages_[3] = ipc::Now();
   // A quiet pass has the time to look for the clients that are not polled.
   if (!busy || now_ - last_source_poll_ > kSourcePollPeriod) {
@@ -671,6 +719,10 @@ void Loop::Detach(ClientId client, std::function<void()> done) {
 void Loop::ReleaseIfGone(Session& session) {
   if (!session.gone || session.copies > 0) return;
   const ClientId client = session.id();
+  if (pages_ != nullptr) {
+    if (!pages_->IsQuiet(client)) return;
+    pages_->Forget(client);
+  }
   Refund(session, session.charged);
   auto done = std::move(on_gone_[client]);
   on_gone_.erase(client);
@@ -682,6 +734,12 @@ void Loop::ReleaseIfGone(Session& session) {
     if (done) done();
     mailbox_.Post([this] { give_back_timer_.Freed(now_); });
   });
+}
+
+void Loop::ReleaseQuiet() {
+  std::vector<Session*> gone;
+  for (const auto& [client, done] : on_gone_) gone.push_back(FindSession(client));
+  for (Session* session : gone) ReleaseIfGone(*session);
 }
 
 void Loop::GiveBackMemory() {
@@ -743,11 +801,12 @@ core::Tick Loop::NextPump() const {
   ForEachLane([&](core::PoolId, const TransferLane& lane) {
     next = std::min(next, lane.NextPump(now_ + options_.poll));
   });
+  if (pages_ != nullptr) next = std::min(next, pages_->NextPump(now_ + options_.poll));
   return next;
 }
 
 bool Loop::IsCopying() const {
-  bool copying = false;
+  bool copying = pages_ != nullptr && pages_->IsCopying();
   ForEachLane([&copying](core::PoolId, const TransferLane& lane) { copying |= !lane.idle(); });
   return copying;
 }

@@ -42,6 +42,7 @@
 #include "daemon/mailbox.h"
 #include "daemon/mark.h"
 #include "daemon/memory_watch.h"
+#include "daemon/page_store.h"
 #include "daemon/pauses.h"
 #include "daemon/pinned.h"
 #include "daemon/recorder.h"
@@ -64,6 +65,11 @@ struct LoopOptions {
   core::Duration poll{std::chrono::microseconds(50)};   // while copies or tickets are under way
   // Of the daemon's own memory that the clients of all users may make it hold, by core/share.h.
   core::Bytes memory = core::MiB(512);
+  // Plan on pages of this size (daemon/page_store.h); 0: of the device's capacity. Not set: on
+  // slabs.
+  std::optional<core::Bytes> pages{};
+  // Of each device to the host; with `pages`.
+  std::vector<core::LinkModel> links{};
   // The pools of what is harvested.
   struct HarvestOptions {
     core::PoolId pool{};
@@ -174,7 +180,7 @@ class Loop {
   // Null: there is none.
   Recorder* recorder(uint64_t key);
 
-  const core::Planner& planner() const { return *planner_; }
+  const core::StorePlanner& planner() const { return *planner_; }
   Session* FindSession(core::ClientId client);
   size_t sessions() const { return sessions_.size(); }
   const Pauses& pauses() const { return pauses_; }
@@ -245,6 +251,7 @@ class Loop {
   core::Status AddLanes(Way way);
   core::Status AddMovesOn(core::PoolId pool);
   core::Status InitPinned();
+  core::Status InitPages();
 
   // One look at everything; true when there was something to do.
   bool Pass();
@@ -398,6 +405,8 @@ class Loop {
   // The last of a gone client's copies may have ended.
   void CopyEnded(Session& session);
   void ReleaseIfGone(Session& session);
+  // Of clients that are gone, those of whose pages nothing is under way any more.
+  void ReleaseQuiet();
   // What departed clients' tables took goes back to the kernel, step by step.
   void GiveBackMemory();
   void PutBackMemory();
@@ -411,7 +420,8 @@ class Loop {
   Mailbox mailbox_;
   std::atomic<bool> stopping_{false};
 
-  std::unique_ptr<core::Planner> planner_;
+  std::unique_ptr<core::StorePlanner> planner_;
+  PageStore* pages_ = nullptr;  // planner_, where it plans on pages
   core::Plan plan_;
   core::Tick now_{};
 

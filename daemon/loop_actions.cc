@@ -127,8 +127,9 @@ bool Loop::PollMaps(Session& session) {
   if (session.faulty || !session.maps.HasWork()) return false;
   std::vector<MapOrders::Ended> ended;
   if (!session.maps.Poll(&ended)) Expel(session, "the map ring of this client is corrupt");
+  turns_.Spend(session.attachment().tenant, static_cast<uint32_t>(ended.size()));
+  if (pages_ != nullptr) pages_->MapsEnded(session.id(), ended);
   for (const MapOrders::Ended& one : ended) {
-    turns_.Spend(session.attachment().tenant, 1);
     // What is mapped still must not count as unmapped.
     if (one.op == proto::MapOp::kUnmap && one.ok) {
       Unmapped(session, {session.id(), one.device, one.offset}, &Session::UnmapHandshake::client);

@@ -51,7 +51,7 @@ core::PinnedBooks::Options BooksOptions(const Pinned::Options& options, size_t p
 }  // namespace
 
 Result<std::unique_ptr<Pinned>> Pinned::Create(const Options& options, device::Devices devices,
-                                               const core::Planner* planner, WorkerPool* workers,
+                                               const core::StorePlanner* planner, WorkerPool* workers,
                                                Mailbox* mailbox, Hooks hooks) {
   std::vector<Pool> pools;
   std::vector<uint32_t> pool_of_device;
@@ -72,7 +72,7 @@ Result<std::unique_ptr<Pinned>> Pinned::Create(const Options& options, device::D
                                             std::move(pools), std::move(pool_of_device), straddle));
 }
 
-Pinned::Pinned(const Options& options, const core::Planner* planner, WorkerPool* workers,
+Pinned::Pinned(const Options& options, const core::StorePlanner* planner, WorkerPool* workers,
                Mailbox* mailbox, Hooks hooks, std::vector<Pool> pools,
                std::vector<uint32_t> pool_of_device, bool straddle)
     : options_(options),
@@ -191,8 +191,8 @@ void Pinned::MakeIdleMakeWay(const Waiter& waiter, Bytes bytes, Bytes size) {
   };
   const auto own = books_.Idle(waiter.user);
   const auto others = books_.Idle(waiter.user, /*of_others=*/true);
-  const core::Planner::IdlePinned without_own{sum(own), Bytes{0}};
-  const core::Planner::IdlePinned without_all{sum(own), sum(others)};
+  const core::StorePlanner::IdlePinned without_own{sum(own), Bytes{0}};
+  const core::StorePlanner::IdlePinned without_all{sum(own), sum(others)};
   if (!planner_->MayPin(waiter.client, bytes, size, without_all).ok()) return;
   for (const auto& slab : own) Release(slab.id);
   if (planner_->MayPin(waiter.client, bytes, size, without_own).ok()) return;

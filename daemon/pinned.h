@@ -64,7 +64,7 @@ class Pinned {
   // Errors: the devices', where no addresses can be had.
   static core::Result<std::unique_ptr<Pinned>> Create(const Options& options,
                                                       device::Devices devices,
-                                                      const core::Planner* planner,
+                                                      const core::StorePlanner* planner,
                                                       WorkerPool* workers, Mailbox* mailbox,
                                                       Hooks hooks);
 
@@ -126,7 +126,7 @@ class Pinned {
   };
   enum class Served { kAnswered, kWaits };
 
-  Pinned(const Options& options, const core::Planner* planner, WorkerPool* workers,
+  Pinned(const Options& options, const core::StorePlanner* planner, WorkerPool* workers,
          Mailbox* mailbox, Hooks hooks, std::vector<Pool> pools,
          std::vector<uint32_t> pool_of_device, bool straddle);
 
@@ -148,7 +148,7 @@ class Pinned {
   void TellUsed(core::ClientId client);
 
   const Options options_;
-  const core::Planner* const planner_;
+  const core::StorePlanner* const planner_;
   WorkerPool* const workers_;
   Mailbox* const mailbox_;
   const Hooks hooks_;

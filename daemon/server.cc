@@ -346,6 +346,19 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
                                  .each_gib = config_.harvest_give_back,
                                  .hold = config_.harvest_rise}});
   }
+  options.pages = config_.page;
+  options.links = links_;
+  if (options.pages) {
+    if (!others.pools.empty()) {
+      return Error{ErrorCode::kInvalidArgument,
+                   "\"devices.page\": pages have no peer, file, remote or harvested pools yet"};
+    }
+    // Of a client's addresses one half is of tensors, here or away; see daemon/client_pages.h.
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      const Bytes all = (planner.device_capacity[i] + planner.host_capacity) * 4;
+      planner.arena[i] = std::min(std::max(all, core::GiB(1)), arena_most);
+    }
+  }
   options.check_moves = config_.host_check_moves && backend_ == "host";
   options.memory = BookkeepingMemory();
   options.pinned_numa_node = config_.pool_numa_node;

@@ -1,0 +1,224 @@
+// Plans for the daemon's clients on pages (core/execution/page_executor.h), and has what it plans
+// done (daemon/client_pages.h).
+//
+// It takes the events of the loop and answers with its actions, as core::Planner does. Slabs, moves
+// and drops are none of these: what concerns pages goes by ClientPages and the hooks.
+//
+// A create has its place when it is asked for, so that places follow from the order of the calls.
+// It is answered when its pages are mapped; a fetch when its bytes are there, too. Requests that
+// may not hold their pages yet wait in their order.
+//
+// Owns: the clients, their pages, the host pool's pieces. Units: bytes. Threads: the planner loop.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/link_model.h"
+#include "core/plan/places.h"
+#include "core/store_planner.h"
+#include "core/types.h"
+#include "daemon/client_pages.h"
+#include "daemon/page_pool.h"
+
+namespace ravenstore::daemon {
+
+class PageStore final : public core::StorePlanner, private ClientPages::Owner {
+ public:
+  struct Options {
+    std::vector<core::Bytes> device_capacity;
+    std::vector<core::Bytes> arena;
+    core::Bytes host_capacity;
+    core::Bytes host_step;
+    core::Bytes host_ahead;
+    core::Bytes page;                    // 0: of the device's capacity (core/plan/page_size.h)
+    std::vector<core::LinkModel> links;  // of each device to the host
+    TransferLane::Options transfers;
+    core::Bytes coming_most;  // that comes from a pool ahead of need
+  };
+  // What is done to a client's rows and segment.
+  struct Hooks {
+    std::function<std::pair<std::shared_ptr<Attachment>, MapOrders*>(core::ClientId)> attachment;
+    // Lease Idle -> Away; false: a get was faster.
+    std::function<bool(core::ClientId, core::SlotId)> drop;
+    // Lease Away -> Idle, unless a fetch is on its way.
+    std::function<void(core::ClientId, core::SlotId, core::DeviceId, core::Bytes)> publish;
+    // Of MapOrders.
+    std::function<void(core::ClientId)> send_maps;
+  };
+
+  PageStore(Options options, device::Devices devices, AwayMemory* host, WorkerPool* workers,
+            Mailbox* mailbox, Hooks hooks);
+  ~PageStore() override;
+  // Errors: those of the devices.
+  core::Status Open();
+
+  // A client's mapper has done these instructions.
+  void MapsEnded(core::ClientId client, const std::vector<MapOrders::Ended>& ended);
+  // Ends what has ended, begins what there is to do, and appends answers. True when anything was.
+  bool Poll(core::Tick now, core::Plan* plan);
+  // The client's pages may be destroyed: nothing of it is under way. REQUIRES: ClientGone was said.
+  bool IsQuiet(core::ClientId client) const;
+  void Forget(core::ClientId client);
+  bool IsCopying() const { return host_.IsCopying(); }
+  core::Tick NextPump(core::Tick poll) const { return host_.NextPump(poll); }
+
+  // ---- StorePlanner.
+  void Apply(const core::Event& event, core::Tick now, core::Plan* plan) override;
+  core::Tick NextWake() const override;
+  core::TensorId Find(core::ClientId client, core::SlotId slot) const override;
+  core::TensorView View(core::TensorId tensor) const override;
+  bool Knows(core::TensorId tensor) const override { return by_id_.contains(tensor); }
+  core::Explanation Explain(core::TensorId tensor, core::Tick now) const override;
+  bool List(core::ClientId client, uint32_t* slot, size_t limit,
+            std::vector<core::TensorView>* views) const override;
+  core::ClientView View(core::ClientId client) const override;
+  core::TenantView View(core::TenantId tenant, core::DeviceId device) const override;
+  std::vector<core::ClientId> Clients() const override;
+  core::TierView DeviceTier(core::DeviceId device) const override;
+  core::Bytes Harvested(core::DeviceId /*device*/) const override { return {}; }
+  core::Bytes HarvestStuck(core::DeviceId /*device*/) const override { return {}; }
+  core::Bytes Guaranteed(core::DeviceId /*device*/, core::TenantId /*asker*/) const override {
+    return {};
+  }
+  std::string NameOf(core::PoolId pool) const override;
+  core::TierView HostTier() const override;
+  std::vector<core::PoolId> OtherPools() const override { return {}; }
+  core::TierView OtherTier(core::PoolId /*pool*/) const override { return {}; }
+  core::Status MayPin(core::ClientId client, core::Bytes block, core::Bytes slab,
+                      const IdlePinned& without) const override;
+  const core::PlannerStats& stats() const override { return stats_; }
+  const core::PlannerStats& StatsOf(core::ClientId client) const override;
+
+ private:
+  // A create or a fetch that is not answered yet.
+  struct Request {
+    bool is_create = false;
+    bool fail_fast = false;  // does not wait for other calls to end
+    core::Tick deadline{};
+    core::Tick asked{};
+    bool held = false;  // its pages are pinned, and it waits for them
+  };
+  struct Row {
+    core::TensorId id = core::kNoTensor;
+    core::NameId name{};
+    core::DeviceId device{};
+    core::plan::Place place{};
+    core::Bytes size;
+    uint32_t writes = 0;
+    uint32_t open = 0;  // puts that the stream has not reached
+    bool lives = false;
+    bool pinned = false;
+    bool modified = false;  // since the last put that was reached
+    bool away = false;      // its word is "away"
+    std::optional<Request> request{};
+  };
+  struct Client;
+  // A client's part of a device.
+  struct Part {
+    Client* client = nullptr;
+    std::unique_ptr<core::plan::Places> places;
+    std::unique_ptr<ClientPages> pages;
+    std::deque<core::SlotId> waiting;  // requests that hold no pages, in their order
+    std::vector<core::SlotId> granted;
+    std::vector<core::SlotId> refused;
+    bool progressed = false;
+  };
+  struct Client {
+    core::ClientId id{};
+    core::TenantId tenant{};
+    core::Budgets budgets;
+    bool gone = false;
+    std::vector<Row> rows;  // by slot
+    std::map<core::DeviceId, Part> parts;
+    core::PlannerStats stats;
+    core::Bytes pinned;  // blocks of pinned memory
+    core::Bytes live;    // of tensors
+    core::Bytes away;    // of these
+    uint64_t tensors = 0;
+  };
+
+  // ---- Events.
+  void On(const core::ClientAttached& event);
+  void On(const core::ClientLimits& event);
+  void On(const core::TenantLimits& event);
+  void On(const core::DeviceLimit& event);
+  void On(const core::ClientGone& event);
+  void On(const core::Trimmed& event);
+  void On(const core::CreateRequested& event);
+  void On(const core::FetchRequested& event);
+  void On(const core::GetSeen& event);
+  void On(const core::PutSeen& event);
+  void On(const core::StreamComplete& event);
+  void On(const core::Freed& event);
+  void On(const core::PinnedHeld& event);
+  void On(const core::PinnedUsed& event);
+  void On(const core::TimePassed& event);
+  template <typename Other>
+  void On(const Other& /*event*/) {}
+
+  // ---- ClientPages::Owner.
+  bool Revoke(ClientPages* pages, core::TensorNumber tensor) override;
+  void Publish(ClientPages* pages, core::TensorNumber tensor) override;
+  void Grant(ClientPages* pages, core::TensorNumber tensor) override;
+  void Refuse(ClientPages* pages, core::TensorNumber tensor) override;
+  void MapsQueued(ClientPages* pages) override;
+  void Progressed(ClientPages* pages) override;
+  void PageGone(ClientPages* pages) override;
+
+  // ---- Requests.
+  Part& PartOf(Client& client, core::DeviceId device);
+  Part& PartOf(ClientPages* pages) { return *parts_.at(pages); }
+  core::Bytes PageOf(core::DeviceId device) const;
+  Row& RowOf(Client& client, core::SlotId slot);
+  Client* Find(core::TensorId tensor, core::SlotId* slot);
+  void AddRequest(Client& client, core::SlotId slot, const Request& request);
+  // The request is not one any more.
+  Request TakeRequest(Part& part, core::SlotId slot);
+  void SetAway(Part& part, core::SlotId slot, bool away);
+  // Has it hold its pages; false: it waits.
+  bool TryHold(Part& part, core::SlotId slot);
+  void Wait(Part& part, core::SlotId slot);
+  void ServeWaiting(Part& part);
+  void Answer(Part& part, core::SlotId slot);
+  void Fail(Part& part, core::SlotId slot, core::Error error);
+  void EndRow(Part& part, core::SlotId slot);
+  void Reach(Part& part, core::SlotId slot);
+  std::string WhyNoRoom(const Part& part, const Row& row) const;
+  void Step(Part& part);
+  void RunProgressed();
+  // Divides each device among its clients.
+  void Share();
+  uint32_t PagesOf(core::DeviceId device) const;
+
+  const Options options_;
+  const device::Devices devices_;
+  WorkerPool* const workers_;
+  Mailbox* const mailbox_;
+  const Hooks hooks_;
+  PagePool host_;
+  std::map<core::ClientId, std::unique_ptr<Client>> clients_;
+  std::map<ClientPages*, Part*> parts_;
+  std::unordered_map<core::TensorId, std::pair<core::ClientId, core::SlotId>> by_id_;
+  std::map<core::TenantId, core::Budgets> tenants_;
+  std::map<core::TenantId, core::Bytes> pinned_;
+  std::vector<core::Bytes> limits_;  // of each device, by DeviceLimit
+  std::vector<ClientPages*> progressed_;
+  std::set<std::tuple<core::Tick, core::ClientId, core::SlotId>> deadlines_;  // of requests
+  core::Plan replies_;
+  core::PlannerStats stats_;
+  uint64_t last_id_ = 0;
+  core::Tick now_{};
+};
+
+}  // namespace ravenstore::daemon
