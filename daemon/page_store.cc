@@ -135,11 +135,8 @@ void PageStore::Forget(ClientId client) {
 }
 
 void PageStore::On(const core::Trimmed& event) {
-  for (auto& [device, part] : clients_.at(event.client)->parts) {
-    while (part.pages->executor().ReleasePage()) {
-    }
-    Progressed(part.pages.get());
-  }
+  clients_.at(event.client)->trims = true;
+  Share();
 }
 
 Bytes PageStore::PageOf(DeviceId device) const {
@@ -217,7 +214,8 @@ void PageStore::Share() {
               .count() /
           parts[k]->pages->page().count());
       // Alone on the device a client may have all of its budget.
-      const uint32_t share = parts.size() == 1 ? std::min(most, there) : std::min(most, shares[k]);
+      uint32_t share = parts.size() == 1 ? std::min(most, there) : std::min(most, shares[k]);
+      if (parts[k]->client->trims) share = std::min(share, demands[k].alive);
       parts[k]->pages->executor().SetShare(share);
       Progressed(parts[k]->pages.get());
     }
@@ -242,6 +240,7 @@ void PageStore::On(const core::CreateRequested& event) {
   Client& client = *clients_.at(event.client);
   Part& part = PartOf(client, event.device);
   Row& row = RowOf(client, event.slot);
+  if (std::exchange(client.trims, false)) Share();
   row = {};
   row.name = event.name;
   row.device = event.device;
@@ -283,6 +282,8 @@ void PageStore::On(const core::FetchRequested& event) {
   ++stats_.misses;
   AddRequest(*client, slot,
              {.fail_fast = event.fail_stuck, .deadline = event.deadline, .asked = now_});
+  if (row.lost)
+    return Fail(part, slot, {ErrorCode::kLost, "its client said that it will not be read again"});
   if (row.device != event.device) {
     return Fail(part, slot,
                 {ErrorCode::kUnsupported,
@@ -370,7 +371,7 @@ void PageStore::Fail(Part& part, SlotId slot, Error error) {
     failed.client = part.client->id;
     failed.slot = slot;
     failed.error = std::move(error);
-    if (!row.away)
+    if (!row.away && row.lives)
       failed.stays = core::Place{core::PoolOf(row.device), part.pages->AddressOf(ToInt(slot))};
     replies_.push_back(std::move(failed));
     return;
@@ -448,6 +449,7 @@ void PageStore::On(const core::PutSeen& event) {
   row.pinned = false;
   ++row.open;
   row.modified |= event.writes != std::exchange(row.writes, event.writes);
+  row.unneeded = event.next_use.kind == core::NextUse::Kind::kNever;
   Progressed(part.pages.get());
 }
 
@@ -463,8 +465,22 @@ void PageStore::Reach(Part& part, SlotId slot) {
   core::PageExecutor& executor = part.pages->executor();
   if (row.open == 0) return;
   if (row.lives && std::exchange(row.modified, false)) executor.Modify(ToInt(slot));
+  // Unless a get was faster.
+  if (row.lives && row.unneeded && !row.pinned && hooks_.drop(part.client->id, slot)) {
+    End(part, slot);
+    row.lost = true;
+  }
   for (; row.open > 0; --row.open) executor.Reach(ToInt(slot));
+  if (part.client->trims) Share();
   Progressed(part.pages.get());
+}
+
+void PageStore::End(Part& part, SlotId slot) {
+  Row& row = part.client->rows[ToInt(slot)];
+  part.pages->executor().End(ToInt(slot));
+  SetAway(part, slot, false);
+  part.client->live -= row.size;
+  row.lives = false;
 }
 
 void PageStore::On(const core::Freed& event) {
@@ -481,12 +497,7 @@ void PageStore::On(const core::Freed& event) {
     row.pinned = false;
     ++row.open;
   }
-  if (row.lives) {
-    executor.End(ToInt(slot));
-    SetAway(part, slot, false);
-    client->live -= row.size;
-  }
-  row.lives = false;
+  if (row.lives) End(part, slot);
   Reach(part, slot);
   ++client->stats.frees;
   ++stats_.frees;
@@ -530,9 +541,11 @@ bool PageStore::Revoke(ClientPages* pages, TensorNumber tensor) {
 }
 
 void PageStore::Publish(ClientPages* pages, TensorNumber tensor) {
-  SetAway(PartOf(pages), SlotOf(tensor), false);
-  hooks_.publish(PartOf(pages).client->id, SlotOf(tensor), pages->device(),
-                 pages->AddressOf(tensor));
+  Part& part = PartOf(pages);
+  SetAway(part, SlotOf(tensor), false);
+  ++part.client->stats.prefetches;
+  ++stats_.prefetches;
+  hooks_.publish(part.client->id, SlotOf(tensor), pages->device(), pages->AddressOf(tensor));
 }
 
 void PageStore::Grant(ClientPages* pages, TensorNumber tensor) {
@@ -584,6 +597,7 @@ void PageStore::RunProgressed() {
 void PageStore::Step(Part& part) {
   core::PageExecutor& executor = part.pages->executor();
   executor.Start();
+  CountMoves(part);
   if (part.client->gone) return;
   // Pages that were given up, and are needed again.
   const core::plan::MoveView view = executor.books().view();
@@ -599,6 +613,15 @@ void PageStore::Step(Part& part) {
       Fail(part, slot, {ErrorCode::kDevice, "a copy of its bytes failed"});
   }
   ServeWaiting(part);
+}
+
+void PageStore::CountMoves(Part& part) {
+  const core::PageExecutor::Stats now = part.pages->executor().stats();
+  for (core::PlannerStats* stats : {&stats_, &part.client->stats}) {
+    stats->in += now.in - part.counted.in;
+    stats->out += now.out - part.counted.out;
+  }
+  part.counted = now;
 }
 
 Tick PageStore::NextWake() const {

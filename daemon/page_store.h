@@ -121,6 +121,8 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
     bool pinned = false;
     bool modified = false;  // since the last put that was reached
     bool away = false;      // its word is "away"
+    bool unneeded = false;  // its client will not read it again
+    bool lost = false;      // its bytes are gone, for ever
     std::optional<Request> request{};
   };
   struct Client;
@@ -133,12 +135,14 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
     std::vector<core::SlotId> granted;
     std::vector<core::SlotId> refused;
     bool progressed = false;
+    core::PageExecutor::Stats counted;  // of its moves
   };
   struct Client {
     core::ClientId id{};
     core::TenantId tenant{};
     core::Budgets budgets;
     bool gone = false;
+    bool trims = false;     // it keeps no page in which nothing lives
     std::vector<Row> rows;  // by slot
     std::map<core::DeviceId, Part> parts;
     core::PlannerStats stats;
@@ -194,8 +198,11 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
   void Fail(Part& part, core::SlotId slot, core::Error error);
   void EndRow(Part& part, core::SlotId slot);
   void Reach(Part& part, core::SlotId slot);
+  // Its bytes do not count any more; the row stays.
+  void End(Part& part, core::SlotId slot);
   std::string WhyNoRoom(const Part& part, const Row& row) const;
   void Step(Part& part);
+  void CountMoves(Part& part);
   void RunProgressed();
   // Divides each device among its clients.
   void Share();

@@ -44,6 +44,10 @@ class DaemonProcess {
                          int log = -1) {
     words_ = {Program(), "--backend", backend, "--socket", socket()};
     words_.insert(words_.end(), flags.begin(), flags.end());
+    // More flags for all daemons of a test.
+    const char* more = std::getenv("RAVENSTORE_TEST_FLAGS");
+    std::istringstream each(more != nullptr ? more : "");
+    for (std::string flag; each >> flag;) words_.push_back(flag);
     Start(log);
   }
   // Starts it again, at the same socket. REQUIRES: it was killed.
