@@ -30,6 +30,14 @@ using core::decide::Admission;
 
 namespace {
 
+// Of clients' shares, whose pages have different sizes.
+constexpr Bytes kUnit = core::MiB(2);
+constexpr uint64_t kPagesLeast = 8;
+
+constexpr uint32_t UnitsIn(Bytes bytes) {
+  return static_cast<uint32_t>(std::min<uint64_t>(bytes.count() / kUnit.count(), UINT32_MAX));
+}
+
 constexpr SlotId SlotOf(TensorNumber tensor) {
   return SlotId{tensor};
 }
@@ -76,6 +84,7 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
     Progressed(pages);
   }
   const bool progressed = !progressed_.empty();
+  if (share_due_) ShareOut();
   Apply(core::TimePassed{}, now, plan);
   return busy || progressed;
 }
@@ -84,7 +93,7 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
 
 void PageStore::On(const core::TenantLimits& event) {
   tenants_[event.tenant] = event.budgets;
-  Share();
+  share_due_ = true;
 }
 
 void PageStore::On(const core::ClientAttached& event) {
@@ -97,13 +106,13 @@ void PageStore::On(const core::ClientAttached& event) {
 
 void PageStore::On(const core::ClientLimits& event) {
   clients_.at(event.client)->budgets = event.budgets;
-  Share();
+  share_due_ = true;
 }
 
 void PageStore::On(const core::DeviceLimit& event) {
   const size_t device = ToInt(event.device);
   limits_[device] = std::min(event.capacity, options_.device_capacity[device]);
-  Share();
+  share_due_ = true;
 }
 
 void PageStore::On(const core::ClientGone& event) {
@@ -119,7 +128,7 @@ void PageStore::On(const core::ClientGone& event) {
     by_id_.erase(row.id);
   }
   stats_.waiting -= std::exchange(client.stats.waiting, 0);
-  Share();
+  share_due_ = true;
 }
 
 bool PageStore::IsQuiet(ClientId client) const {
@@ -131,21 +140,27 @@ bool PageStore::IsQuiet(ClientId client) const {
 void PageStore::Forget(ClientId client) {
   for (const auto& [device, part] : clients_.at(client)->parts) parts_.erase(part.pages.get());
   clients_.erase(client);
-  Share();
+  share_due_ = true;
 }
 
 void PageStore::On(const core::Trimmed& event) {
   clients_.at(event.client)->trims = true;
-  Share();
+  share_due_ = true;
 }
 
-Bytes PageStore::PageOf(DeviceId device) const {
+// Of a budget of few pages a page is a large part.
+Bytes PageStore::PageOf(const Client& client, DeviceId device) const {
   if (options_.page > Bytes{}) return options_.page;
-  return core::plan::PageSizeFor(options_.device_capacity[ToInt(device)], false);
+  const Bytes budget = MostOf(client, device);
+  Bytes page = core::plan::PageSizeFor(budget, false);
+  while (page > kUnit && page * kPagesLeast > budget) page = Bytes(page.count() / 2);
+  return page;
 }
 
-uint32_t PageStore::PagesOf(DeviceId device) const {
-  return static_cast<uint32_t>(limits_[ToInt(device)].count() / PageOf(device).count());
+Bytes PageStore::MostOf(const Client& client, DeviceId device) const {
+  const auto tenant = tenants_.find(client.tenant);
+  const Bytes of_tenant = tenant == tenants_.end() ? Bytes(UINT64_MAX) : tenant->second.device;
+  return std::min({client.budgets.device, of_tenant, limits_[ToInt(device)]});
 }
 
 PageStore::Part& PageStore::PartOf(Client& client, DeviceId device) {
@@ -153,73 +168,91 @@ PageStore::Part& PageStore::PartOf(Client& client, DeviceId device) {
   if (part.pages != nullptr) return part;
   const auto [attachment, maps] = hooks_.attachment(client.id);
   const core::LinkModel& link = options_.links[ToInt(device)];
+  const Bytes page = PageOf(client, device);
   ClientPages::Options options;
   options.device = device;
   options.arena = options_.arena[ToInt(device)];
   options.books.limits = {
-      .page = PageOf(device),
+      .page = page,
       .pages = 0,
       .pools = {{.capacity = std::min(client.budgets.host, options_.host_capacity),
                  .in_rate = link.up_bytes_per_second,
                  .out_rate = link.down_bytes_per_second,
                  .per_copy = link.latency}}};
-  options.books.coming_most = std::max(options_.coming_most, PageOf(device));
+  options.books.coming_most = std::max(options_.coming_most, page);
   part.client = &client;
   part.places = std::make_unique<core::plan::Places>(
-      core::plan::SmallTensorRule{.page = PageOf(device), .largest_slot = {}});
+      core::plan::SmallTensorRule{.page = page, .largest_slot = {}});
   part.pages = std::make_unique<ClientPages>(options, attachment, devices_[ToInt(device)],
                                              std::vector<PagePool*>{&host_}, maps, workers_,
                                              mailbox_, static_cast<ClientPages::Owner*>(this));
   parts_[part.pages.get()] = &part;
-  Share();
+  // Until the next pass, what no other client may hold.
+  uint32_t left = UnitsIn(limits_[ToInt(device)]);
+  for (const auto& [id, other] : clients_) {
+    const auto found = other->parts.find(device);
+    if (found == other->parts.end() || found->second.pages == nullptr) continue;
+    const ClientPages& pages = *found->second.pages;
+    const uint32_t held = std::max(pages.executor().books().view().limits.pages, pages.made());
+    left -= std::min(left, UnitsIn(pages.page()) * held);
+  }
+  const uint32_t share = std::min(left, UnitsIn(MostOf(client, device))) / UnitsIn(page);
+  part.pages->executor().SetShare(share);
+  share_due_ = true;
   return part;
 }
 
-// Pages that calls hold first, then those in which tensors live, each within its client's budget.
-void PageStore::Share() {
-  for (uint16_t i = 0; i < devices_.size(); ++i) {
-    std::vector<Part*> parts;
-    std::vector<core::decide::PageDemand> demands;
-    uint32_t held_by_gone = 0;
-    for (const auto& [id, client] : clients_) {
-      const auto found = client->parts.find(DeviceId{i});
-      if (found == client->parts.end()) continue;
-      Part& part = found->second;
-      const core::PageBooks& books = part.pages->executor().books();
-      if (client->gone) {
-        held_by_gone += part.pages->made();
-        continue;
-      }
-      const auto most = static_cast<uint32_t>(
-          std::min({client->budgets.device, tenants_[client->tenant].device, limits_[i]}).count() /
-          part.pages->page().count());
-      uint32_t waits_for = 0;
-      for (const SlotId slot : part.waiting) {
-        const auto& units = part.pages->executor().tensors()[ToInt(slot)].units;
-        waits_for = std::max(waits_for, core::CallIn(books, units).in_use);
-      }
-      parts.push_back(&part);
-      demands.push_back({.in_use = std::min(most, core::PagesInUse(books)),
-                         .waits_for = std::min(most, waits_for),
-                         .alive = std::min(most, books.totals().occupied().pages()),
-                         .held = std::min(most, books.memory().pages())});
+// Memory that calls hold first, then what tensors live in, each within its client's budget.
+void PageStore::ShareOut() {
+  share_due_ = false;
+  for (uint16_t i = 0; i < devices_.size(); ++i) ShareOut(DeviceId{i});
+}
+
+void PageStore::ShareOut(DeviceId device) {
+  std::vector<Part*> parts;
+  std::vector<core::decide::PageDemand> demands;  // in kUnit
+  uint32_t left = UnitsIn(limits_[ToInt(device)]);
+  for (const auto& [id, client] : clients_) {
+    const auto found = client->parts.find(device);
+    if (found == client->parts.end()) continue;
+    const ClientPages& pages = *found->second.pages;
+    const uint32_t units = UnitsIn(pages.page());
+    if (client->gone) {
+      left -= std::min(left, units * pages.made());
+      continue;
     }
-    const uint32_t all = PagesOf(DeviceId{i});
-    const uint32_t there = all - std::min(all, held_by_gone);
-    const auto shares = core::decide::SharePages(demands, there);
-    for (size_t k = 0; k < parts.size(); ++k) {
-      const auto& budgets = parts[k]->client->budgets;
-      const auto most = static_cast<uint32_t>(
-          std::min({budgets.device, tenants_[parts[k]->client->tenant].device, limits_[i]})
-              .count() /
-          parts[k]->pages->page().count());
-      // Alone on the device a client may have all of its budget.
-      uint32_t share = parts.size() == 1 ? std::min(most, there) : std::min(most, shares[k]);
-      if (parts[k]->client->trims) share = std::min(share, demands[k].alive);
-      parts[k]->pages->executor().SetShare(share);
-      Progressed(parts[k]->pages.get());
-    }
+    parts.push_back(&found->second);
+    demands.push_back(DemandOf(found->second));
   }
+  auto shares = core::decide::SharePages(demands, left);
+  for (size_t k = 0; k < parts.size(); ++k) {
+    Part& part = *parts[k];
+    const uint32_t units = UnitsIn(part.pages->page());
+    const Bytes most = MostOf(*part.client, device);
+    // Alone on the device a client may have all of its budget.
+    if (parts.size() == 1) shares[k] = std::min(left, UnitsIn(most));
+    if (part.client->trims) shares[k] = std::min(shares[k], demands[k].alive);
+    const uint32_t share = shares[k] / units;
+    if (share == part.pages->executor().books().view().limits.pages) continue;
+    part.pages->executor().SetShare(share);
+    Progressed(part.pages.get());
+  }
+}
+
+core::decide::PageDemand PageStore::DemandOf(const Part& part) const {
+  const core::PageBooks& books = part.pages->executor().books();
+  const uint32_t units = UnitsIn(part.pages->page());
+  const uint32_t most = UnitsIn(MostOf(*part.client, part.pages->device())) / units;
+  uint32_t waits_for = 0;
+  if (!part.waiting.empty()) {
+    const auto& span = part.pages->executor().tensors()[ToInt(part.waiting.front())].units;
+    waits_for = core::CallIn(books, span).in_use;
+  }
+  const auto at_most = [&](uint32_t pages) { return units * std::min(most, pages); };
+  return {.in_use = at_most(core::PagesInUse(books)),
+          .waits_for = at_most(waits_for),
+          .alive = at_most(books.totals().occupied().pages()),
+          .held = at_most(books.memory().pages())};
 }
 
 // ---- Requests.
@@ -240,7 +273,7 @@ void PageStore::On(const core::CreateRequested& event) {
   Client& client = *clients_.at(event.client);
   Part& part = PartOf(client, event.device);
   Row& row = RowOf(client, event.slot);
-  if (std::exchange(client.trims, false)) Share();
+  if (std::exchange(client.trims, false)) ShareOut(event.device);
   row = {};
   row.name = event.name;
   row.device = event.device;
@@ -471,7 +504,7 @@ void PageStore::Reach(Part& part, SlotId slot) {
     row.lost = true;
   }
   for (; row.open > 0; --row.open) executor.Reach(ToInt(slot));
-  if (part.client->trims) Share();
+  if (part.client->trims) share_due_ = true;
   Progressed(part.pages.get());
 }
 
@@ -568,7 +601,7 @@ void PageStore::Progressed(ClientPages* pages) {
 }
 
 void PageStore::PageGone(ClientPages* /*pages*/) {
-  Share();
+  share_due_ = true;
 }
 
 void PageStore::MapsEnded(ClientId client, const std::vector<MapOrders::Ended>& ended) {
@@ -613,6 +646,8 @@ void PageStore::Step(Part& part) {
       Fail(part, slot, {ErrorCode::kDevice, "a copy of its bytes failed"});
   }
   ServeWaiting(part);
+  // What others hold beyond what they need may do.
+  share_due_ |= parts_.size() > 1 && (!part.waiting.empty() || core::plan::FirstLack(view));
 }
 
 void PageStore::CountMoves(Part& part) {

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/decide/page_shares.h"
 #include "core/link_model.h"
 #include "core/plan/places.h"
 #include "core/store_planner.h"
@@ -183,7 +184,9 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
   // ---- Requests.
   Part& PartOf(Client& client, core::DeviceId device);
   Part& PartOf(ClientPages* pages) { return *parts_.at(pages); }
-  core::Bytes PageOf(core::DeviceId device) const;
+  core::Bytes PageOf(const Client& client, core::DeviceId device) const;
+  // What the client may hold of the device at most.
+  core::Bytes MostOf(const Client& client, core::DeviceId device) const;
   Row& RowOf(Client& client, core::SlotId slot);
   Client* Find(core::TensorId tensor, core::SlotId* slot);
   void AddRequest(Client& client, core::SlotId slot, const Request& request);
@@ -205,8 +208,9 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
   void CountMoves(Part& part);
   void RunProgressed();
   // Divides each device among its clients.
-  void Share();
-  uint32_t PagesOf(core::DeviceId device) const;
+  void ShareOut();
+  void ShareOut(core::DeviceId device);
+  core::decide::PageDemand DemandOf(const Part& part) const;
 
   const Options options_;
   const device::Devices devices_;
@@ -222,6 +226,7 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
   std::vector<core::Bytes> limits_;  // of each device, by DeviceLimit
   std::vector<ClientPages*> progressed_;
   std::set<std::tuple<core::Tick, core::ClientId, core::SlotId>> deadlines_;  // of requests
+  bool share_due_ = false;
   core::Plan replies_;
   core::PlannerStats stats_;
   uint64_t last_id_ = 0;
