@@ -43,7 +43,7 @@ CallForecast Forecaster::Make(Duration least) {
   return std::move(forecast_);
 }
 
-PlacedTensor& Forecaster::TensorOf(uint32_t role) {
+PlacedTensor& Forecaster::TensorOf(RoleNumber role) {
   const auto [found, is_new] = expected_.try_emplace(role);
   const TensorIndex holder = history_.HolderOf(role);
   if (is_new && holder < tensors_.size() && tensors_[holder].lives)

@@ -23,10 +23,11 @@ void CallHistory::Add(const Call& call, Bytes size) {
   Tensor& of = tensor.second;
   ++of.calls;
   if (call.kind == CallKind::kCreate) {
+    RAVEN_CHECK(of.role == kNoRole);
     of.size = size;
-    SetRole(&tensor, call.tensor);
+    SetRole(&tensor, next_role_++);
   }
-  RAVEN_CHECK(of.role != kNoTensor);
+  RAVEN_CHECK(of.role != kNoRole);
   if (call.kind == CallKind::kFree) {
     of.freed = index;
     Role& role = roles_.at(of.role);
@@ -73,15 +74,15 @@ CallNumber CallHistory::SameChainBefore(CallNumber n) const {
   return before == kNone || before < first_pinning_ ? kNone : before;
 }
 
-TensorIndex CallHistory::HolderOf(uint32_t role) const {
+TensorIndex CallHistory::HolderOf(RoleNumber role) const {
   const auto found = roles_.find(role);
   return found == roles_.end() ? kNoTensor : found->second.holder;
 }
 
-void CallHistory::SetRole(Tensors::value_type* tensor, uint32_t role) {
+void CallHistory::SetRole(Tensors::value_type* tensor, RoleNumber role) {
   auto& [index, of] = *tensor;
   if (of.role == role) return;
-  if (of.role != kNoTensor) LeaveRole(*tensor);
+  if (of.role != kNoRole) LeaveRole(*tensor);
   of.role = role;
   Role& joined = roles_[role];
   ++joined.tensors;

@@ -26,8 +26,10 @@
 
 namespace ravenstore::core::plan {
 
-// A tensor as its client numbers them, densely from 0.
+// A tensor, among all that the history knows (core/plan/tensor_indexes.h).
 using TensorIndex = uint32_t;
+// A part that tensors play one after the other; none is used for another part later.
+using RoleNumber = uint64_t;
 // The number of a call or of a pinning call, from 0. 32 bits would be used up within days.
 using CallNumber = uint64_t;
 
@@ -36,7 +38,8 @@ class CallHistory {
   // A call that does not exist.
   static constexpr CallNumber kNone = ~CallNumber{0};
   // A tensor, or a role, that does not exist.
-  static constexpr uint32_t kNoTensor = ~uint32_t{0};
+  static constexpr TensorIndex kNoTensor = ~TensorIndex{0};
+  static constexpr RoleNumber kNoRole = ~RoleNumber{0};
   // How many calls are kept. Lower: a pass of more calls is not followed, and has no plan. Higher:
   // a client takes more memory; this many take some 10 MiB.
   static constexpr CallNumber kCallsMax = 1 << 17;
@@ -49,12 +52,13 @@ class CallHistory {
   };
   struct Tensor {
     Bytes size;
-    uint32_t role = kNoTensor;  // the tensor that played this part first
-    uint32_t calls = 0;         // of those that are kept
+    RoleNumber role = kNoRole;
+    uint32_t calls = 0;  // of those that are kept
     CallNumber freed = kNone;
   };
 
-  // REQUIRES: a tensor's first call is its create, with its size.
+  // REQUIRES: a tensor's first call is its create, with its size, and no call follows its free. The
+  // index of a create is not known.
   void Add(const Call& call, Bytes size);
 
   // REQUIRES of all calls: they are kept.
@@ -71,8 +75,9 @@ class CallHistory {
   // REQUIRES: it lives or is in a call that is kept.
   const Tensor& tensor(TensorIndex tensor) const { return tensors_.at(tensor); }
   size_t tensors() const { return tensors_.size(); }
+  bool Knows(TensorIndex tensor) const { return tensors_.count(tensor) > 0; }
   // The live tensor that has the role now; kNoTensor: none has.
-  TensorIndex HolderOf(uint32_t role) const;
+  TensorIndex HolderOf(RoleNumber role) const;
 
   // The two pinning calls may correspond: the same kind of call; of a get the same role; of creates
   // the same size, and the earlier tensor was freed before the later one came.
@@ -130,8 +135,8 @@ class CallHistory {
   using Tensors = std::unordered_map<TensorIndex, Tensor>;
 
   bool IsGone(CallNumber earlier, CallNumber later) const;
-  uint32_t RoleOf(TensorIndex tensor) const { return tensors_.at(tensor).role; }
-  void SetRole(Tensors::value_type* tensor, uint32_t role);
+  RoleNumber RoleOf(TensorIndex tensor) const { return tensors_.at(tensor).role; }
+  void SetRole(Tensors::value_type* tensor, RoleNumber role);
   void LeaveRole(const Tensors::value_type& tensor);
   void AddToChains();
   void DropFirst();
@@ -142,7 +147,8 @@ class CallHistory {
   CallNumber first_pinning_ = 0;
   std::unordered_map<uint64_t, CallNumber> chain_ends_;  // of those that are kept
   Tensors tensors_;
-  std::unordered_map<uint32_t, Role> roles_;
+  std::unordered_map<RoleNumber, Role> roles_;
+  RoleNumber next_role_ = 0;
 };
 
 }  // namespace ravenstore::core::plan

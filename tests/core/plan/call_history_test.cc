@@ -116,7 +116,7 @@ TEST(CallHistoryTest, RandomProgramsKeepRolesOfLiveTensors) {
       }
       std::swap(live[random.Below(live.size())], live.back());
       const TensorIndex tensor = live.back();
-      const uint32_t role = history.tensor(tensor).role;
+      const RoleNumber role = history.tensor(tensor).role;
       const CallKind kinds[] = {CallKind::kGet, CallKind::kPut, CallKind::kFree};
       const CallKind kind = kinds[random.Below(3)];
       history.Add({kind, false, tensor, {}}, MiB(1));

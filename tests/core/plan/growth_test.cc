@@ -29,5 +29,14 @@ TEST(GrowthTest, WhatWasFreedIsNotExpected) {
   EXPECT_EQ(growth.At(microseconds(200)), Bytes{});
 }
 
+TEST(GrowthTest, ATensorWithTheIndexOfAFreedOneIsExpectedForItsOwnWindow) {
+  Growth growth{microseconds(100)};
+  growth.Created(0, MiB(2), microseconds(10));
+  growth.Freed(0);
+  growth.Created(0, MiB(3), microseconds(50));
+  EXPECT_EQ(growth.At(microseconds(111)), MiB(3));
+  EXPECT_EQ(growth.At(microseconds(151)), Bytes{});
+}
+
 }  // namespace
 }  // namespace ravenstore::core::plan
