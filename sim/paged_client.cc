@@ -1,41 +1,48 @@
 #include "sim/paged_client.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
-#include "core/plan/places.h"
+#include "core/check.h"
+#include "core/schedule/learned_foresight.h"
+#include "sim/paged_foresight.h"
 
 namespace ravenstore::sim {
 
 using core::Bytes;
+using core::CallResult;
 using core::Duration;
-using core::plan::Place;
 
-PagedClient::PagedClient(Trace trace, const PagedSetup& setup, core::PageExecutor* executor,
-                         PagedHost* host, bool is_alone)
-    : host_(host),
+namespace {
+
+std::unique_ptr<core::ClientForesight> ForesightOf(Foresight foresight, const Trace& trace,
+                                                   const core::plan::PlanLimits& limits) {
+  switch (foresight) {
+    case Foresight::kLives: return KnowTrace(trace, limits, true);
+    case Foresight::kCalls: return KnowTrace(trace, limits, false);
+    default: break;
+  }
+  const bool hints = foresight == Foresight::kHints;
+  return std::make_unique<core::LearnedForesight>(
+      limits, core::LearnedForesight::Options{.uses_hints = hints, .ends_at_never = hints});
+}
+
+}  // namespace
+
+PagedClient::PagedClient(Trace trace, const PagedSetup& setup, core::ClientId id,
+                         core::PageBackend* backend, const core::plan::PlanLimits& limits,
+                         core::PageScheduler* scheduler)
+    : id_(id),
+      scheduler_(*scheduler),
       trace_(std::move(trace)),
       runs_ahead_(setup.run_ahead != RunAhead::kNone),
-      creates_block_(setup.run_ahead == RunAhead::kCreatesBlock),
-      asks_for_room_(runs_ahead_ || !is_alone),
-      executor_(*executor),
-      plans_(MakePlanSource(trace_, setup.foresight, executor->books().view().limits)),
-      tensors_(trace_.tensors.size()),
-      planned_share_(executor_.books().view().limits.pages) {}
-
-// ---- Its plan.
-std::vector<core::plan::PlannedCall> PagedClient::BeginPlan() {
-  return plans_->BeginPlan(!runs_ahead_ && !stream_.empty());
-}
-
-void PagedClient::SetPlan(core::plan::ResidencyPlan plan) {
-  plans_->CountPlan(plan);
-  executor_.books().SetPlan(std::move(plan));
-}
-
-void PagedClient::MakeOwnPlan() {
-  const core::plan::PlanLimits& limits = executor_.books().view().limits;
-  SetPlan(core::plan::ResidencyPlan::Make(BeginPlan(), executor_.Snapshot(), limits));
+      creates_block_(setup.run_ahead == RunAhead::kCreatesBlock) {
+  scheduler_.Join({.id = id,
+                   .backend = backend,
+                   .limits = limits,
+                   .foresight = ForesightOf(setup.foresight, trace_, limits),
+                   .waits_for_stream = !runs_ahead_});
 }
 
 std::optional<Duration> PagedClient::NextOwn() const {
@@ -57,33 +64,16 @@ void PagedClient::Run() {
   wakes_ = false;
   while (RunStream() || RunCpu()) {
   }
+  scheduler_.TakeWoken(id_);  // it has tried all that it waits for
   done_ = next_ == trace_.ops.size() && stream_.empty() && stream_until_ <= now_;
-}
-
-// ---- Its share of the device.
-core::decide::PageDemand PagedClient::Demand() const {
-  const core::PageBooks& books = executor_.books();
-  if (done_) return {.held = 0};
-  return {.in_use = core::PagesInUse(books),
-          .waits_for = waits_for_room_,
-          .expected = books.view().plan.pages_held(),
-          .alive = std::max(books.view().plan.pages_alive(), books.totals().occupied().pages()),
-          .held = books.memory().pages()};
-}
-
-void PagedClient::SetShare(uint32_t pages) {
-  const uint32_t now = executor_.books().view().limits.pages;
-  if (pages == now) return;
-  wakes_ |= pages > now && waits_for_room();
-  executor_.SetShare(pages);
-  if (!core::decide::NeedsPlan(planned_share_, pages)) return;
-  planned_share_ = pages;
-  plans_->ShareChanged();
+  if (done_) scheduler_.EndCalls(id_);
+  scheduler_.Touched(id_);
 }
 
 PagedStats PagedClient::stats() const {
-  PagedStats stats = plans_->stats();
-  stats.moves = executor_.stats();
+  PagedStats stats;
+  stats.ForesightStats::Add(scheduler_.client(id_).foresight().stats());
+  stats.moves = executor().stats();
   return stats;
 }
 
@@ -96,8 +86,8 @@ void PagedClient::AddTo(Outcome* outcome) const {
   const auto& own = outcome_.iteration_stall;
   stalls.resize(std::max(stalls.size(), own.size()));
   for (size_t i = 0; i < own.size(); ++i) stalls[i] += own[i];
-  outcome->up += executor_.stats().in;
-  outcome->down += executor_.stats().out;
+  outcome->up += executor().stats().in;
+  outcome->down += executor().stats().out;
 }
 
 // ---- The CPU. Returns true if it has made a call.
@@ -117,73 +107,46 @@ bool PagedClient::RunCpu() {
 
 // Returns false if the CPU waits; it is called again.
 bool PagedClient::Make(const Op& op) {
-  if (op.kind == OpKind::kCompute) {
-    computed_ += op.time;
-    stream_.push_back({&op});
-  } else if (op.kind == OpKind::kStep) {
-    plans_->Step();
-    stream_.push_back({&op});
-  } else if (op.kind == OpKind::kCreate || op.kind == OpKind::kGet) {
-    return MakeUse(op);
-  } else {
-    MakeEnd(op);
+  switch (op.kind) {
+    case OpKind::kCompute:
+      computed_ += op.time;
+      stream_.push_back({&op, {}});
+      return true;
+    case OpKind::kStep:
+      scheduler_.Step(id_);
+      stream_.push_back({&op, {}});
+      return true;
+    case OpKind::kPut:
+      stream_.push_back({&op, scheduler_.Put(id_, op.tensor, op.modified, op.next_use, computed_)});
+      return true;
+    case OpKind::kFree:
+      stream_.push_back({&op, scheduler_.Free(id_, op.tensor, computed_)});
+      return true;
+    default: return MakeUse(op);
   }
-  return true;
 }
 
 bool PagedClient::MakeUse(const Op& op) {
-  ClientTensor& tensor = tensors_[op.tensor];
-  if (!made_) {
-    See(op);
-    if (op.kind == OpKind::kCreate) PlaceTensor(op);
-    made_ = true;
-  }
-  if (!held_) {
-    if (asks_for_room_) {
-      core::decide::PageCall call =
-          core::CallIn(executor_.books(), executor_.tensors()[op.tensor].units);
-      call.may_hold = host_->MayHold(*this);
-      waits_for_room_ = call.in_use;
-      if (core::decide::Admit(call) != core::decide::Admission::kNow) return false;
-      waits_for_room_ = 0;
-    }
-    executor_.Pin(op.tensor);
-    tensor.in_use = true;
-    stream_.push_back({&op});
-    held_ = true;
-    if (runs_ahead_) plans_->After(op, &executor_.books());
+  if (progress_ != Progress::kHeld) {
+    if (Call(op) != CallResult::kHeld) return false;
+    stream_.push_back({&op, {}});
+    progress_ = Progress::kHeld;
   }
   const bool blocks = creates_block_ && op.kind == OpKind::kCreate;
-  if (blocks && !executor_.IsResident(op.tensor)) return false;
-  made_ = held_ = false;
+  if (blocks && !executor().IsResident(op.tensor)) return false;
+  progress_ = Progress::kNone;
   return true;
 }
 
-void PagedClient::See(const Op& op) {
-  plans_->MoveToSlots(&executor_);
-  const bool had_plan = has_plan();
-  plans_->Before(op, computed_, &executor_.books());
-  if (plans_->TakeRemake() || has_plan() != had_plan) host_->PlansChanged(this);
-}
-
-// A put or a free.
-void PagedClient::MakeEnd(const Op& op) {
-  See(op);
-  ClientTensor& tensor = tensors_[op.tensor];
-  Enqueued ends{.op = &op, .unpins = std::exchange(tensor.in_use, false)};
-  ends.dies = !tensor.dead && (op.kind == OpKind::kFree || plans_->IsLastPut(op));
-  tensor.dead |= ends.dies;
-  if (ends.unpins) executor_.Unpin(op.tensor);
-  stream_.push_back(ends);
-  // The stream's own order lets a later create have the addresses immediately.
-  if (op.kind == OpKind::kFree && !IsSlot(op.tensor)) plans_->Free(op);
-  if (runs_ahead_) plans_->After(op, &executor_.books());
-}
-
-void PagedClient::PlaceTensor(const Op& op) {
-  const Bytes size = trace_.tensors[op.tensor].bytes;
-  const Place place = plans_->PlaceFor(op);
-  executor_.Place(op.tensor, plans_->UnitsOf(place, size), plans_->BytesIn(place, size, 0), size);
+CallResult PagedClient::Call(const Op& op) {
+  if (progress_ == Progress::kWaits)
+    return scheduler_.HoldWaiting(id_) ? CallResult::kHeld : CallResult::kWaits;
+  const CallResult result =
+      op.kind == OpKind::kCreate
+          ? scheduler_.Create(id_, op.tensor, trace_.tensors[op.tensor].bytes, computed_)
+          : scheduler_.Get(id_, op.tensor, computed_);
+  progress_ = Progress::kWaits;
+  return result;
 }
 
 // ---- The stream. Returns true if it has executed something.
@@ -192,7 +155,7 @@ bool PagedClient::RunStream() {
   const Enqueued next = stream_.front();
   const Op& op = *next.op;
   const bool uses = op.kind == OpKind::kCreate || op.kind == OpKind::kGet;
-  if (uses && !executor_.IsResident(op.tensor)) return false;
+  if (uses && !executor().IsResident(op.tensor)) return false;
   CountStall(op);
   stream_.pop_front();
   if (op.kind == OpKind::kCompute) {
@@ -201,12 +164,10 @@ bool PagedClient::RunStream() {
   } else if (op.kind == OpKind::kStep) {
     ++iteration_;
   } else if (uses) {
-    if (op.kind == OpKind::kCreate) executor_.Begin(op.tensor);
+    scheduler_.BeginUse(id_, op.tensor);
   } else {
-    Yield(next);
+    scheduler_.EndUse(id_, next.end);
   }
-  const bool is_call = op.kind != OpKind::kCompute && op.kind != OpKind::kStep;
-  if (is_call && !runs_ahead_) plans_->After(op, &executor_.books());
   return true;
 }
 
@@ -219,14 +180,6 @@ void PagedClient::CountStall(const Op& op) {
   stalls[iteration_] += stall;
   outcome_.stall += stall;
   if (op.kind == OpKind::kCreate) outcome_.create_stall += stall;
-}
-
-void PagedClient::Yield(const Enqueued& ends) {
-  const Op& op = *ends.op;
-  if (op.kind == OpKind::kPut && op.modified && !ends.dies) executor_.Modify(op.tensor);
-  if (ends.dies) executor_.End(op.tensor);
-  if (ends.unpins) executor_.Reach(op.tensor);
-  if (op.kind == OpKind::kFree && IsSlot(op.tensor)) plans_->Free(op);
 }
 
 }  // namespace ravenstore::sim

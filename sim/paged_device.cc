@@ -6,17 +6,17 @@
 
 namespace ravenstore::sim {
 
+using core::ClientId;
 using core::Duration;
 using core::plan::PoolNumber;
 using core::plan::Unit;
 
-// A client's port, with its executor.
+// A client's port.
 class PagedDevice::Client : public core::PageBackend {
  public:
-  Client(PagedDevice* device, uint32_t number, const core::PageBooks::Options& options)
-      : device_(device), number_(number), links_(device->lanes_.size()), executor_(options, this) {}
+  Client(PagedDevice* device, uint32_t number)
+      : device_(device), number_(number), links_(device->lanes_.size()) {}
 
-  core::PageExecutor& executor() { return executor_; }
   // A link has copied all bytes of the unit. Returns the pool of the copy if that ends it.
   std::optional<PoolNumber> EndPart(Unit unit) {
     const auto found = parts_.find(unit);
@@ -92,15 +92,13 @@ class PagedDevice::Client : public core::PageBackend {
     return path;
   }
   Link::Job JobOf(const CopyOrder& order) const {
-    return {core::TensorId{uint64_t{order.unit} + 1}, order.unit, order.bytes,
-            core::ClientId{number_}};
+    return {core::TensorId{uint64_t{order.unit} + 1}, order.unit, order.bytes, ClientId{number_}};
   }
 
   PagedDevice* const device_;
   const uint32_t number_;
   std::vector<Copies> links_;  // by pool
   std::map<Unit, Parts> parts_;
-  core::PageExecutor executor_;
 };
 
 PagedDevice::PagedDevice(const Hardware& hardware, const MappingCosts& costs,
@@ -115,10 +113,10 @@ PagedDevice::PagedDevice(const Hardware& hardware, const MappingCosts& costs,
 
 PagedDevice::~PagedDevice() = default;
 
-core::PageExecutor* PagedDevice::AddClient(const core::PageBooks::Options& options) {
-  const auto number = static_cast<uint32_t>(clients_.size());
-  clients_.push_back(std::make_unique<Client>(this, number, options));
-  return &clients_.back()->executor();
+core::PageBackend* PagedDevice::AddClient(ClientId id) {
+  RAVEN_CHECK(core::ToInt(id) == clients_.size());
+  clients_.push_back(std::make_unique<Client>(this, core::ToInt(id)));
+  return clients_.back().get();
 }
 
 std::optional<Duration> PagedDevice::NextEvent() const {
@@ -134,50 +132,42 @@ void PagedDevice::SetTime(Duration now) {
   now_ = now;
 }
 
-uint32_t PagedDevice::Advance() {
+ClientId PagedDevice::Advance(core::PageScheduler* scheduler) {
   const Event event = events_.top();
   events_.pop();
   SetTime(event.at);
-  core::PageExecutor& executor = clients_[event.client]->executor();
+  const ClientId client{event.client};
   switch (event.kind) {
-    case Kind::kUnmapped: executor.Unmapped(event.number); break;
-    case Kind::kMapped: executor.Mapped(event.number); break;
-    case Kind::kPieceIn: return EndPiece(static_cast<PoolNumber>(event.number), Kind::kIn);
-    case Kind::kIn: executor.CopiedIn(event.number, true); break;
-    case Kind::kPieceOut: return EndPiece(static_cast<PoolNumber>(event.number), Kind::kOut);
-    case Kind::kOut: executor.CopiedOut(event.number, true); break;
-    case Kind::kReleased:
-      ++free_pages_;
-      if (handed_ahead_ > 0) {
-        --handed_ahead_;
-      } else {
-        ++unassigned_;
-      }
-      break;
-    case Kind::kMade:
-      making_ = false;
-      ++handed_over_;
-      executor.AddPage();
-      break;
+    case Kind::kUnmapped: scheduler->Unmapped(client, event.number); break;
+    case Kind::kMapped: scheduler->Mapped(client, event.number); break;
+    case Kind::kPieceIn:
+      return EndPiece(static_cast<PoolNumber>(event.number), Kind::kIn, scheduler);
+    case Kind::kIn: scheduler->CopiedIn(client, event.number, true); break;
+    case Kind::kPieceOut:
+      return EndPiece(static_cast<PoolNumber>(event.number), Kind::kOut, scheduler);
+    case Kind::kOut: scheduler->CopiedOut(client, event.number, true); break;
+    case Kind::kReleased: scheduler->PageReleased(client); break;
+    case Kind::kMade: scheduler->PageMade(client); break;
   }
-  return event.client;
+  return client;
 }
 
-uint32_t PagedDevice::EndPiece(PoolNumber pool, Kind kind) {
+ClientId PagedDevice::EndPiece(PoolNumber pool, Kind kind, core::PageScheduler* scheduler) {
   Lane& lane = lanes_[pool];
   const auto [job, bytes] = (kind == Kind::kIn ? lane.in : lane.out).End();
   const uint32_t number = core::ToInt(job.owner);
-  if (job.left > core::Bytes{}) return number;
+  scheduler->Touched(job.owner);
+  if (job.left > core::Bytes{}) return job.owner;
   Client& client = *clients_[number];
   const auto ended = client.EndPart(job.row);
-  if (!ended) return number;
+  if (!ended) return job.owner;
   if (kind == Kind::kIn) {
     client.EndIn(*ended, job.row);
   } else {
     client.EndOut(*ended);
   }
   Schedule(lanes_[*ended].of.latency, kind, number, job.row);
-  return number;
+  return job.owner;
 }
 
 void PagedDevice::Start() {
@@ -188,46 +178,8 @@ void PagedDevice::Start() {
     if (const auto takes = lane.in.Begin(lane.out.busy()))
       Schedule(*takes, Kind::kPieceIn, 0, pool);
   }
-  StartMaking();
-}
-
-void PagedDevice::HandOver(uint32_t from, uint32_t to) {
-  ++handed_ahead_;
-  clients_[to]->executor().ExpectPage();
-  RAVEN_CHECK(clients_[from]->executor().ReleasePage());
-}
-
-void PagedDevice::AssignPages() {
-  while (unassigned_ > 0) {
-    uint32_t most = 0;  // that a client lacks
-    core::PageExecutor* found = nullptr;
-    for (const auto& client : clients_) {
-      const core::PageBooks& books = client->executor().books();
-      const uint32_t has = books.memory().pages() + books.memory().expected();
-      if (books.view().limits.pages <= has || books.view().limits.pages - has <= most) continue;
-      most = books.view().limits.pages - has;
-      found = &client->executor();
-    }
-    if (found == nullptr) return;
-    --unassigned_;
-    found->ExpectPage();
-  }
-}
-
-void PagedDevice::StartMaking() {
-  AssignPages();
-  if (making_ || free_pages_ == unassigned_) return;
-  uint32_t number = 0;
-  uint32_t most = 0;
-  for (uint32_t i = 0; i < clients_.size(); ++i) {
-    const uint32_t expected = clients_[i]->executor().books().memory().expected();
-    if (expected <= most) continue;
-    most = expected;
-    number = i;
-  }
-  making_ = true;
-  --free_pages_;
-  Schedule(costs_.make, Kind::kMade, number, 0);
+  if (to_make_) Schedule(costs_.make, Kind::kMade, core::ToInt(*to_make_), 0);
+  to_make_.reset();
 }
 
 }  // namespace ravenstore::sim

@@ -1,5 +1,5 @@
-// A device and its links in virtual time, for several clients' executors
-// (core/execution/page_executor.h), each behind a port of its own.
+// A device and its links in virtual time: the ports of a scheduler (core/schedule/page_scheduler.h)
+// and of each of its clients.
 //
 // Each pool for copies has a link of its own in each direction. The copies of a pool behind the
 // host use the host's link too. Clients share the links of sim/link.h, by turns; a copy that a call
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "core/execution/page_backend.h"
-#include "core/execution/page_executor.h"
+#include "core/schedule/page_scheduler.h"
 #include "core/types.h"
 #include "sim/hardware.h"
 #include "sim/link.h"
@@ -45,30 +45,27 @@ struct PagedPool {
   bool behind_host = false;
 };
 
-class PagedDevice {
+class PagedDevice : public core::PageMaker {
  public:
-  // `pools`: as the clients' options have them; one is the host.
+  // `pools`: as the clients' limits have them; one is the host.
   PagedDevice(const Hardware& hardware, const MappingCosts& costs,
               const std::vector<PagedPool>& pools);
-  ~PagedDevice();
+  ~PagedDevice() override;
 
-  // A client of the device. Its pages are made already.
-  core::PageExecutor* AddClient(const core::PageBooks::Options& options);
+  // The port of a client. Ids are consecutive from 0.
+  core::PageBackend* AddClient(core::ClientId id);
 
   // When the next event is; nullopt: there is none.
   std::optional<core::Duration> NextEvent() const;
   // That event happens and is reported. Returns the client that it is of.
-  uint32_t Advance();
-  // A free page of one client's becomes another's. REQUIRES: there is one.
-  void HandOver(uint32_t from, uint32_t to);
+  core::ClientId Advance(core::PageScheduler* scheduler);
+  void MakePage(core::ClientId client) override { to_make_ = client; }
   // The time of what executors begin next.
   void SetTime(core::Duration now);
-  // Idle links begin the next copy; the next page is created.
+  // Idle links begin the next copy; a page that is to be made is created.
   void Start();
   // How long mappers were busy.
   core::Duration mapping() const { return mapping_; }
-  // Pages that went from one client to another.
-  uint64_t handed_over() const { return handed_over_; }
 
  private:
   class Client;
@@ -101,22 +98,15 @@ class PagedDevice {
     Link out;
   };
 
-  uint32_t EndPiece(core::plan::PoolNumber pool, Kind kind);
-  void StartMaking();
-  // Assigns unassigned pages to clients that hold less than their shares.
-  void AssignPages();
+  core::ClientId EndPiece(core::plan::PoolNumber pool, Kind kind, core::PageScheduler* scheduler);
 
   const MappingCosts costs_;
   std::deque<Lane> lanes_;  // by pool
   core::plan::PoolNumber host_ = 0;
   std::vector<std::unique_ptr<Client>> clients_;
-  uint32_t free_pages_ = 0;    // that no client owns
-  uint32_t unassigned_ = 0;    // of these, not assigned to a client
-  uint32_t handed_ahead_ = 0;  // assigned before they were released
-  bool making_ = false;
+  std::optional<core::ClientId> to_make_;
   core::Duration now_{0};
   core::Duration mapping_{0};
-  uint64_t handed_over_ = 0;
   uint64_t sequence_ = 0;
   std::priority_queue<Event> events_;
 };

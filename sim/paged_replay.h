@@ -1,7 +1,7 @@
 // Replays a trace of clients whose memory is in pages of one device, in virtual time.
 //
-// Clients whose calls are all expected have one plan (core/plan/shared_plan.h). Otherwise each has
-// a share of the device (core/decide/page_shares.h) and a plan of its own.
+// The scheduler of the device (core/schedule/page_scheduler.h) decides what moves and which call
+// waits. The replay models the clients' CPUs and streams, the links, and the mappers.
 //
 // A client's CPU makes its calls in order, and its stream executes them in that order. A create
 // or a get holds the units of its tensor from the call on. The stream waits until all of them are
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "core/execution/page_executor.h"
+#include "core/schedule/client_foresight.h"
 #include "core/types.h"
 #include "sim/hardware.h"
 #include "sim/paged_device.h"
@@ -58,17 +59,10 @@ struct PagedSetup {
   bool check = false;  // invariants of the pages; takes time
 };
 
-struct PagedStats {
+struct PagedStats : core::ForesightStats {
   core::PageExecutor::Stats moves;
   core::Duration mapping{0};  // that the mapper was busy
-  uint64_t plans = 0;
-  uint64_t over_budget = 0;  // calls of plans that need more than the budget
-  uint64_t creates = 0;      // under a plan; of these, placed elsewhere than it expected
-  uint64_t elsewhere = 0;
-  uint64_t compared = 0;  // calls that were followed; of these, found where they were expected
-  uint64_t found = 0;
-  core::Bytes range_end;     // of the client's addresses
-  uint64_t handed_over = 0;  // pages that went to another client
+  uint64_t handed_over = 0;   // pages that went to another client
 
   // Sums, but of the device's: mapping, handed_over.
   void Add(const PagedStats& other);

@@ -146,10 +146,13 @@ void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
 
 // ---- The backend's reports.
 
-void PageExecutor::CopiedIn(Unit unit, bool ok) {
+void PageExecutor::CopiedIn(Unit unit, bool ok, std::vector<TensorNumber>* refused) {
   moves_.CopiedIn(unit, ok);
   if (books_[unit].IsResident()) return;
-  for (const TensorNumber tensor : words_.TakeWaiting(unit)) Refuse(tensor);
+  for (const TensorNumber tensor : words_.TakeWaiting(unit)) {
+    Refuse(tensor);
+    if (refused != nullptr) refused->push_back(tensor);
+  }
 }
 
 void PageExecutor::Refuse(TensorNumber tensor) {

@@ -58,6 +58,8 @@ class PageExecutor {
   // other needs. Returns true if all are resident. Else the call
   // waits, and the backend's Grant or Refuse ends that.
   bool Pin(TensorNumber tensor);
+  // A call that holds the tensor's units waits for them.
+  bool Waits(TensorNumber tensor) const { return words_.Waits(tensor); }
   // No call waits for a unit of the tensor.
   bool IsResident(TensorNumber tensor) const { return words_.IsResident(tensor); }
   // The tensor lives from now on. REQUIRES: it is pinned and resident.
@@ -109,7 +111,8 @@ class PageExecutor {
   // ---- The backend's reports.
   void Mapped(plan::Unit unit) { moves_.Mapped(unit); }
   void Unmapped(plan::PhysicalPage page) { moves_.Unmapped(page); }
-  void CopiedIn(plan::Unit unit, bool ok);
+  // Appends the tensors whose calls are refused to `refused`, if that is not null.
+  void CopiedIn(plan::Unit unit, bool ok, std::vector<TensorNumber>* refused = nullptr);
   void CopiedOut(plan::Unit unit, bool ok) { moves_.CopiedOut(unit, ok); }
 
   // Begins what there is to do. Returns true if a unit for which a call waited has become resident

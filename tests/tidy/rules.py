@@ -382,7 +382,7 @@ def functions_are_short(tree):
 
 
 # The core on pages (docs/decisions/0065).
-PAGED_CORE = ("core/books/", "core/decide/", "core/execution/", "core/plan/")
+PAGED_CORE = ("core/books/", "core/decide/", "core/execution/", "core/plan/", "core/schedule/")
 PAGED_FILE_MAX = 400
 PAGED_CLASS_MAX = 40
 

@@ -1,0 +1,126 @@
+// What is known of the calls that a client will make on one device, and where its tensors are
+// placed.
+//
+// It sees each call before and after the client makes it. It says which calls are ahead, and moves
+// the position in the plan that its owner makes of them. LearnedForesight predicts the calls; the
+// simulator has heirs that know them from a trace.
+//
+// Owns: the places and the calls ahead. The books that are passed in are the client's. Units:
+// bytes, positions; the client's virtual time. Threads: one at a time. Errors: none; the owner
+// passes only calls that the tensor's state allows. Cost: a call as the heir's; a plan O(calls).
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "core/books/page_books.h"
+#include "core/books/page_tensors.h"
+#include "core/events.h"
+#include "core/execution/page_executor.h"
+#include "core/plan/calls.h"
+#include "core/plan/neighbour_use.h"
+#include "core/plan/places.h"
+#include "core/plan/residency_plan.h"
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+// A call of a client.
+struct ClientCall {
+  plan::CallKind kind = plan::CallKind::kGet;
+  TensorNumber tensor = 0;  // its row, which another tensor may have after the free
+  Bytes size;
+  bool modifies = false;  // put: the tensor's bytes are newer than any copy
+  NextUse next_use{};     // put
+  Duration at{0};         // the client's virtual time, without its waits for the store
+};
+
+struct ForesightStats {
+  uint64_t plans = 0;
+  uint64_t over_budget = 0;  // calls of plans that need more than the budget
+  uint64_t creates = 0;      // under a plan; of these, placed elsewhere than it expected
+  uint64_t elsewhere = 0;
+  uint64_t compared = 0;  // calls that were followed; of these, found where they were expected
+  uint64_t found = 0;
+  Bytes range_end;  // of the client's addresses
+
+  void Add(const ForesightStats& other);
+};
+
+class ClientForesight {
+ public:
+  // `limits`: the client's first share of the device, of at least one page.
+  explicit ClientForesight(const plan::PlanLimits& limits);
+  virtual ~ClientForesight() = default;
+  ClientForesight(const ClientForesight&) = delete;
+  ClientForesight& operator=(const ClientForesight&) = delete;
+
+  // ---- Calls. For each: Before(); PlaceFor() of a create; After() when it holds its pages.
+  // The client makes the call.
+  virtual void Before(const ClientCall& call, PageBooks* books) = 0;
+  // The call is done. Of a call that failed there is none.
+  virtual void After(const ClientCall& call, PageBooks* books) = 0;
+  // The place of the created tensor.
+  virtual plan::Place PlaceFor(const ClientCall& call) = 0;
+  // The place of the tensor is free, and so is its row. Follows After() of the free.
+  virtual void FreePlace(TensorNumber tensor) = 0;
+  // The get or create that was done has failed afterwards: the tensor is not in use.
+  virtual void Refused(TensorNumber /*tensor*/) {}
+  // Returns true for a put, between Before() and After(), after which no call uses the tensor's
+  // bytes.
+  virtual bool IsLastPut(const ClientCall& /*call*/) const { return false; }
+  // An iteration of the program begins.
+  virtual void Step() {}
+  // Before a call: the tensors of pages that are away move to slots, if small tensors are to have
+  // slots.
+  virtual void MoveToSlots(PageExecutor* /*executor*/) {}
+
+  // ---- The plan.
+  // Calls are ahead. Else what the puts announce says which units leave and come.
+  virtual bool has_plan() const = 0;
+  // Since the last time, the calls ahead have become others, or the share of the device: a plan is
+  // to be made.
+  bool TakeRemake() { return std::exchange(remake_, false); }
+  // The client's share of the device is another: the next call makes a plan.
+  virtual void ShareChanged() = 0;
+  // A plan begins with the first of the calls that are ahead; `made`: the client has made that one
+  // already, and it waits: the plan begins after it. Times are from the last call.
+  std::vector<plan::PlannedCall> BeginPlan(bool made);
+  // How long the calls ahead of one pass take, and how long all that are known should.
+  Duration pass() const { return pass_; }
+  void SetLeast(Duration least) { least_ = least; }
+  void CountPlan(const plan::ResidencyPlan& plan);
+
+  // ---- Places.
+  plan::UnitSpan UnitsOf(const plan::Place& place, Bytes size) const {
+    return places_.UnitsOf(place, size);
+  }
+  // The bytes of the tensor in its first unit.
+  Bytes FirstBytesOf(const plan::Place& place, Bytes size) const {
+    return places_.BytesIn(place, size, 0);
+  }
+  ForesightStats stats() const;
+
+ protected:
+  // The calls that are ahead are the first and what follows.
+  void SetCalls(std::vector<plan::PlannedCall> calls);
+  // The client has come to this one of them.
+  void MoveTo(plan::Position position, PageBooks* books);
+  // Decides from the call whether small tensors that are created from now on have slots.
+  void WatchUse(plan::CallKind kind, plan::TensorIndex tensor, Bytes size);
+
+  plan::Places places_;
+  ForesightStats stats_;
+  bool remake_ = false;
+  Duration pass_{0};
+  Duration least_{0};
+
+ private:
+  plan::NeighbourUse neighbours_;
+  std::vector<plan::PlannedCall> calls_;
+  plan::Position position_ = 0;  // in these
+  plan::Position begin_ = 0;     // where the plan begins
+};
+
+}  // namespace ravenstore::core

@@ -1,0 +1,70 @@
+#include "core/schedule/free_pages.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace ravenstore::core {
+
+void FreePages::Take(uint32_t pages) {
+  RAVEN_CHECK(pages <= unassigned_);
+  free_ -= pages;
+  unassigned_ -= pages;
+}
+
+void FreePages::Add() {
+  ++free_;
+  if (ahead_ > 0) {
+    --ahead_;
+  } else {
+    ++unassigned_;
+  }
+}
+
+void FreePages::AssignAhead(PageExecutor* to) {
+  ++ahead_;
+  to->ExpectPage();
+}
+
+void FreePages::Unassign(const ScheduledClient& client) {
+  uint32_t pages = client.executor().books().memory().expected();
+  if (making_ == client.id()) --pages;
+  const uint32_t destroyed = std::min(pages, free_ - unassigned_);
+  unassigned_ += destroyed;
+  RAVEN_CHECK(pages - destroyed <= ahead_);
+  ahead_ -= pages - destroyed;
+}
+
+void FreePages::Assign(std::span<ScheduledClient* const> clients) {
+  while (unassigned_ > 0) {
+    uint32_t most = 0;  // that a client lacks
+    PageExecutor* found = nullptr;
+    for (ScheduledClient* const client : clients) {
+      const PageBooks& books = client->executor().books();
+      const uint32_t has = books.memory().pages() + books.memory().expected();
+      if (books.view().limits.pages <= has || books.view().limits.pages - has <= most) continue;
+      most = books.view().limits.pages - has;
+      found = &client->executor();
+    }
+    if (found == nullptr) return;
+    --unassigned_;
+    found->ExpectPage();
+  }
+}
+
+std::optional<ClientId> FreePages::Next(std::span<ScheduledClient* const> clients) {
+  Assign(clients);
+  if (making_ || free_ == unassigned_) return std::nullopt;
+  uint32_t most = 0;
+  for (const ScheduledClient* client : clients) {
+    const uint32_t expected = client->executor().books().memory().expected();
+    if (expected <= most) continue;
+    most = expected;
+    making_ = client->id();
+  }
+  RAVEN_CHECK(making_.has_value());
+  --free_;
+  return making_;
+}
+
+}  // namespace ravenstore::core

@@ -1,0 +1,319 @@
+#include "core/schedule/page_scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/books/page_views.h"
+#include "core/check.h"
+#include "core/plan/residency_plan.h"
+#include "core/schedule/learned_foresight.h"
+#include "core/tuned.h"
+
+namespace ravenstore::core {
+
+using plan::CallKind;
+
+namespace {
+
+// Bytes that are mapped or queued to come ahead of their need: enough to keep the link busy while
+// the next page is mapped. More would take memory earlier than it is needed.
+constexpr Bytes kComingLeast = MiB(16);
+
+// Pages of the client that other pools cannot have.
+uint32_t LeastPages(const ScheduledClient& client) {
+  const PageBooks& books = client.executor().books();
+  const uint64_t elsewhere = books.copies().pools().PagesMost();
+  const uint32_t occupied = books.totals().occupied().pages();
+  return occupied > elsewhere ? static_cast<uint32_t>(occupied - elsewhere) : 0;
+}
+
+}  // namespace
+
+PageScheduler::PageScheduler(const Options& options, PageMaker* maker)
+    : options_(options), maker_(maker), free_pages_(options.pages) {}
+
+// ---- Clients.
+
+void PageScheduler::Join(Client client) {
+  RAVEN_CHECK(!HasClient(client.id));
+  free_pages_.Take(client.limits.pages);
+  const Bytes coming = std::max(kComingLeast, client.limits.page * kComingPages);
+  if (client.foresight == nullptr) {
+    plan::PlanLimits expected = client.limits;
+    expected.pages = std::max(
+        {client.limits.pages, options_.pages / static_cast<uint32_t>(clients_.size() + 1), 1U});
+    client.foresight = std::make_unique<LearnedForesight>(expected, LearnedForesight::Options{});
+  }
+  auto joined = std::make_unique<ScheduledClient>(
+      ScheduledClient::Options{.id = client.id,
+                               .backend = client.backend,
+                               .books = {.limits = client.limits, .coming_most = coming},
+                               .foresight = std::move(client.foresight),
+                               .waits_for_stream = client.waits_for_stream,
+                               .guarantee = client.guarantee,
+                               .weight = client.weight});
+  clients_.push_back(joined.get());
+  by_id_[client.id] = std::move(joined);
+  shared_.clear();
+  if (shares_plan_) PlansChanged(nullptr);
+}
+
+void PageScheduler::EndCalls(ClientId client) {
+  Of(client).EndCalls();
+}
+
+void PageScheduler::Leave(ClientId client) {
+  ScheduledClient* const left = Touch(client);
+  const auto at = std::find(clients_.begin(), clients_.end(), left);
+  RAVEN_CHECK(at != clients_.end());
+  const auto number = static_cast<uint32_t>(at - clients_.begin());
+  clients_.erase(at);
+  if (turn_ && turn_->client == number) turn_.reset();
+  if (turn_ && turn_->client > number) --turn_->client;
+  free_pages_.Unassign(*left);
+  left->Retire();
+  shared_.clear();
+  PlansChanged(nullptr);
+}
+
+// ---- Calls of a client's CPU.
+
+void PageScheduler::See(ScheduledClient* client, const ClientCall& call) {
+  client->Touch();
+  if (client->See(call)) PlansChanged(client);
+}
+
+CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes size, Duration at) {
+  ScheduledClient& of = Of(client);
+  const ClientCall call{.kind = CallKind::kCreate, .tensor = tensor, .size = size, .at = at};
+  See(&of, call);
+  of.Place(call);
+  const CallResult result = HasPlace(of, of.executor().tensors()[tensor].units)
+                                ? HoldOrRefuse(&of, call)
+                                : CallResult::kNoPlace;
+  if (result != CallResult::kHeld && result != CallResult::kWaits) of.Forget(tensor);
+  return result;
+}
+
+CallResult PageScheduler::Get(ClientId client, TensorNumber tensor, Duration at) {
+  ScheduledClient& of = Of(client);
+  const PageTensors::Row& row = of.executor().tensors()[tensor];
+  if (row.life == PageTensors::Life::kEnded) return CallResult::kLost;
+  const ClientCall call{.kind = CallKind::kGet, .tensor = tensor, .size = row.size, .at = at};
+  See(&of, call);
+  return HoldOrRefuse(&of, call);
+}
+
+CallResult PageScheduler::HoldOrRefuse(ScheduledClient* client, const ClientCall& call) {
+  const PageExecutor& executor = client->executor();
+  if (CallIn(executor.books(), executor.tensors()[call.tensor].units).own > options_.pages)
+    return CallResult::kTooLarge;
+  return client->Hold(call, MayHold(*client)) ? CallResult::kHeld : CallResult::kWaits;
+}
+
+CallEnd PageScheduler::Put(ClientId client, TensorNumber tensor, bool modifies,
+                           const NextUse& next_use, Duration at) {
+  ScheduledClient& of = Of(client);
+  const ClientCall call{.kind = CallKind::kPut,
+                        .tensor = tensor,
+                        .size = of.executor().tensors()[tensor].size,
+                        .modifies = modifies,
+                        .next_use = next_use,
+                        .at = at};
+  See(&of, call);
+  return of.End(call);
+}
+
+CallEnd PageScheduler::Free(ClientId client, TensorNumber tensor, Duration at) {
+  ScheduledClient& of = Of(client);
+  const ClientCall call{.kind = CallKind::kFree,
+                        .tensor = tensor,
+                        .size = of.executor().tensors()[tensor].size,
+                        .at = at};
+  See(&of, call);
+  return of.End(call);
+}
+
+std::optional<TensorNumber> PageScheduler::HoldWaiting(ClientId client) {
+  ScheduledClient* const of = Touch(client);
+  return of->HoldWaiting(MayHold(*of));
+}
+
+bool PageScheduler::Refuse(ClientId client, TensorNumber tensor) {
+  return Touch(client)->Refuse(tensor);
+}
+
+// Pages may be on the device or in the client's pools. Other clients' pages that have no place in
+// theirs are on the device.
+bool PageScheduler::HasPlace(const ScheduledClient& client, const plan::UnitSpan& units) const {
+  const PageBooks& books = client.executor().books();
+  decide::PageCreate create = CreateIn(books, units);
+  uint32_t others = 0;
+  for (const ScheduledClient* other : clients_) others += other == &client ? 0 : LeastPages(*other);
+  create.places =
+      books.copies().pools().PagesMost() + (others < options_.pages ? options_.pages - others : 0);
+  return decide::HasPlace(create);
+}
+
+uint32_t PageScheduler::MayHold(const ScheduledClient& client) const {
+  if (!shares_plan_) return client.executor().books().view().limits.pages;
+  uint32_t others = 0;
+  for (const ScheduledClient* other : clients_)
+    if (other != &client) others += PagesInUse(other->executor().books());
+  return others < options_.pages ? options_.pages - others : 0;
+}
+
+// ---- The client's stream.
+
+void PageScheduler::BeginUse(ClientId client, TensorNumber tensor) {
+  Touch(client)->BeginUse(tensor);
+}
+
+void PageScheduler::EndUse(ClientId client, const CallEnd& end) {
+  Touch(client)->EndUse(end);
+}
+
+// ---- Reports.
+
+ScheduledClient* PageScheduler::Touch(ClientId client) {
+  ScheduledClient& of = Of(client);
+  of.Touch();
+  return &of;
+}
+
+void PageScheduler::CopiedIn(ClientId client, plan::Unit unit, bool ok) {
+  ScheduledClient* const of = Touch(client);
+  std::vector<TensorNumber> refused;
+  of->executor().CopiedIn(unit, ok, &refused);
+  for (const TensorNumber tensor : refused) of->Refused(tensor);
+}
+
+void PageScheduler::PageReleased(ClientId client) {
+  free_pages_.Add();
+  if (HasClient(client)) Touch(client);
+}
+
+void PageScheduler::PageMade(ClientId client) {
+  free_pages_.Made();
+  ++pages_made_;
+  Touch(client)->executor().AddPage();
+}
+
+// ---- Plans.
+
+bool PageScheduler::CanSharePlan() const {
+  return clients_.size() > 1 &&
+         std::all_of(clients_.begin(), clients_.end(),
+                     [](const ScheduledClient* of) { return of->has_ended() || of->has_plan(); });
+}
+
+void PageScheduler::PlansChanged(ScheduledClient* of) {
+  if (CanSharePlan()) return MakeSharedPlan();
+  if (of != nullptr && of->has_plan()) of->MakeOwnPlan();
+  if (!std::exchange(shares_plan_, false)) return;
+  shared_.clear();
+  for (ScheduledClient* other : clients_) {
+    other->executor().SetOthersMakeRoom(false);
+    if (other != of && !other->has_ended() && other->has_plan()) other->MakeOwnPlan();
+  }
+}
+
+void PageScheduler::MakeSharedPlan() {
+  std::vector<ScheduledClient*> planned;
+  std::vector<std::vector<plan::PlannedCall>> calls;
+  std::vector<std::vector<plan::UnitSnapshot>> units;
+  std::vector<plan::ResidencyPlan::Forecast> forecasts;
+  for (ScheduledClient* client : clients_) {
+    if (client->has_ended()) continue;
+    planned.push_back(client);
+    calls.push_back(client->BeginPlan());
+    units.push_back(client->executor().Snapshot());
+  }
+  Duration longest{0};
+  for (const ScheduledClient* client : planned)
+    longest = std::max(longest, client->foresight().pass());
+  for (ScheduledClient* client : planned) client->SetLeast(longest);
+  for (size_t i = 0; i < planned.size(); ++i) forecasts.push_back({calls[i], units[i]});
+  plan::PlanLimits limits = planned.front()->executor().books().view().limits;
+  limits.pages = options_.pages;
+  auto plans = plan::ResidencyPlan::MakeShared(forecasts, limits);
+  for (size_t i = 0; i < planned.size(); ++i) {
+    planned[i]->executor().SetShare(options_.pages);
+    planned[i]->executor().SetOthersMakeRoom(true);
+    planned[i]->SetPlan(std::move(plans[i]));
+  }
+  shares_plan_ = true;
+}
+
+bool PageScheduler::HasDrifted() {
+  clocks_.clear();
+  for (const ScheduledClient* client : clients_) {
+    const plan::ResidencyPlan& plan = client->executor().books().view().plan;
+    if (!client->has_ended() && !plan.empty()) clocks_.push_back(decide::ClockOf(plan));
+  }
+  return decide::HaveDrifted(clocks_);
+}
+
+// ---- Work.
+
+void PageScheduler::Advance(Duration now) {
+  for (const auto& [id, client] : by_id_) {
+    if (client->TakeTouched()) client->Start();
+  }
+  if (clients_.size() == 1) clients_.front()->SetShare(options_.pages);
+  if (clients_.size() > 1) Share(now);
+  if (shares_plan_ && HasDrifted()) MakeSharedPlan();
+  if (shares_plan_) HandOver();
+  if (const auto next = free_pages_.Next(clients_)) maker_->MakePage(*next);
+  EraseReleased();
+}
+
+// Divides the device among its clients.
+void PageScheduler::Share(Duration now) {
+  if (shares_plan_) {
+    for (ScheduledClient* client : clients_) client->WakeIfFits(MayHold(*client));
+    return;
+  }
+  demands_.clear();
+  for (const ScheduledClient* client : clients_) demands_.push_back(client->Demand());
+  turn_ = decide::NextTurn(turn_, demands_, options_.pages, now);
+  if (turn_) demands_[turn_->client].has_turn = true;
+  if (demands_ == shared_) return;
+  shared_ = demands_;
+  const auto shares = decide::SharePages(demands_, options_.pages);
+  for (size_t i = 0; i < clients_.size(); ++i) {
+    clients_[i]->SetShare(shares[i]);
+    clients_[i]->Start();
+  }
+}
+
+// Free pages go to clients that need them sooner than their owners. Where a call waits and no
+// page is free, an idle unit leaves.
+void PageScheduler::HandOver() {
+  for (;;) {
+    needs_.clear();
+    for (const ScheduledClient* client : clients_)
+      needs_.push_back(decide::NeedOf(client->executor().books().view()));
+    if (const auto transfer = decide::NextTransfer(needs_, options_.making)) {
+      free_pages_.AssignAhead(&clients_[transfer->to]->executor());
+      RAVEN_CHECK(clients_[transfer->from]->executor().ReleasePage());
+      continue;
+    }
+    const auto leaves = decide::NextToLeave(needs_);
+    if (!leaves) return;
+    PageExecutor& executor = clients_[*leaves]->executor();
+    if (!executor.Leave(executor.books().view().limits.page)) return;
+    clients_[*leaves]->Start();
+  }
+}
+
+void PageScheduler::EraseReleased() {
+  std::erase_if(by_id_, [this](const auto& entry) {
+    const ScheduledClient& client = *entry.second;
+    const bool is_gone = std::find(clients_.begin(), clients_.end(), &client) == clients_.end();
+    return is_gone && client.executor().IsQuiet() && free_pages_.making() != client.id() &&
+           client.executor().books().memory().pages() == 0;
+  });
+}
+
+}  // namespace ravenstore::core

@@ -1,0 +1,161 @@
+// One device: its clients, and the decisions between them.
+//
+// Clients whose calls are all expected have one plan (core/plan/shared_plan.h). Otherwise each has
+// a share of the device (core/decide/page_shares.h) and a plan of its own. Clients join and leave
+// at any time.
+//
+// A client's calls are passed in order. A create or a get that returns kWaits goes on later: after
+// each Advance() the owner calls HoldWaiting() for each client that TakeWoken() names. A call that
+// holds its pages may still wait for their bytes: the backend's Grant or Refuse ends that. Create,
+// get, put and free are calls of the client's CPU; BeginUse and EndUse follow its stream.
+//
+// Advance() begins what there is to do, after a batch of calls and reports. Time is its argument.
+//
+// Owns: each client's executor and foresight. Backends and the port outlive it; a backend may end
+// when HasClient() is false. Units: pages, bytes; each client's virtual time for its calls.
+// Threads: one at a time; the same calls have the same result. Errors: CallResult; and the
+// backend's Refuse. The owner checks that a client's call fits the tensor's state. Cost: a call as
+// PageExecutor and ClientForesight; O(clients) for Advance(); a shared plan as
+// ResidencyPlan::MakeShared.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/decide/page_shares.h"
+#include "core/decide/page_transfer.h"
+#include "core/decide/peak_turns.h"
+#include "core/decide/plan_drift.h"
+#include "core/schedule/client_foresight.h"
+#include "core/schedule/free_pages.h"
+#include "core/schedule/scheduled_client.h"
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+// The port of the scheduler. Each client's memory has a port of its own
+// (core/execution/page_backend.h).
+class PageMaker {
+ public:
+  virtual ~PageMaker() = default;
+  // A physical page begins to be made for the client; it ends with PageScheduler::PageMade, never
+  // from within this call.
+  virtual void MakePage(ClientId client) = 0;
+};
+
+enum class CallResult : uint8_t {
+  kHeld,      // it holds its pages; bytes may be on their way
+  kWaits,     // for room
+  kTooLarge,  // it needs more pages than the device has
+  kNoPlace,   // a create: all that lives would have no place on the device and in other pools
+  kLost,      // a get: a pool has lost the tensor's bytes
+};
+
+class PageScheduler {
+ public:
+  struct Options {
+    uint32_t pages = 0;  // of the device
+    Duration making{0};  // that it takes to make a page for another client
+  };
+  struct Client {
+    ClientId id{};
+    PageBackend* backend = nullptr;
+    plan::PlanLimits limits;  // .pages: made for the client already, and its first share
+    std::unique_ptr<ClientForesight> foresight = nullptr;  // null: what is learned, with hints
+    bool waits_for_stream = false;                         // as ScheduledClient::Options
+    uint32_t guarantee = 0;                                // of the device's pages
+    double weight = 1;                                     // above 0
+  };
+
+  // `maker` outlives it.
+  PageScheduler(const Options& options, PageMaker* maker);
+
+  // ---- Clients.
+  // REQUIRES: the id is no client's; limits.pages are free.
+  void Join(Client client);
+  // The client makes no call any more; its tensors live.
+  void EndCalls(ClientId client);
+  // The client is gone, and so are its streams. Its moves under way go on.
+  void Leave(ClientId client);
+  // It has joined, and its memory is not released yet.
+  bool HasClient(ClientId client) const { return by_id_.count(client) > 0; }
+  const ScheduledClient& client(ClientId client) const { return *by_id_.at(client); }
+
+  // ---- Calls of a client's CPU. `at`: the client's virtual time.
+  // The row has no tensor. Of a create that fails or is refused, it has none afterwards.
+  CallResult Create(ClientId client, TensorNumber tensor, Bytes size, Duration at);
+  CallResult Get(ClientId client, TensorNumber tensor, Duration at);
+  CallEnd Put(ClientId client, TensorNumber tensor, bool modifies, const NextUse& next_use,
+              Duration at);
+  // The row is free when EndUse() has ended the call.
+  CallEnd Free(ClientId client, TensorNumber tensor, Duration at);
+  void Step(ClientId client) { Of(client).Step(); }
+  // Since the last time: a waiting call may go on.
+  bool TakeWoken(ClientId client) { return Of(client).TakeWoken(); }
+  // The first call that waits for room holds its pages now. nullopt: none waits, or there is no
+  // room.
+  std::optional<TensorNumber> HoldWaiting(ClientId client);
+  // The call has waited too long, for room or for bytes. Returns false if none waits.
+  bool Refuse(ClientId client, TensorNumber tensor);
+
+  // ---- The client's stream.
+  // It has come to a create or a get. REQUIRES: the tensor is resident.
+  void BeginUse(ClientId client, TensorNumber tensor);
+  void EndUse(ClientId client, const CallEnd& end);
+
+  // ---- Reports of backends and of the port.
+  void Mapped(ClientId client, plan::Unit unit) { Touch(client)->executor().Mapped(unit); }
+  void Unmapped(ClientId client, plan::PhysicalPage page) {
+    Touch(client)->executor().Unmapped(page);
+  }
+  void CopiedIn(ClientId client, plan::Unit unit, bool ok);
+  void CopiedOut(ClientId client, plan::Unit unit, bool ok) {
+    Touch(client)->executor().CopiedOut(unit, ok);
+  }
+  // Something else has happened after which the client's moves may go on: a link is free.
+  void Touched(ClientId client) { Touch(client); }
+  // A page that the client had to release is destroyed.
+  void PageReleased(ClientId client);
+  void PageMade(ClientId client);
+
+  // ---- Work.
+  void Advance(Duration now);
+  // Pages that went from one client to another, or were made for one that joined.
+  uint64_t pages_made() const { return pages_made_; }
+
+ private:
+  ScheduledClient& Of(ClientId client) { return *by_id_.at(client); }
+  ScheduledClient* Touch(ClientId client);
+  void See(ScheduledClient* client, const ClientCall& call);
+  CallResult HoldOrRefuse(ScheduledClient* client, const ClientCall& call);
+  bool HasPlace(const ScheduledClient& client, const plan::UnitSpan& units) const;
+  uint32_t MayHold(const ScheduledClient& client) const;
+  // The calls ahead of a client have become others, or there are none any more. null: the clients
+  // have become others.
+  void PlansChanged(ScheduledClient* of);
+  bool CanSharePlan() const;
+  void MakeSharedPlan();
+  bool HasDrifted();
+  void HandOver();
+  void Share(Duration now);
+  void EraseReleased();
+
+  const Options options_;
+  PageMaker* const maker_;
+  FreePages free_pages_;
+  std::map<ClientId, std::unique_ptr<ScheduledClient>> by_id_;  // also those that are gone
+  std::vector<ScheduledClient*> clients_;                       // that are not, as they joined
+  std::vector<decide::PageDemand> demands_;                     // by client
+  std::vector<decide::PageDemand> shared_;  // the demands that the shares are of
+  bool shares_plan_ = false;  // all clients have one plan; else each a share and a plan of its own
+  std::optional<decide::PeakTurn> turn_;
+  uint64_t pages_made_ = 0;
+  // Kept for their memory.
+  std::vector<decide::PageNeed> needs_;
+  std::vector<decide::PlanClock> clocks_;
+};
+
+}  // namespace ravenstore::core

@@ -1,0 +1,186 @@
+#include "core/schedule/scheduled_client.h"
+
+#include <algorithm>
+
+#include "core/books/page_views.h"
+#include "core/check.h"
+#include "core/decide/page_admission.h"
+
+namespace ravenstore::core {
+
+using plan::CallKind;
+
+ScheduledClient::ScheduledClient(Options options)
+    : options_(std::move(options)),
+      executor_(options_.books, options_.backend),
+      planned_share_(options_.books.limits.pages) {
+  RAVEN_CHECK(options_.foresight != nullptr);
+}
+
+// ---- Calls.
+
+bool ScheduledClient::See(const ClientCall& call) {
+  ClientForesight& foresight = *options_.foresight;
+  foresight.MoveToSlots(&executor_);
+  at_ = call.at;
+  foresight.Before(call, &executor_.books());
+  const bool had_plan = std::exchange(had_plan_, has_plan());
+  return foresight.TakeRemake() || had_plan_ != had_plan;
+}
+
+void ScheduledClient::Place(const ClientCall& call) {
+  const plan::Place place = options_.foresight->PlaceFor(call);
+  executor_.Place(call.tensor, foresight().UnitsOf(place, call.size),
+                  foresight().FirstBytesOf(place, call.size), call.size);
+  if (call.tensor >= dead_.size()) dead_.resize(call.tensor + 1);
+  dead_[call.tensor] = false;
+}
+
+bool ScheduledClient::Hold(const ClientCall& call, uint32_t may_hold) {
+  if (waiting_.empty() && TryHold(call, may_hold)) return true;
+  waiting_.push_back(call);
+  return false;
+}
+
+std::optional<TensorNumber> ScheduledClient::HoldWaiting(uint32_t may_hold) {
+  if (waiting_.empty() || !TryHold(waiting_.front(), may_hold)) return std::nullopt;
+  const TensorNumber tensor = waiting_.front().tensor;
+  waiting_.pop_front();
+  return tensor;
+}
+
+bool ScheduledClient::TryHold(const ClientCall& call, uint32_t may_hold) {
+  decide::PageCall needs = CallIn(executor_.books(), executor_.tensors()[call.tensor].units);
+  needs.may_hold = may_hold;
+  waits_for_ = needs.in_use;
+  if (decide::Admit(needs) != decide::Admission::kNow) return false;
+  waits_for_ = 0;
+  executor_.Pin(call.tensor);
+  if (options_.waits_for_stream) {
+    open_ = call;
+  } else {
+    Done(call);
+  }
+  return true;
+}
+
+CallEnd ScheduledClient::End(const ClientCall& call) {
+  const bool frees = call.kind == CallKind::kFree;
+  CallEnd end{.tensor = call.tensor,
+              .frees = frees,
+              .unpins = executor_.tensors()[call.tensor].pinned,
+              .modifies = call.modifies};
+  end.dies = !dead_[call.tensor] && (frees || foresight().IsLastPut(call));
+  if (end.dies) dead_[call.tensor] = true;
+  if (end.unpins) executor_.Unpin(call.tensor);
+  if (options_.waits_for_stream) {
+    open_ = call;
+    return end;
+  }
+  Done(call);
+  // The stream's own order lets a later create have the addresses immediately.
+  if (frees && !IsSlot(call.tensor)) options_.foresight->FreePlace(call.tensor);
+  return end;
+}
+
+void ScheduledClient::BeginUse(TensorNumber tensor) {
+  if (executor_.tensors()[tensor].life == PageTensors::Life::kBegins) executor_.Begin(tensor);
+  if (open_) Done(*open_);
+  open_ = std::nullopt;
+}
+
+void ScheduledClient::EndUse(const CallEnd& end) {
+  const bool lives = executor_.tensors()[end.tensor].lives();
+  if (lives && end.modifies && !end.dies) executor_.Modify(end.tensor);
+  if (lives && end.dies) executor_.End(end.tensor);
+  if (end.unpins) executor_.Reach(end.tensor);
+  woken_ |= !waiting_.empty();
+  if (open_) Done(*open_);
+  open_ = std::nullopt;
+  if (!end.frees) return;
+  if (options_.waits_for_stream || IsSlot(end.tensor)) options_.foresight->FreePlace(end.tensor);
+  executor_.Remove(end.tensor);
+}
+
+bool ScheduledClient::Refuse(TensorNumber tensor) {
+  const auto waits = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [&](const ClientCall& call) { return call.tensor == tensor; });
+  if (waits != waiting_.end()) {
+    const bool creates = waits->kind == CallKind::kCreate;
+    waiting_.erase(waits);
+    waits_for_ = 0;
+    woken_ |= !waiting_.empty();
+    if (creates) Forget(tensor);
+    return true;
+  }
+  if (!executor_.Waits(tensor)) return false;
+  executor_.Refuse(tensor);
+  Refused(tensor);
+  return true;
+}
+
+void ScheduledClient::Refused(TensorNumber tensor) {
+  open_ = std::nullopt;
+  woken_ |= !waiting_.empty();
+  options_.foresight->Refused(tensor);
+  // The first use, which is taken back, was the create.
+  if (executor_.tensors()[tensor].uses == 0) Forget(tensor);
+}
+
+void ScheduledClient::Forget(TensorNumber tensor) {
+  const ClientCall call{.kind = CallKind::kFree,
+                        .tensor = tensor,
+                        .size = executor_.tensors()[tensor].size,
+                        .at = at_};
+  options_.foresight->Before(call, &executor_.books());
+  Done(call);
+  options_.foresight->FreePlace(tensor);
+  executor_.Remove(tensor);
+}
+
+// ---- Its plan.
+
+void ScheduledClient::SetPlan(plan::ResidencyPlan plan) {
+  options_.foresight->CountPlan(plan);
+  executor_.books().SetPlan(std::move(plan));
+}
+
+void ScheduledClient::MakeOwnPlan() {
+  const plan::PlanLimits& limits = executor_.books().view().limits;
+  SetPlan(plan::ResidencyPlan::Make(BeginPlan(), executor_.Snapshot(), limits));
+}
+
+// ---- Its share of the device.
+
+decide::PageDemand ScheduledClient::Demand() const {
+  const PageBooks& books = executor_.books();
+  if (has_ended_) return {.held = 0};
+  return {.in_use = PagesInUse(books),
+          .waits_for = waits_for_,
+          .expected = books.view().plan.pages_held(),
+          .alive = std::max(books.view().plan.pages_alive(), books.totals().occupied().pages()),
+          .held = books.memory().pages(),
+          .guarantee = options_.guarantee,
+          .weight = options_.weight};
+}
+
+void ScheduledClient::SetShare(uint32_t pages) {
+  const uint32_t now = executor_.books().view().limits.pages;
+  if (pages == now) return;
+  woken_ |= pages > now && waits_for_ > 0;
+  executor_.SetShare(pages);
+  if (!decide::NeedsPlan(planned_share_, pages)) return;
+  planned_share_ = pages;
+  options_.foresight->ShareChanged();
+}
+
+void ScheduledClient::Retire() {
+  waiting_.clear();
+  waits_for_ = 0;
+  has_ended_ = true;
+  executor_.Retire();
+  executor_.SetShare(0);
+  executor_.SetOthersMakeRoom(false);
+}
+
+}  // namespace ravenstore::core

@@ -1,0 +1,131 @@
+// One client of a device: its executor, its foresight, its waiting calls and its share.
+//
+// PageScheduler asks it and decides between clients. Calls that wait for room are admitted in
+// order, so that a large one is not passed by small ones without end.
+//
+// Owns: the executor and the foresight. The backend outlives it. Units: pages, bytes; the client's
+// virtual time. Threads: one at a time. Errors: none; the owner passes only calls that the tensor's
+// state allows. Cost: a call as PageExecutor and ClientForesight.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/decide/page_shares.h"
+#include "core/execution/page_backend.h"
+#include "core/execution/page_executor.h"
+#include "core/schedule/client_foresight.h"
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+// A put or a free that the client has made and its stream has not reached.
+struct CallEnd {
+  TensorNumber tensor = 0;
+  bool frees = false;
+  bool unpins = false;    // the tensor was in use
+  bool dies = false;      // its bytes are not used any more
+  bool modifies = false;  // they are newer than any copy
+};
+
+class ScheduledClient {
+ public:
+  struct Options {
+    ClientId id{};
+    PageBackend* backend = nullptr;
+    PageBooks::Options books;                    // .limits.pages: made for it already
+    std::unique_ptr<ClientForesight> foresight;  // not null
+    // A call is done for the plan when the stream has executed it, since the client then makes the
+    // next one. Else it is done when it holds its pages.
+    bool waits_for_stream = false;
+    uint32_t guarantee = 0;  // of the device's pages
+    double weight = 1;       // above 0
+  };
+
+  explicit ScheduledClient(Options options);
+
+  ClientId id() const { return options_.id; }
+  PageExecutor& executor() { return executor_; }
+  const PageExecutor& executor() const { return executor_; }
+  const ClientForesight& foresight() const { return *options_.foresight; }
+
+  // ---- Calls.
+  // Shows a call to the foresight. Returns true if plans are to be made again: its calls ahead have
+  // become others, or there are none any more.
+  bool See(const ClientCall& call);
+  // The tensor of a create has its place.
+  void Place(const ClientCall& call);
+  // A create or a get holds its pages if no other call waits and `may_hold` pages suffice. Else it
+  // waits. Returns whether it holds them.
+  bool Hold(const ClientCall& call, uint32_t may_hold);
+  // The first call that waits holds its pages now. nullopt: none waits, or it does not fit.
+  std::optional<TensorNumber> HoldWaiting(uint32_t may_hold);
+  // A put or a free, for the CPU.
+  CallEnd End(const ClientCall& call);
+  void Step() { options_.foresight->Step(); }
+  // The stream has come to the create or the get. REQUIRES: the tensor is resident.
+  void BeginUse(TensorNumber tensor);
+  // The stream has come to the put or the free.
+  void EndUse(const CallEnd& end);
+  // A call fails that waits for room or for its units. Returns false if none does.
+  bool Refuse(TensorNumber tensor);
+  // The executor has refused a call that held its units.
+  void Refused(TensorNumber tensor);
+  // The tensor of a create that failed is no more. REQUIRES: no call holds it.
+  void Forget(TensorNumber tensor);
+
+  // ---- Its plan.
+  bool has_plan() const { return foresight().has_plan(); }
+  // The calls that are ahead: the plan that is set next is of these. REQUIRES: has_plan().
+  std::vector<plan::PlannedCall> BeginPlan() {
+    return options_.foresight->BeginPlan(open_.has_value());
+  }
+  void SetPlan(plan::ResidencyPlan plan);
+  // A plan for this client alone, within its share. REQUIRES: has_plan().
+  void MakeOwnPlan();
+  void SetLeast(Duration least) { options_.foresight->SetLeast(least); }
+
+  // ---- Its share of the device.
+  decide::PageDemand Demand() const;
+  void SetShare(uint32_t pages);
+  // It makes no call any more; its tensors live.
+  void EndCalls() { has_ended_ = true; }
+  bool has_ended() const { return has_ended_; }
+  // It is gone: no tensor lives, no call waits, and its pages are released as they become free.
+  void Retire();
+
+  // ---- Work.
+  // Something has happened that its executor may go on with.
+  void Touch() { touched_ = true; }
+  bool TakeTouched() { return std::exchange(touched_, false); }
+  // The executor begins what there is to do.
+  void Start() { woken_ |= executor_.Start(); }
+  // Wakes the client if the call that waits for room finds it.
+  void WakeIfFits(uint32_t may_hold) { woken_ |= waits_for_ > 0 && waits_for_ <= may_hold; }
+  // A call may go on: a unit has come for which it waited, or there may be room.
+  bool TakeWoken() { return std::exchange(woken_, false); }
+
+ private:
+  bool TryHold(const ClientCall& call, uint32_t may_hold);
+  void Done(const ClientCall& call) { options_.foresight->After(call, &executor_.books()); }
+  bool IsSlot(TensorNumber tensor) const { return executor_.tensors()[tensor].units.is_slot(); }
+
+  const Options options_;
+  PageExecutor executor_;
+  std::deque<ClientCall> waiting_;  // for room
+  std::optional<ClientCall> open_;  // of a client that waits for its stream: not executed yet
+  std::vector<bool> dead_;          // by tensor: its bytes are not used any more
+  uint32_t waits_for_ = 0;          // pages that its calls would hold with the first of waiting_
+  uint32_t planned_share_;
+  Duration at_{0};         // of the last call
+  bool had_plan_ = false;  // when See() returned
+  bool has_ended_ = false;
+  bool touched_ = false;
+  bool woken_ = false;
+};
+
+}  // namespace ravenstore::core

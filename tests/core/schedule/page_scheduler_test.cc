@@ -1,0 +1,200 @@
+#include "core/schedule/page_scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/core/schedule/schedule_world.h"
+
+namespace ravenstore::core {
+namespace {
+
+constexpr ClientId kFirst{1};
+constexpr ClientId kSecond{2};
+
+uint32_t ShareOf(ScheduleWorld* world, ClientId id) {
+  return world->scheduler().client(id).executor().books().view().limits.pages;
+}
+bool IsResident(ScheduleWorld* world, ClientId id, TensorNumber tensor) {
+  return world->scheduler().client(id).executor().IsResident(tensor);
+}
+// A pass of a client: the plan knows it from the second one on. One tensor is in use at a time.
+void Pass(ScheduleWorld* world, ClientId id, uint32_t tensors) {
+  for (uint32_t i = 0; i < tensors; ++i) {
+    world->Create(id, i, MiB(2));
+    world->Settle();
+    ASSERT_FALSE(world->Waits(id, i));
+    world->Put(id, i);
+  }
+  for (uint32_t i = tensors; i-- > 0;) {
+    world->Get(id, i);
+    world->Settle();
+    ASSERT_FALSE(world->Waits(id, i));
+    world->Free(id, i);
+  }
+  world->Settle();
+}
+
+TEST(PageSchedulerTest, AClientThatJoinsHasPagesMade) {
+  ScheduleWorld world(8);
+  world.Join(kFirst);
+  EXPECT_EQ(world.Create(kFirst, 0, MiB(6)), CallResult::kWaits);
+  world.Settle();
+  EXPECT_TRUE(world.WaitingForRoom(kFirst).empty());
+  EXPECT_TRUE(IsResident(&world, kFirst, 0));
+  EXPECT_EQ(world.physical_pages(), 8u);
+  EXPECT_EQ(world.scheduler().pages_made(), 8u);
+}
+
+TEST(PageSchedulerTest, ATensorLargerThanTheDeviceIsRefused) {
+  ScheduleWorld world(8);
+  world.Join(kFirst);
+  world.Settle();
+  EXPECT_EQ(world.Create(kFirst, 0, MiB(17)), CallResult::kTooLarge);
+  EXPECT_EQ(world.Create(kFirst, 0, MiB(16)), CallResult::kHeld);
+}
+
+TEST(PageSchedulerTest, ACreateWithoutAPlaceIsRefused) {
+  ScheduleWorld world(8);
+  world.Join(kFirst, MiB(4));
+  world.Settle();
+  for (TensorNumber i = 0; i < 9; ++i) {
+    ASSERT_EQ(world.Create(kFirst, i, MiB(2)), CallResult::kHeld);
+    world.Settle();
+    world.Put(kFirst, i);
+    world.Settle();
+  }
+  EXPECT_EQ(world.Create(kFirst, 9, MiB(2)), CallResult::kNoPlace);
+  // Others' pages that have no place elsewhere are on the device.
+  world.Join(kSecond, Bytes{});
+  world.Settle();
+  EXPECT_EQ(world.Create(kSecond, 0, MiB(2)), CallResult::kNoPlace);
+  world.Free(kFirst, 0);
+  world.Free(kFirst, 1);
+  world.Settle();
+  EXPECT_NE(world.Create(kSecond, 0, MiB(2)), CallResult::kNoPlace);
+  world.Settle();
+  EXPECT_TRUE(IsResident(&world, kSecond, 0));
+}
+
+TEST(PageSchedulerTest, CallsThatWaitForRoomGoOnInOrder) {
+  ScheduleWorld world(8);
+  world.Join(kFirst);
+  world.Settle();
+  ASSERT_EQ(world.Create(kFirst, 0, MiB(8)), CallResult::kHeld);
+  ASSERT_EQ(world.Create(kFirst, 1, MiB(10)), CallResult::kWaits);
+  ASSERT_EQ(world.Create(kFirst, 2, MiB(2)), CallResult::kWaits);
+  world.Settle();
+  EXPECT_EQ(world.WaitingForRoom(kFirst).size(), 2u);
+  world.Put(kFirst, 0);
+  world.Settle();
+  EXPECT_TRUE(world.WaitingForRoom(kFirst).empty());
+  EXPECT_TRUE(IsResident(&world, kFirst, 1));
+  EXPECT_TRUE(IsResident(&world, kFirst, 2));
+}
+
+TEST(PageSchedulerTest, ACallThatWaitsTooLongLeavesItsPlace) {
+  ScheduleWorld world(8);
+  world.Join(kFirst);
+  world.Settle();
+  ASSERT_EQ(world.Create(kFirst, 0, MiB(12)), CallResult::kHeld);
+  ASSERT_EQ(world.Create(kFirst, 1, MiB(6)), CallResult::kWaits);
+  ASSERT_EQ(world.Create(kFirst, 2, MiB(2)), CallResult::kWaits);
+  EXPECT_TRUE(world.Refuse(kFirst, 1));
+  world.Settle();
+  EXPECT_TRUE(world.IsRowFree(kFirst, 1));
+  EXPECT_TRUE(world.WaitingForRoom(kFirst).empty());
+  EXPECT_FALSE(world.Refuse(kFirst, 2));
+}
+
+TEST(PageSchedulerTest, ACreateWhoseBytesDoNotComeInTimeLeavesItsPlace) {
+  ScheduleWorld world(8);
+  world.Join(kFirst);
+  world.Advance();  // pages are being made
+  ASSERT_EQ(world.Create(kFirst, 0, MiB(12)), CallResult::kHeld);
+  world.Advance();
+  EXPECT_TRUE(world.Waits(kFirst, 0));
+  EXPECT_TRUE(world.Refuse(kFirst, 0));
+  EXPECT_TRUE(world.IsRowFree(kFirst, 0));
+  world.Settle();
+  ASSERT_EQ(world.Create(kFirst, 0, MiB(16)), CallResult::kHeld);
+  world.Settle();
+  EXPECT_TRUE(IsResident(&world, kFirst, 0));
+}
+
+TEST(PageSchedulerTest, TheMemoryOfAClientThatLeavesGoesToOthers) {
+  ScheduleWorld world(8);
+  world.Join(kFirst);
+  world.Settle();
+  ASSERT_EQ(world.Create(kFirst, 0, MiB(16)), CallResult::kHeld);
+  world.Settle();
+  world.Join(kSecond);
+  ASSERT_EQ(world.Create(kSecond, 0, MiB(16)), CallResult::kWaits);
+  world.Settle();
+  EXPECT_EQ(world.WaitingForRoom(kSecond).size(), 1u);
+  world.Leave(kFirst);
+  world.Settle();
+  EXPECT_TRUE(IsResident(&world, kSecond, 0));
+  EXPECT_FALSE(world.scheduler().HasClient(kFirst));
+  EXPECT_EQ(world.Fault(), "");
+}
+
+TEST(PageSchedulerTest, AClientMayLeaveWhileItsMovesAreUnderWay) {
+  ScheduleWorld world(8);
+  world.Join(kFirst);
+  world.Advance();
+  ASSERT_EQ(world.Create(kFirst, 0, MiB(8)), CallResult::kHeld);
+  world.Complete(0);
+  world.Advance();
+  ASSERT_EQ(world.under_way(), 2u);  // a page is mapped, another is made
+  world.Leave(kFirst);
+  world.Advance();
+  EXPECT_TRUE(world.scheduler().HasClient(kFirst));
+  world.Settle();
+  EXPECT_FALSE(world.scheduler().HasClient(kFirst));
+  EXPECT_EQ(world.physical_pages(), 0u);
+}
+
+TEST(PageSchedulerTest, AFailedCopyRefusesTheGetAndTheNextOneTriesAgain) {
+  ScheduleWorld world(2);
+  world.Join(kFirst);
+  world.Settle();
+  for (TensorNumber i = 0; i < 2; ++i) {
+    ASSERT_EQ(world.Create(kFirst, i, MiB(4)), CallResult::kHeld);
+    world.Settle();
+    world.Put(kFirst, i);
+    world.Settle();
+  }
+  ASSERT_FALSE(IsResident(&world, kFirst, 0));
+  world.Free(kFirst, 1);
+  world.Settle();
+  ASSERT_EQ(world.Get(kFirst, 0), CallResult::kHeld);
+  world.Advance();
+  ASSERT_TRUE(world.Waits(kFirst, 0));
+  for (int i = 0; i < 100 && world.Waits(kFirst, 0); ++i) {
+    world.Complete(0, false);
+    world.Advance();
+  }
+  EXPECT_FALSE(world.scheduler().client(kFirst).executor().tensors()[0].pinned);
+  world.Settle();
+  ASSERT_EQ(world.Get(kFirst, 0), CallResult::kHeld);
+  world.Settle();
+  EXPECT_TRUE(IsResident(&world, kFirst, 0));
+}
+
+TEST(PageSchedulerTest, ClientsWhoseCallsAreKnownHaveOnePlan) {
+  ScheduleWorld world(24);
+  for (const ClientId id : {kFirst, kSecond}) {
+    world.Join(id);
+    world.Settle();
+    for (int i = 0; i < 4; ++i) Pass(&world, id, 20);
+  }
+  for (const ClientId id : {kFirst, kSecond}) EXPECT_EQ(ShareOf(&world, id), 24u);
+  // A third client has no plan: each has a share.
+  world.Join(ClientId{3});
+  world.Settle();
+  EXPECT_LE(ShareOf(&world, kFirst) + ShareOf(&world, kSecond) + ShareOf(&world, ClientId{3}), 24u);
+}
+
+}  // namespace
+}  // namespace ravenstore::core
