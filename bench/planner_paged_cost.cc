@@ -188,7 +188,7 @@ class PagedCrowd {
                        .at = std::chrono::microseconds(100) * calls_.size()}});
   }
   void Create(TensorNumber tensor) {
-    executor_.Place(tensor, spans_[tensor], kPageBytes, kPageBytes * spans_[tensor].count);
+    executor_.Place(tensor, spans_[tensor], Bytes{}, kPageBytes * spans_[tensor].count);
     if (!executor_.Pin(tensor)) {
       executor_.Start();
       FinishMoves();
@@ -211,7 +211,7 @@ class PagedCrowd {
         executor_.Remove(call.tensor);
         return;
       case CallKind::kCreate:
-        executor_.Place(call.tensor, spans_[call.tensor], kPageBytes,
+        executor_.Place(call.tensor, spans_[call.tensor], Bytes{},
                         kPageBytes * spans_[call.tensor].count);
         executor_.Pin(call.tensor);
         return;

@@ -38,7 +38,6 @@ ClientPages::ClientPages(const Options& options, std::shared_ptr<Attachment> att
       workers_(workers),
       mailbox_(mailbox),
       owner_(owner),
-      executor_(options.books, this),
       links_(pools_.size()) {}
 
 ClientPages::~ClientPages() {
@@ -48,16 +47,11 @@ ClientPages::~ClientPages() {
 
 // ---- Tensors.
 
-void ClientPages::SetOffset(TensorNumber tensor, Bytes in_unit) {
-  if (tensor >= offsets_.size()) offsets_.resize(tensor + 1);
-  offsets_[tensor] = in_unit;
-}
-
 Bytes ClientPages::AddressOf(TensorNumber tensor) const {
-  const core::plan::UnitSpan& units = executor_.tensors()[tensor].units;
-  if (!units.is_slot()) return AddressOf(units.first, {}) + offsets_[tensor];
+  const auto& [units, offset, size, uses, life, pinned, away] = executor_->tensors()[tensor];
+  if (!units.is_slot()) return AddressOf(units.first, {}) + offset;
   const auto place =
-      executor_.books().memory().Of(units.first, executor_.books()[units.first].slots_per_page);
+      executor_->books().memory().Of(units.first, executor_->books()[units.first].slots_per_page);
   return AddressOf(units.first, physical_.at(place.page)) + place.offset;
 }
 
@@ -68,12 +62,12 @@ Bytes ClientPages::AddressOf(Unit unit, const Physical& physical) const {
 
 std::vector<PagePool::Range> ClientPages::LiveRanges(Unit unit) const {
   std::vector<PagePool::Range> ranges;
-  for (const TensorNumber tensor : executor_.tensors().In(unit)) {
-    const core::plan::UnitSpan& units = executor_.tensors()[tensor].units;
-    const uint32_t i = (unit - units.first) / 2;
-    ranges.push_back({.in_page = i == 0 ? offsets_[tensor] : Bytes{},
+  for (const TensorNumber tensor : executor_->tensors().In(unit)) {
+    const core::PageTensors::Row& row = executor_->tensors()[tensor];
+    const uint32_t i = (unit - row.units.first) / 2;
+    ranges.push_back({.in_page = i == 0 ? row.offset : Bytes{},
                       .in_pool = {},
-                      .bytes = executor_.tensors().BytesIn(tensor, i)});
+                      .bytes = executor_->tensors().BytesIn(tensor, i)});
   }
   std::sort(ranges.begin(), ranges.end(),
             [](const auto& a, const auto& b) { return a.in_page < b.in_page; });
@@ -160,7 +154,7 @@ void ClientPages::Poll(core::Tick now) {
 }
 
 void ClientPages::Unmap(PhysicalPage page) {
-  if (gone_) return Later([this, page] { executor_.Unmapped(page); });
+  if (gone_) return Later([this, page] { owner_->Unmapped(this, page); });
   unmapping_ = page;
   Physical& physical = physical_.at(page);
   maps_->Unmap(options_.device, physical.memory, *std::exchange(physical.mapped, std::nullopt));
@@ -190,10 +184,10 @@ void ClientPages::Ended(const MapOrders::Ended& ended) {
   const auto found = by_memory_.find(ended.memory);
   if (found == by_memory_.end()) return;
   if (ended.op == MapOp::kMap && mapping_ && mapping_->page == found->second) {
-    executor_.Mapped(std::exchange(mapping_, std::nullopt)->unit);
+    owner_->Mapped(this, std::exchange(mapping_, std::nullopt)->unit);
   } else if (ended.op == MapOp::kUnmap && unmapping_ == found->second) {
     unmapping_.reset();
-    executor_.Unmapped(found->second);
+    owner_->Unmapped(this, found->second);
   }
 }
 
@@ -228,12 +222,8 @@ void ClientPages::Later(std::function<void()> work) {
 
 void ClientPages::Retire() {
   gone_ = true;
-  const auto mapping = std::exchange(mapping_, std::nullopt);
-  const auto unmapping = std::exchange(unmapping_, std::nullopt);
-  executor_.Retire();
-  if (mapping) executor_.Mapped(mapping->unit);
-  if (unmapping) executor_.Unmapped(*unmapping);
-  executor_.Start();
+  if (mapping_) owner_->Mapped(this, std::exchange(mapping_, std::nullopt)->unit);
+  if (unmapping_) owner_->Unmapped(this, *std::exchange(unmapping_, std::nullopt));
 }
 
 // ---- Copies.
@@ -262,7 +252,7 @@ void ClientPages::EndIn(const CopyOrder& order, const Status& outcome) {
   --links_[order.pool].in;
   --copying_;
   if (links_[order.pool].demanded == order.unit) links_[order.pool].demanded.reset();
-  executor_.CopiedIn(order.unit, outcome.ok());
+  owner_->CopiedIn(this, order.unit, outcome.ok());
   owner_->Progressed(this);
 }
 
@@ -310,7 +300,7 @@ void ClientPages::StartOut(const CopyOrder& order, const std::vector<PagePool::R
 void ClientPages::EndOut(const CopyOrder& order, const Status& outcome) {
   --links_[order.pool].out;
   --copying_;
-  executor_.CopiedOut(order.unit, outcome.ok());
+  owner_->CopiedOut(this, order.unit, outcome.ok());
   owner_->Progressed(this);
 }
 

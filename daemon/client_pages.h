@@ -8,8 +8,8 @@
 // A physical page is made when the executor maps it first, on a worker. If the device has no
 // memory, that is tried again: the call that waits for it has a deadline.
 //
-// Owns: the executor, the physical pages, the pieces of the pools. Units: bytes. Threads: the
-// planner loop. Errors: a copy that fails is reported to the executor.
+// Owns: the physical pages, the pieces of the pools. The executor is the owner's. Units: bytes.
+// Threads: the planner loop. Errors: a copy that fails is reported as such.
 #pragma once
 
 #include <cstdint>
@@ -42,9 +42,14 @@ class ClientPages final : public core::PageBackend {
     virtual void Publish(ClientPages* pages, core::TensorNumber tensor) = 0;
     virtual void Grant(ClientPages* pages, core::TensorNumber tensor) = 0;
     virtual void Refuse(ClientPages* pages, core::TensorNumber tensor) = 0;
+    // For the executor.
+    virtual void Mapped(ClientPages* pages, core::plan::Unit unit) = 0;
+    virtual void Unmapped(ClientPages* pages, core::plan::PhysicalPage page) = 0;
+    virtual void CopiedIn(ClientPages* pages, core::plan::Unit unit, bool ok) = 0;
+    virtual void CopiedOut(ClientPages* pages, core::plan::Unit unit, bool ok) = 0;
     // There are instructions for the mapper.
     virtual void MapsQueued(ClientPages* pages) = 0;
-    // Work was done for this device on another thread: Start() has something to do, perhaps.
+    // The executor may have something to do.
     virtual void Progressed(ClientPages* pages) = 0;
     // A physical page that the executor released is destroyed.
     virtual void PageGone(ClientPages* pages) = 0;
@@ -52,7 +57,7 @@ class ClientPages final : public core::PageBackend {
   struct Options {
     core::DeviceId device{};
     core::Bytes arena;  // the client's, both halves
-    core::PageBooks::Options books;
+    core::Bytes page;
   };
 
   // `pools`: by the executor's numbers. All that is pointed to outlives this, and no worker runs
@@ -62,14 +67,11 @@ class ClientPages final : public core::PageBackend {
               WorkerPool* workers, Mailbox* mailbox, Owner* owner);
   ~ClientPages() override;
 
-  core::PageExecutor& executor() { return executor_; }
-  const core::PageExecutor& executor() const { return executor_; }
+  // REQUIRES: before anything else. It outlives this.
+  void SetExecutor(const core::PageExecutor* executor) { executor_ = executor; }
   core::DeviceId device() const { return options_.device; }
-  core::Bytes page() const { return options_.books.limits.page; }
+  core::Bytes page() const { return options_.page; }
 
-  // The tensor begins at this offset of its first unit: of a page, or 0. Before the executor has it
-  // placed.
-  void SetOffset(core::TensorNumber tensor, core::Bytes in_unit);
   // Where the tensor is in the client's arena. REQUIRES: it is placed; in a slot, it is resident.
   core::Bytes AddressOf(core::TensorNumber tensor) const;
 
@@ -79,7 +81,8 @@ class ClientPages final : public core::PageBackend {
   // The client's mapper has done an instruction for this device.
   void Ended(const MapOrders::Ended& ended);
 
-  // The client is gone: nothing of it is used any more. The owner keeps this until IsQuiet().
+  // The client is gone: nothing of it is used any more. The owner keeps this until IsQuiet(). To be
+  // called before the executor is retired.
   void Retire();
   // No copy, no mapping and no work of a worker is under way.
   bool IsQuiet() const { return working_ == 0 && copying_ == 0; }
@@ -148,8 +151,7 @@ class ClientPages final : public core::PageBackend {
   WorkerPool* const workers_;
   Mailbox* const mailbox_;
   Owner* const owner_;
-  core::PageExecutor executor_;
-  std::vector<core::Bytes> offsets_;                        // by tensor
+  const core::PageExecutor* executor_ = nullptr;
   std::map<core::plan::PhysicalPage, Physical> physical_;   // those that are made
   std::map<uint32_t, core::plan::PhysicalPage> by_memory_;  // the client's numbers of these
   std::map<uint32_t, uint32_t> releasing_;                  // index by memory

@@ -170,8 +170,7 @@ core::Status Loop::InitPages() {
                                                               .host_ahead = of.host_ahead,
                                                               .page = *options_.pages,
                                                               .links = options_.links,
-                                                              .transfers = options_.transfers,
-                                                              .coming_most = core::MiB(16)},
+                                                              .transfers = options_.transfers},
                                            devices_, away_.at(core::kHostPool).get(), workers_,
                                            &mailbox_, std::move(hooks));
   pages_ = pages.get();

@@ -3,14 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <variant>
 
 #include "core/books/page_views.h"
 #include "core/check.h"
-#include "core/decide/page_admission.h"
-#include "core/decide/page_shares.h"
-#include "core/plan/move_chooser.h"
 #include "core/plan/page_size.h"
 #include "core/size_text.h"
 
@@ -26,17 +24,11 @@ using core::TensorId;
 using core::TensorNumber;
 using core::Tick;
 using core::ToInt;
-using core::decide::Admission;
 
 namespace {
 
-// Of clients' shares, whose pages have different sizes.
-constexpr Bytes kUnit = core::MiB(2);
-constexpr uint64_t kPagesLeast = 8;
-
-constexpr uint32_t UnitsIn(Bytes bytes) {
-  return static_cast<uint32_t>(std::min<uint64_t>(bytes.count() / kUnit.count(), UINT32_MAX));
-}
+// That a page takes on its way from one client to another (decision 0076).
+constexpr auto kMakingPage = std::chrono::microseconds(200);
 
 constexpr SlotId SlotOf(TensorNumber tensor) {
   return SlotId{tensor};
@@ -57,7 +49,19 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
              .ahead = options_.host_ahead,
              .transfers = options_.transfers},
             host, workers, mailbox),
-      limits_(options_.device_capacity) {}
+      limits_(options_.device_capacity) {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const Bytes page = options_.page > Bytes{}
+                           ? options_.page
+                           : core::plan::PageSizeFor(options_.device_capacity[i], false);
+    const auto pages = static_cast<uint32_t>(options_.device_capacity[i].count() / page.count());
+    Device& on = on_.emplace_back();
+    on.page = page;
+    on.scheduler = std::make_unique<core::PageScheduler>(
+        core::PageScheduler::Options{.pages = pages, .making = kMakingPage},
+        static_cast<core::PageMaker*>(this));
+  }
+}
 
 PageStore::~PageStore() = default;
 
@@ -70,30 +74,61 @@ core::Status PageStore::Open() {
 void PageStore::Apply(const core::Event& event, Tick now, core::Plan* plan) {
   now_ = now;
   std::visit([this](const auto& one) { On(one); }, event);
-  RunProgressed();
+  for (Device& device : on_) RunDevice(device);
   std::move(replies_.begin(), replies_.end(), std::back_inserter(*plan));
   replies_.clear();
 }
 
 bool PageStore::Poll(Tick now, core::Plan* plan) {
   now_ = now;
-  const bool busy = host_.Poll(now);
+  bool busy = host_.Poll(now);
   for (const auto& [pages, part] : parts_) {
     if (now < pages->NextWake()) continue;
     pages->Poll(now);
     Progressed(pages);
   }
-  const bool progressed = !progressed_.empty();
-  if (share_due_) ShareOut();
+  for (const Device& device : on_) busy |= device.advances;
   Apply(core::TimePassed{}, now, plan);
-  return busy || progressed;
+  return busy;
+}
+
+void PageStore::RunDevice(Device& device) {
+  // One step may have others as its consequence.
+  while (std::exchange(device.advances, false)) {
+    advancing_ = DeviceId{static_cast<uint16_t>(&device - on_.data())};
+    device.scheduler->Advance(now_.time_since_epoch());
+    for (const ClientId id : std::exchange(device.progressed, {})) {
+      const auto client = clients_.find(id);
+      if (client == clients_.end()) continue;
+      if (const auto part = client->second->parts.find(advancing_);
+          part != client->second->parts.end())
+        RunPart(part->second);
+    }
+  }
+}
+
+void PageStore::RunPart(Part& part) {
+  if (part.client->gone) return;
+  core::PageScheduler& scheduler = SchedulerOf(part);
+  CountMoves(part);
+  if (scheduler.TakeWoken(part.client->id)) {
+    while (const auto tensor = scheduler.HoldWaiting(part.client->id)) {
+      Progressed(part.pages.get());
+      Handle(part, SlotOf(*tensor), core::CallResult::kHeld, false);
+    }
+  }
+  for (const SlotId slot : std::exchange(part.granted, {})) Answer(part, slot);
+  for (const SlotId slot : std::exchange(part.refused, {})) {
+    if (part.client->rows[ToInt(slot)].request)
+      Fail(part, slot, {ErrorCode::kDevice, "a copy of its bytes failed"});
+  }
 }
 
 // ---- Clients and their shares.
 
 void PageStore::On(const core::TenantLimits& event) {
   tenants_[event.tenant] = event.budgets;
-  share_due_ = true;
+  LimitsChanged();
 }
 
 void PageStore::On(const core::ClientAttached& event) {
@@ -101,26 +136,46 @@ void PageStore::On(const core::ClientAttached& event) {
   client->id = event.client;
   client->tenant = event.tenant;
   client->budgets = event.budgets;
+  client->attached = now_;
   clients_[event.client] = std::move(client);
 }
 
 void PageStore::On(const core::ClientLimits& event) {
   clients_.at(event.client)->budgets = event.budgets;
-  share_due_ = true;
+  LimitsChanged();
 }
 
 void PageStore::On(const core::DeviceLimit& event) {
   const size_t device = ToInt(event.device);
   limits_[device] = std::min(event.capacity, options_.device_capacity[device]);
-  share_due_ = true;
+  on_[device].scheduler->SetPages(
+      static_cast<uint32_t>(limits_[device].count() / on_[device].page.count()));
+  on_[device].advances = true;
+}
+
+void PageStore::LimitsChanged() {
+  for (const auto& [pages, part] : parts_) {
+    if (part->client->gone) continue;
+    SchedulerOf(*part).SetMost(part->client->id, MostOf(*part->client, pages->device()));
+    Progressed(pages);
+  }
+}
+
+uint32_t PageStore::MostOf(const Client& client, DeviceId device) const {
+  const auto tenant = tenants_.find(client.tenant);
+  const Bytes of_tenant = tenant == tenants_.end() ? Bytes(UINT64_MAX) : tenant->second.device;
+  const uint64_t pages =
+      std::min(client.budgets.device, of_tenant).count() / on_[ToInt(device)].page.count();
+  return static_cast<uint32_t>(std::min<uint64_t>(pages, UINT32_MAX));
 }
 
 void PageStore::On(const core::ClientGone& event) {
   Client& client = *clients_.at(event.client);
   client.gone = true;
   for (auto& [device, part] : client.parts) {
-    part.waiting.clear();
     part.pages->Retire();
+    SchedulerOf(part).Leave(client.id);
+    Progressed(part.pages.get());
   }
   for (uint32_t slot = 0; slot < client.rows.size(); ++slot) {
     const Row& row = client.rows[slot];
@@ -128,39 +183,25 @@ void PageStore::On(const core::ClientGone& event) {
     by_id_.erase(row.id);
   }
   stats_.waiting -= std::exchange(client.stats.waiting, 0);
-  share_due_ = true;
 }
 
 bool PageStore::IsQuiet(ClientId client) const {
   const Client& of = *clients_.at(client);
-  return std::all_of(of.parts.begin(), of.parts.end(),
-                     [](const auto& part) { return part.second.pages->IsQuiet(); });
+  return std::all_of(of.parts.begin(), of.parts.end(), [&](const auto& part) {
+    return part.second.pages->IsQuiet() && !on_[ToInt(part.first)].scheduler->HasClient(client);
+  });
 }
 
 void PageStore::Forget(ClientId client) {
   for (const auto& [device, part] : clients_.at(client)->parts) parts_.erase(part.pages.get());
   clients_.erase(client);
-  share_due_ = true;
 }
 
 void PageStore::On(const core::Trimmed& event) {
-  clients_.at(event.client)->trims = true;
-  share_due_ = true;
-}
-
-// Of a budget of few pages a page is a large part.
-Bytes PageStore::PageOf(const Client& client, DeviceId device) const {
-  if (options_.page > Bytes{}) return options_.page;
-  const Bytes budget = MostOf(client, device);
-  Bytes page = core::plan::PageSizeFor(budget, false);
-  while (page > kUnit && page * kPagesLeast > budget) page = Bytes(page.count() / 2);
-  return page;
-}
-
-Bytes PageStore::MostOf(const Client& client, DeviceId device) const {
-  const auto tenant = tenants_.find(client.tenant);
-  const Bytes of_tenant = tenant == tenants_.end() ? Bytes(UINT64_MAX) : tenant->second.device;
-  return std::min({client.budgets.device, of_tenant, limits_[ToInt(device)]});
+  for (auto& [device, part] : clients_.at(event.client)->parts) {
+    SchedulerOf(part).Trim(event.client);
+    Progressed(part.pages.get());
+  }
 }
 
 PageStore::Part& PageStore::PartOf(Client& client, DeviceId device) {
@@ -168,91 +209,32 @@ PageStore::Part& PageStore::PartOf(Client& client, DeviceId device) {
   if (part.pages != nullptr) return part;
   const auto [attachment, maps] = hooks_.attachment(client.id);
   const core::LinkModel& link = options_.links[ToInt(device)];
-  const Bytes page = PageOf(client, device);
-  ClientPages::Options options;
-  options.device = device;
-  options.arena = options_.arena[ToInt(device)];
-  options.books.limits = {
-      .page = page,
-      .pages = 0,
-      .pools = {{.capacity = std::min(client.budgets.host, options_.host_capacity),
-                 .in_rate = link.up_bytes_per_second,
-                 .out_rate = link.down_bytes_per_second,
-                 .per_copy = link.latency}}};
-  options.books.coming_most = std::max(options_.coming_most, page);
+  Device& on = on_[ToInt(device)];
   part.client = &client;
-  part.places = std::make_unique<core::plan::Places>(
-      core::plan::SmallTensorRule{.page = page, .largest_slot = {}});
-  part.pages = std::make_unique<ClientPages>(options, attachment, devices_[ToInt(device)],
-                                             std::vector<PagePool*>{&host_}, maps, workers_,
-                                             mailbox_, static_cast<ClientPages::Owner*>(this));
+  part.pages = std::make_unique<ClientPages>(
+      ClientPages::Options{
+          .device = device, .arena = options_.arena[ToInt(device)], .page = on.page},
+      attachment, devices_[ToInt(device)], std::vector<PagePool*>{&host_}, maps, workers_, mailbox_,
+      static_cast<ClientPages::Owner*>(this));
   parts_[part.pages.get()] = &part;
-  // Until the next pass, what no other client may hold.
-  uint32_t left = UnitsIn(limits_[ToInt(device)]);
-  for (const auto& [id, other] : clients_) {
-    const auto found = other->parts.find(device);
-    if (found == other->parts.end() || found->second.pages == nullptr) continue;
-    const ClientPages& pages = *found->second.pages;
-    const uint32_t held = std::max(pages.executor().books().view().limits.pages, pages.made());
-    left -= std::min(left, UnitsIn(pages.page()) * held);
-  }
-  const uint32_t share = std::min(left, UnitsIn(MostOf(client, device))) / UnitsIn(page);
-  part.pages->executor().SetShare(share);
-  share_due_ = true;
+  const uint32_t most = MostOf(client, device);
+  core::PageScheduler::Client joins;
+  joins.id = client.id;
+  joins.backend = part.pages.get();
+  joins.limits = {.page = on.page,
+                  .pages = std::min(most, on.scheduler->unassigned()),
+                  .pools = {{.capacity = std::min(client.budgets.host, options_.host_capacity),
+                             .in_rate = link.up_bytes_per_second,
+                             .out_rate = link.down_bytes_per_second,
+                             .per_copy = link.latency}}};
+  joins.most = most;
+  on.scheduler->Join(std::move(joins));
+  part.pages->SetExecutor(&on.scheduler->client(client.id).executor());
   return part;
 }
 
-// Memory that calls hold first, then what tensors live in, each within its client's budget.
-void PageStore::ShareOut() {
-  share_due_ = false;
-  for (uint16_t i = 0; i < devices_.size(); ++i) ShareOut(DeviceId{i});
-}
-
-void PageStore::ShareOut(DeviceId device) {
-  std::vector<Part*> parts;
-  std::vector<core::decide::PageDemand> demands;  // in kUnit
-  uint32_t left = UnitsIn(limits_[ToInt(device)]);
-  for (const auto& [id, client] : clients_) {
-    const auto found = client->parts.find(device);
-    if (found == client->parts.end()) continue;
-    const ClientPages& pages = *found->second.pages;
-    const uint32_t units = UnitsIn(pages.page());
-    if (client->gone) {
-      left -= std::min(left, units * pages.made());
-      continue;
-    }
-    parts.push_back(&found->second);
-    demands.push_back(DemandOf(found->second));
-  }
-  auto shares = core::decide::SharePages(demands, left);
-  for (size_t k = 0; k < parts.size(); ++k) {
-    Part& part = *parts[k];
-    const uint32_t units = UnitsIn(part.pages->page());
-    const Bytes most = MostOf(*part.client, device);
-    // Alone on the device a client may have all of its budget.
-    if (parts.size() == 1) shares[k] = std::min(left, UnitsIn(most));
-    if (part.client->trims) shares[k] = std::min(shares[k], demands[k].alive);
-    const uint32_t share = shares[k] / units;
-    if (share == part.pages->executor().books().view().limits.pages) continue;
-    part.pages->executor().SetShare(share);
-    Progressed(part.pages.get());
-  }
-}
-
-core::decide::PageDemand PageStore::DemandOf(const Part& part) const {
-  const core::PageBooks& books = part.pages->executor().books();
-  const uint32_t units = UnitsIn(part.pages->page());
-  const uint32_t most = UnitsIn(MostOf(*part.client, part.pages->device())) / units;
-  uint32_t waits_for = 0;
-  if (!part.waiting.empty()) {
-    const auto& span = part.pages->executor().tensors()[ToInt(part.waiting.front())].units;
-    waits_for = core::CallIn(books, span).in_use;
-  }
-  const auto at_most = [&](uint32_t pages) { return units * std::min(most, pages); };
-  return {.in_use = at_most(core::PagesInUse(books)),
-          .waits_for = at_most(waits_for),
-          .alive = at_most(books.totals().occupied().pages()),
-          .held = at_most(books.memory().pages())};
+const core::PageExecutor& PageStore::ExecutorOf(const Part& part) const {
+  return on_[ToInt(part.pages->device())].scheduler->client(part.client->id).executor();
 }
 
 // ---- Requests.
@@ -269,40 +251,35 @@ PageStore::Client* PageStore::Find(TensorId tensor, SlotId* slot) {
   return clients_.at(found->second.first).get();
 }
 
+core::Duration PageStore::ClockOf(const Client& client) const {
+  return now_ - client.attached - client.stats.waited;
+}
+
 void PageStore::On(const core::CreateRequested& event) {
   Client& client = *clients_.at(event.client);
   Part& part = PartOf(client, event.device);
   Row& row = RowOf(client, event.slot);
-  if (std::exchange(client.trims, false)) ShareOut(event.device);
   row = {};
   row.name = event.name;
   row.device = event.device;
   row.size = event.size;
-  AddRequest(client, event.slot,
-             {.is_create = true,
-              .fail_fast = event.fail_fast || event.fail_stuck,
-              .deadline = event.deadline,
-              .asked = now_});
+  AddRequest(client, event.slot, {.is_create = true, .deadline = event.deadline, .asked = now_});
   if (event.size == Bytes{})
     return Fail(part, event.slot, {ErrorCode::kInvalidArgument, "a tensor has at least 1 byte"});
-  if (event.size > Bytes(options_.arena[ToInt(event.device)].count() / 2)) {
-    return Fail(
-        part, event.slot,
-        {ErrorCode::kOutOfMemory, core::SizeText(event.size) +
-                                      " are more than all addresses of a client on device " +
-                                      std::to_string(ToInt(event.device))});
+  const Bytes addresses(options_.arena[ToInt(event.device)].count() / 2);
+  if (event.size > addresses || client.live > addresses - event.size) {
+    return Fail(part, event.slot,
+                {ErrorCode::kOutOfMemory, "a client's tensors have " + core::SizeText(addresses) +
+                                              " of addresses on device " +
+                                              std::to_string(ToInt(event.device))});
   }
-  row.place = part.places->Allocate(event.size);
   row.id = TensorId{++last_id_};
   by_id_[row.id] = {client.id, event.slot};
-  const auto units = part.places->UnitsOf(row.place, event.size);
-  const Bytes page = part.pages->page();
-  part.pages->SetOffset(ToInt(event.slot),
-                        units.is_slot() ? Bytes{} : Bytes(row.place.at % page.count()));
-  part.pages->executor().Place(ToInt(event.slot), units,
-                               part.places->BytesIn(row.place, event.size, 0), event.size);
   ++client.tensors;
-  Wait(part, event.slot);
+  Progressed(part.pages.get());
+  const core::CallResult result =
+      SchedulerOf(part).Create(client.id, ToInt(event.slot), event.size, ClockOf(client));
+  Handle(part, event.slot, result, event.fail_fast || event.fail_stuck);
 }
 
 void PageStore::On(const core::FetchRequested& event) {
@@ -313,16 +290,41 @@ void PageStore::On(const core::FetchRequested& event) {
   Part& part = client->parts.at(row.device);
   ++client->stats.misses;
   ++stats_.misses;
-  AddRequest(*client, slot,
-             {.fail_fast = event.fail_stuck, .deadline = event.deadline, .asked = now_});
-  if (row.lost)
-    return Fail(part, slot, {ErrorCode::kLost, "its client said that it will not be read again"});
+  AddRequest(*client, slot, {.deadline = event.deadline, .asked = now_});
   if (row.device != event.device) {
     return Fail(part, slot,
                 {ErrorCode::kUnsupported,
                  "the tensor lives on device " + std::to_string(ToInt(row.device))});
   }
-  Wait(part, slot);
+  Progressed(part.pages.get());
+  const core::CallResult result =
+      row.lost ? core::CallResult::kLost
+               : SchedulerOf(part).Get(client->id, ToInt(slot), ClockOf(*client));
+  Handle(part, slot, result, event.fail_stuck);
+}
+
+void PageStore::Handle(Part& part, SlotId slot, core::CallResult result, bool fail_fast) {
+  const Row& row = part.client->rows[ToInt(slot)];
+  switch (result) {
+    case core::CallResult::kHeld:
+      if (ExecutorOf(part).IsResident(ToInt(slot))) part.granted.push_back(slot);
+      return;
+    case core::CallResult::kWaits:
+      if (!fail_fast) return;
+      SchedulerOf(part).Refuse(part.client->id, ToInt(slot));
+      return Fail(part, slot, {ErrorCode::kOutOfMemory, WhyNoRoom(part, row)});
+    case core::CallResult::kTooLarge:
+      return Fail(part, slot, {ErrorCode::kOutOfMemory, WhyNoRoom(part, row)});
+    case core::CallResult::kNoPlace:
+      return Fail(part, slot,
+                  {ErrorCode::kOutOfMemory, WhyNoRoom(part, row) + "; the host pool of " +
+                                                core::SizeText(options_.host_capacity) +
+                                                " has no room for more tensors"});
+    case core::CallResult::kLost:
+      return Fail(part, slot,
+                  {ErrorCode::kLost, row.unneeded ? "its client said that it will not be read again"
+                                                  : "a copy of them failed"});
+  }
 }
 
 void PageStore::AddRequest(Client& client, SlotId slot, const Request& request) {
@@ -350,43 +352,8 @@ void PageStore::SetAway(Part& part, SlotId slot, bool away) {
   }
 }
 
-void PageStore::Wait(Part& part, SlotId slot) {
-  part.waiting.push_back(slot);
-  ServeWaiting(part);
-}
-
-// Those behind one that waits do not go before it: it could wait for ever.
-void PageStore::ServeWaiting(Part& part) {
-  while (!part.waiting.empty() && TryHold(part, part.waiting.front())) part.waiting.pop_front();
-}
-
-bool PageStore::TryHold(Part& part, SlotId slot) {
-  Row& row = part.client->rows[ToInt(slot)];
-  core::PageExecutor& executor = part.pages->executor();
-  const TensorNumber tensor = ToInt(slot);
-  const auto& units = executor.tensors()[tensor].units;
-  const Bytes end =
-      row.request->is_create && !units.is_slot() ? Bytes(row.place.at) + row.size : Bytes{};
-  const bool has_place =
-      !row.request->is_create ||
-      (executor.CanCreate(units) && end.count() <= options_.arena[ToInt(row.device)].count() / 2);
-  const Admission admission = has_place ? executor.Admit(tensor) : Admission::kLater;
-  if (admission == Admission::kNow) {
-    row.request->held = true;
-    row.pinned = true;
-    if (executor.Pin(tensor)) part.granted.push_back(slot);
-    Progressed(part.pages.get());
-    return true;
-  }
-  // Of several clients each may have more when others have less.
-  const bool never = admission == Admission::kTooLarge && parts_.size() == 1;
-  if (!never && !row.request->fail_fast) return false;
-  Fail(part, slot, {ErrorCode::kOutOfMemory, WhyNoRoom(part, row)});
-  return true;
-}
-
 std::string PageStore::WhyNoRoom(const Part& part, const Row& row) const {
-  const core::PageBooks& books = part.pages->executor().books();
+  const core::PageBooks& books = ExecutorOf(part).books();
   const Bytes page = part.pages->page();
   return "device " + std::to_string(ToInt(row.device)) + ": no room for " +
          core::SizeText(row.size) + " within client " + std::to_string(ToInt(part.client->id)) +
@@ -413,12 +380,9 @@ void PageStore::Fail(Part& part, SlotId slot, Error error) {
   EndRow(part, slot);
 }
 
-// Its place is free.
 void PageStore::EndRow(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
   if (row.id != core::kNoTensor) {
-    part.pages->executor().Remove(ToInt(slot));
-    part.places->Free(row.place, row.size);
     by_id_.erase(row.id);
     --part.client->tensors;
   }
@@ -432,9 +396,10 @@ void PageStore::Answer(Part& part, SlotId slot) {
   const Request request = TakeRequest(part, slot);
   part.client->stats.waited += now_ - request.asked;
   stats_.waited += now_ - request.asked;
+  SchedulerOf(part).BeginUse(part.client->id, ToInt(slot));
+  Progressed(part.pages.get());
   const Bytes address = part.pages->AddressOf(ToInt(slot));
   if (request.is_create) {
-    part.pages->executor().Begin(ToInt(slot));
     row.lives = true;
     part.client->live += row.size;
     ++part.client->stats.creates;
@@ -462,11 +427,10 @@ void PageStore::On(const core::GetSeen& event) {
   ++client->stats.hits;
   ++stats_.hits;
   Row& row = client->rows[ToInt(slot)];
-  if (row.pinned || !row.lives) return;
   Part& part = client->parts.at(row.device);
-  row.pinned = true;
-  if (!part.pages->executor().Pin(ToInt(slot)))
-    spdlog::error("client {}: slot {} is in use and not resident", ToInt(client->id), ToInt(slot));
+  if (!row.lives || ExecutorOf(part).tensors()[ToInt(slot)].pinned) return;
+  SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(*client));
+  Progressed(part.pages.get());
 }
 
 void PageStore::On(const core::PutSeen& event) {
@@ -475,14 +439,13 @@ void PageStore::On(const core::PutSeen& event) {
   if (client == nullptr || !client->rows[ToInt(slot)].lives) return;
   Row& row = client->rows[ToInt(slot)];
   Part& part = client->parts.at(row.device);
-  core::PageExecutor& executor = part.pages->executor();
   // A use that was neither read nor ended yet.
-  if (!row.pinned) executor.Pin(ToInt(slot));
-  executor.Unpin(ToInt(slot));
-  row.pinned = false;
-  ++row.open;
-  row.modified |= event.writes != std::exchange(row.writes, event.writes);
+  if (!ExecutorOf(part).tensors()[ToInt(slot)].pinned)
+    SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(*client));
+  const bool modified = event.writes != std::exchange(row.writes, event.writes);
   row.unneeded = event.next_use.kind == core::NextUse::Kind::kNever;
+  row.ends.push_back(
+      SchedulerOf(part).Put(client->id, ToInt(slot), modified, event.next_use, ClockOf(*client)));
   Progressed(part.pages.get());
 }
 
@@ -495,43 +458,34 @@ void PageStore::On(const core::StreamComplete& event) {
 // A put's ticket is behind those of earlier puts: its stream has waited for them.
 void PageStore::Reach(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
-  core::PageExecutor& executor = part.pages->executor();
-  if (row.open == 0) return;
-  if (row.lives && std::exchange(row.modified, false)) executor.Modify(ToInt(slot));
+  if (row.ends.empty()) return;
+  core::PageScheduler& scheduler = SchedulerOf(part);
+  for (const core::CallEnd& end : std::exchange(row.ends, {}))
+    scheduler.EndUse(part.client->id, end);
   // Unless a get was faster.
-  if (row.lives && row.unneeded && !row.pinned && hooks_.drop(part.client->id, slot)) {
-    End(part, slot);
+  if (row.lives && row.unneeded && !ExecutorOf(part).tensors()[ToInt(slot)].pinned &&
+      hooks_.drop(part.client->id, slot)) {
+    scheduler.EndBytes(part.client->id, ToInt(slot));
+    part.client->live -= row.size;
+    row.lives = false;
     row.lost = true;
   }
-  for (; row.open > 0; --row.open) executor.Reach(ToInt(slot));
-  if (part.client->trims) share_due_ = true;
   Progressed(part.pages.get());
-}
-
-void PageStore::End(Part& part, SlotId slot) {
-  Row& row = part.client->rows[ToInt(slot)];
-  part.pages->executor().End(ToInt(slot));
-  SetAway(part, slot, false);
-  part.client->live -= row.size;
-  row.lives = false;
 }
 
 void PageStore::On(const core::Freed& event) {
   SlotId slot{};
   Client* client = Find(event.tensor, &slot);
-  if (client == nullptr) return;
+  // The client frees what it has asked for: its own concern.
+  if (client == nullptr || client->rows[ToInt(slot)].request) return;
   Row& row = client->rows[ToInt(slot)];
   Part& part = client->parts.at(row.device);
-  core::PageExecutor& executor = part.pages->executor();
-  // The client frees what it has asked for: its own concern.
-  if (row.request) return;
-  if (row.pinned) {
-    executor.Unpin(ToInt(slot));
-    row.pinned = false;
-    ++row.open;
-  }
-  if (row.lives) End(part, slot);
+  core::PageScheduler& scheduler = SchedulerOf(part);
+  row.unneeded = false;
   Reach(part, slot);
+  SetAway(part, slot, false);
+  if (row.lives) client->live -= row.size;
+  scheduler.EndUse(client->id, scheduler.Free(client->id, ToInt(slot), ClockOf(*client)));
   ++client->stats.frees;
   ++stats_.frees;
   replies_.push_back(core::Release{client->id, slot, row.id});
@@ -554,12 +508,10 @@ void PageStore::On(const core::TimePassed& /*event*/) {
     Row& row = client.rows[ToInt(slot)];
     Part& part = client.parts.at(row.device);
     Error error{ErrorCode::kOutOfMemory, WhyNoRoom(part, row)};
-    if (row.request->held) {
-      part.pages->executor().Refuse(ToInt(slot));
-      std::erase(part.refused, slot);
-      row.pinned = false;
-    }
-    std::erase(part.waiting, slot);
+    SchedulerOf(part).Refuse(id, ToInt(slot));
+    std::erase(part.refused, slot);
+    std::erase(part.granted, slot);
+    Progressed(part.pages.get());
     Fail(part, slot, std::move(error));
   }
 }
@@ -591,17 +543,53 @@ void PageStore::Refuse(ClientPages* pages, TensorNumber tensor) {
   Progressed(pages);
 }
 
+void PageStore::Mapped(ClientPages* pages, core::plan::Unit unit) {
+  Part& part = PartOf(pages);
+  SchedulerOf(part).Mapped(part.client->id, unit);
+}
+
+void PageStore::Unmapped(ClientPages* pages, core::plan::PhysicalPage page) {
+  Part& part = PartOf(pages);
+  SchedulerOf(part).Unmapped(part.client->id, page);
+}
+
+void PageStore::CopiedIn(ClientPages* pages, core::plan::Unit unit, bool ok) {
+  Part& part = PartOf(pages);
+  SchedulerOf(part).CopiedIn(part.client->id, unit, ok);
+}
+
+void PageStore::CopiedOut(ClientPages* pages, core::plan::Unit unit, bool ok) {
+  Part& part = PartOf(pages);
+  SchedulerOf(part).CopiedOut(part.client->id, unit, ok);
+}
+
 void PageStore::MapsQueued(ClientPages* pages) {
   hooks_.send_maps(PartOf(pages).client->id);
 }
 
 void PageStore::Progressed(ClientPages* pages) {
-  Part& part = PartOf(pages);
-  if (!std::exchange(part.progressed, true)) progressed_.push_back(pages);
+  const ClientId client = PartOf(pages).client->id;
+  Device& device = on_[ToInt(pages->device())];
+  device.advances = true;
+  device.progressed.insert(client);
+  if (device.scheduler->HasClient(client)) device.scheduler->Touched(client);
 }
 
-void PageStore::PageGone(ClientPages* /*pages*/) {
-  share_due_ = true;
+void PageStore::PageGone(ClientPages* pages) {
+  Part& part = PartOf(pages);
+  SchedulerOf(part).PageReleased(part.client->id);
+  Progressed(pages);
+}
+
+// It is made where the client needs it first (daemon/client_pages.h).
+void PageStore::MakePage(ClientId client) {
+  mailbox_->Post([this, client, device = advancing_] {
+    Device& on = on_[ToInt(device)];
+    if (!on.scheduler->HasClient(client)) return;
+    on.scheduler->PageMade(client);
+    on.progressed.insert(client);
+    on.advances = true;
+  });
 }
 
 void PageStore::MapsEnded(ClientId client, const std::vector<MapOrders::Ended>& ended) {
@@ -614,44 +602,8 @@ void PageStore::MapsEnded(ClientId client, const std::vector<MapOrders::Ended>& 
   }
 }
 
-void PageStore::RunProgressed() {
-  // One step may have others as its consequence.
-  while (!progressed_.empty()) {
-    const std::vector<ClientPages*> pages = std::exchange(progressed_, {});
-    for (ClientPages* one : pages) {
-      const auto part = parts_.find(one);
-      if (part == parts_.end()) continue;
-      part->second->progressed = false;
-      Step(*part->second);
-    }
-  }
-}
-
-void PageStore::Step(Part& part) {
-  core::PageExecutor& executor = part.pages->executor();
-  executor.Start();
-  CountMoves(part);
-  if (part.client->gone) return;
-  // Pages that were given up, and are needed again.
-  const core::plan::MoveView view = executor.books().view();
-  while (executor.books().memory().pages() < view.limits.pages &&
-         core::plan::FirstLack(executor.books().view())) {
-    executor.AddPage();
-    executor.Start();
-  }
-  for (const SlotId slot : std::exchange(part.granted, {})) Answer(part, slot);
-  for (const SlotId slot : std::exchange(part.refused, {})) {
-    part.client->rows[ToInt(slot)].pinned = false;
-    if (part.client->rows[ToInt(slot)].request)
-      Fail(part, slot, {ErrorCode::kDevice, "a copy of its bytes failed"});
-  }
-  ServeWaiting(part);
-  // What others hold beyond what they need may do.
-  share_due_ |= parts_.size() > 1 && (!part.waiting.empty() || core::plan::FirstLack(view));
-}
-
 void PageStore::CountMoves(Part& part) {
-  const core::PageExecutor::Stats now = part.pages->executor().stats();
+  const core::PageExecutor::Stats now = ExecutorOf(part).stats();
   for (core::PlannerStats* stats : {&stats_, &part.client->stats}) {
     stats->in += now.in - part.counted.in;
     stats->out += now.out - part.counted.out;
@@ -677,7 +629,8 @@ core::TensorView PageStore::View(TensorId tensor) const {
   const Client& client = *clients_.at(id);
   const Row& row = client.rows[ToInt(slot)];
   const ClientPages& pages = *client.parts.at(row.device).pages;
-  const core::PageTensors::Row& placed = pages.executor().tensors()[ToInt(slot)];
+  const core::PageExecutor& executor = ExecutorOf(client.parts.at(row.device));
+  const core::PageTensors::Row& placed = executor.tensors()[ToInt(slot)];
   core::TensorView view{};
   view.id = tensor;
   view.client = id;
@@ -687,8 +640,8 @@ core::TensorView PageStore::View(TensorId tensor) const {
   view.device = row.device;
   view.residency = placed.away ? core::Residency::kAway : core::Residency::kOnDevice;
   if (!placed.away && row.lives) view.device_offset = pages.AddressOf(ToInt(slot));
-  view.in_use = row.pinned;
-  const core::plan::UnitState& first = pages.executor().books()[placed.units.first];
+  view.in_use = placed.pinned;
+  const core::plan::UnitState& first = executor.books()[placed.units.first];
   view.dirty = first.life == core::PageState::kDirty;
   view.has_copy = first.pool != core::plan::kNoPool;
   view.away = core::kHostPool;
@@ -724,7 +677,7 @@ core::ClientView PageStore::View(ClientId id) const {
   view.pinned = client.pinned;
   view.waiting = client.stats.waiting;
   for (const auto& [device, part] : client.parts) {
-    const core::PageBooks& books = part.pages->executor().books();
+    const core::PageBooks& books = ExecutorOf(part).books();
     view.device_held += part.pages->page() * part.pages->made();
     view.in_use += part.pages->page() * core::PagesInUse(books);
     view.host_used += books.copies().pools().used();
@@ -758,7 +711,8 @@ core::TierView PageStore::DeviceTier(DeviceId device) const {
     if (part == client->parts.end()) continue;
     const ClientPages& pages = *part->second.pages;
     tier.held += pages.page() * pages.made();
-    tier.used += pages.page() * pages.executor().books().totals().occupied().pages();
+    if (!client->gone)
+      tier.used += pages.page() * ExecutorOf(part->second).books().totals().occupied().pages();
   }
   tier.used = std::min(tier.used, tier.held);
   return tier;

@@ -1,5 +1,5 @@
-// Plans for the daemon's clients on pages (core/execution/page_executor.h), and has what it plans
-// done (daemon/client_pages.h).
+// Plans for the daemon's clients on pages, with a scheduler for each device
+// (core/schedule/page_scheduler.h), and has what it plans done (daemon/client_pages.h).
 //
 // It takes the events of the loop and answers with its actions, as core::Planner does. Slabs, moves
 // and drops are none of these: what concerns pages goes by ClientPages and the hooks.
@@ -24,9 +24,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/decide/page_shares.h"
 #include "core/link_model.h"
-#include "core/plan/places.h"
+#include "core/schedule/page_scheduler.h"
 #include "core/store_planner.h"
 #include "core/types.h"
 #include "daemon/client_pages.h"
@@ -34,7 +33,9 @@
 
 namespace ravenstore::daemon {
 
-class PageStore final : public core::StorePlanner, private ClientPages::Owner {
+class PageStore final : public core::StorePlanner,
+                        private ClientPages::Owner,
+                        private core::PageMaker {
  public:
   struct Options {
     std::vector<core::Bytes> device_capacity;
@@ -45,7 +46,6 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
     core::Bytes page;                    // 0: of the device's capacity (core/plan/page_size.h)
     std::vector<core::LinkModel> links;  // of each device to the host
     TransferLane::Options transfers;
-    core::Bytes coming_most;  // that comes from a pool ahead of need
   };
   // What is done to a client's rows and segment.
   struct Hooks {
@@ -105,22 +105,17 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
   // A create or a fetch that is not answered yet.
   struct Request {
     bool is_create = false;
-    bool fail_fast = false;  // does not wait for other calls to end
     core::Tick deadline{};
     core::Tick asked{};
-    bool held = false;  // its pages are pinned, and it waits for them
   };
   struct Row {
     core::TensorId id = core::kNoTensor;
     core::NameId name{};
     core::DeviceId device{};
-    core::plan::Place place{};
     core::Bytes size;
     uint32_t writes = 0;
-    uint32_t open = 0;  // puts that the stream has not reached
+    std::vector<core::CallEnd> ends{};  // puts that the stream has not reached
     bool lives = false;
-    bool pinned = false;
-    bool modified = false;  // since the last put that was reached
     bool away = false;      // its word is "away"
     bool unneeded = false;  // its client will not read it again
     bool lost = false;      // its bytes are gone, for ever
@@ -130,12 +125,9 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
   // A client's part of a device.
   struct Part {
     Client* client = nullptr;
-    std::unique_ptr<core::plan::Places> places;
     std::unique_ptr<ClientPages> pages;
-    std::deque<core::SlotId> waiting;  // requests that hold no pages, in their order
     std::vector<core::SlotId> granted;
     std::vector<core::SlotId> refused;
-    bool progressed = false;
     core::PageExecutor::Stats counted;  // of its moves
   };
   struct Client {
@@ -143,7 +135,7 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
     core::TenantId tenant{};
     core::Budgets budgets;
     bool gone = false;
-    bool trims = false;     // it keeps no page in which nothing lives
+    core::Tick attached{};
     std::vector<Row> rows;  // by slot
     std::map<core::DeviceId, Part> parts;
     core::PlannerStats stats;
@@ -151,6 +143,12 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
     core::Bytes live;    // of tensors
     core::Bytes away;    // of these
     uint64_t tensors = 0;
+  };
+  struct Device {
+    core::Bytes page;
+    std::unique_ptr<core::PageScheduler> scheduler;
+    std::set<core::ClientId> progressed;
+    bool advances = false;  // it is to be called
   };
 
   // ---- Events.
@@ -177,40 +175,48 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
   void Publish(ClientPages* pages, core::TensorNumber tensor) override;
   void Grant(ClientPages* pages, core::TensorNumber tensor) override;
   void Refuse(ClientPages* pages, core::TensorNumber tensor) override;
+  void Mapped(ClientPages* pages, core::plan::Unit unit) override;
+  void Unmapped(ClientPages* pages, core::plan::PhysicalPage page) override;
+  void CopiedIn(ClientPages* pages, core::plan::Unit unit, bool ok) override;
+  void CopiedOut(ClientPages* pages, core::plan::Unit unit, bool ok) override;
   void MapsQueued(ClientPages* pages) override;
   void Progressed(ClientPages* pages) override;
   void PageGone(ClientPages* pages) override;
 
+  // ---- core::PageMaker. The scheduler whose Advance() it is.
+  void MakePage(core::ClientId client) override;
+
   // ---- Requests.
   Part& PartOf(Client& client, core::DeviceId device);
   Part& PartOf(ClientPages* pages) { return *parts_.at(pages); }
-  core::Bytes PageOf(const Client& client, core::DeviceId device) const;
+  core::PageScheduler& SchedulerOf(const Part& part) {
+    return *on_[core::ToInt(part.pages->device())].scheduler;
+  }
+  const core::PageExecutor& ExecutorOf(const Part& part) const;
   // What the client may hold of the device at most.
-  core::Bytes MostOf(const Client& client, core::DeviceId device) const;
+  uint32_t MostOf(const Client& client, core::DeviceId device) const;
+  void LimitsChanged();
   Row& RowOf(Client& client, core::SlotId slot);
   Client* Find(core::TensorId tensor, core::SlotId* slot);
+  // The client's clock without its waits for the store.
+  core::Duration ClockOf(const Client& client) const;
   void AddRequest(Client& client, core::SlotId slot, const Request& request);
   // The request is not one any more.
   Request TakeRequest(Part& part, core::SlotId slot);
   void SetAway(Part& part, core::SlotId slot, bool away);
-  // Has it hold its pages; false: it waits.
-  bool TryHold(Part& part, core::SlotId slot);
-  void Wait(Part& part, core::SlotId slot);
-  void ServeWaiting(Part& part);
+  // What the scheduler says of the request.
+  void Handle(Part& part, core::SlotId slot, core::CallResult result, bool fail_fast);
   void Answer(Part& part, core::SlotId slot);
   void Fail(Part& part, core::SlotId slot, core::Error error);
+  // The row is free.
   void EndRow(Part& part, core::SlotId slot);
+  // The stream has come to all puts.
   void Reach(Part& part, core::SlotId slot);
-  // Its bytes do not count any more; the row stays.
-  void End(Part& part, core::SlotId slot);
   std::string WhyNoRoom(const Part& part, const Row& row) const;
-  void Step(Part& part);
+  // The scheduler of a device begins what there is to do, and requests are answered.
+  void RunDevice(Device& device);
+  void RunPart(Part& part);
   void CountMoves(Part& part);
-  void RunProgressed();
-  // Divides each device among its clients.
-  void ShareOut();
-  void ShareOut(core::DeviceId device);
-  core::decide::PageDemand DemandOf(const Part& part) const;
 
   const Options options_;
   const device::Devices devices_;
@@ -224,9 +230,9 @@ class PageStore final : public core::StorePlanner, private ClientPages::Owner {
   std::map<core::TenantId, core::Budgets> tenants_;
   std::map<core::TenantId, core::Bytes> pinned_;
   std::vector<core::Bytes> limits_;  // of each device, by DeviceLimit
-  std::vector<ClientPages*> progressed_;
+  std::vector<Device> on_;
+  core::DeviceId advancing_{};
   std::set<std::tuple<core::Tick, core::ClientId, core::SlotId>> deadlines_;  // of requests
-  bool share_due_ = false;
   core::Plan replies_;
   core::PlannerStats stats_;
   uint64_t last_id_ = 0;

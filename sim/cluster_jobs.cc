@@ -154,7 +154,7 @@ void ClusterJobs::Place(JobNumber number, size_t index) {
   row.place = places_.Allocate(row.size);
   row.state = Row::State::kPlaced;
   pages_.executor().Place(row.tensor, places_.UnitsOf(row.place, row.size),
-                          places_.BytesIn(row.place, row.size, 0), row.size);
+                          places_.OffsetOf(row.place), row.size);
   tensors_[row.tensor] = {number, index};
 }
 

@@ -6,10 +6,11 @@
 
 namespace ravenstore::core {
 
-void PageTensors::Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size) {
+void PageTensors::Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes offset,
+                        Bytes size) {
   if (tensor >= rows_.size()) rows_.resize(tensor + 1);
   RAVEN_CHECK(rows_[tensor].life == Life::kNone);
-  rows_[tensor] = {.units = units, .first = first, .size = size, .life = Life::kPlaced};
+  rows_[tensor] = {.units = units, .offset = offset, .size = size, .life = Life::kPlaced};
   if (units.end() > in_.size()) in_.resize(units.end());
 }
 
@@ -47,15 +48,16 @@ void PageTensors::Move(TensorNumber tensor, const plan::UnitSpan& slot) {
   End(tensor);
   Row& row = rows_[tensor];
   row.units = slot;
-  row.first = row.size;
+  row.offset = Bytes{};
   if (slot.end() > in_.size()) in_.resize(slot.end());
   Begin(tensor);
 }
 
 Bytes PageTensors::BytesIn(TensorNumber tensor, uint32_t i) const {
   const Row& row = rows_[tensor];
-  if (i == 0) return row.first;
-  return std::min(page_, row.size - row.first - page_ * (i - 1));
+  if (row.units.count == 1) return row.size;
+  if (i == 0) return page_ - row.offset;
+  return std::min(page_, row.size + row.offset - page_ * i);
 }
 
 }  // namespace ravenstore::core

@@ -33,7 +33,7 @@ class PageTensors {
 
   struct Row {
     plan::UnitSpan units;
-    Bytes first;  // of its bytes, those in the first unit
+    Bytes offset;  // where it begins in its first unit
     Bytes size;
     uint32_t uses = 0;
     Life life = Life::kNone;
@@ -47,7 +47,7 @@ class PageTensors {
   explicit PageTensors(Bytes page) : page_(page) {}
 
   // The tensor has this place. REQUIRES: the number has no row.
-  void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size);
+  void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes offset, Bytes size);
   // A call holds it.
   void Hold(TensorNumber tensor);
   // It lives in its units from now on.

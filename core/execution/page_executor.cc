@@ -19,12 +19,12 @@ PageExecutor::PageExecutor(const PageBooks::Options& options, PageBackend* backe
 
 // ---- The client's calls.
 
-void PageExecutor::Place(TensorNumber tensor, const UnitSpan& units, Bytes first, Bytes size) {
-  tensors_.Place(tensor, units, first, size);
+void PageExecutor::Place(TensorNumber tensor, const UnitSpan& units, Bytes offset, Bytes size) {
+  tensors_.Place(tensor, units, offset, size);
   books_.Ensure(units);
 }
 
-bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot, Bytes offset) {
+bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot) {
   const PageTensors::Row row = tensors_[tensor];
   RAVEN_CHECK(slot.is_slot());
   if (!row.lives() || row.pinned || row.units.is_slot()) return false;
@@ -32,6 +32,7 @@ bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot, Bytes o
   moves_.FreeCopies();
   const PoolNumber pool = books_[row.units.first].pool;
   Bytes moved;
+  Bytes offset = row.offset;
   for (uint32_t i = 0; i < row.units.count; ++i) {
     const Bytes bytes = tensors_.BytesIn(tensor, i);
     if (!backend_->MoveCopy({row.units[i], offset, slot.first, moved, bytes, pool})) return false;

@@ -42,14 +42,14 @@ class PageExecutor {
   bool CanCreate(const plan::UnitSpan& units) const {
     return decide::HasPlace(CreateIn(books_, units));
   }
-  // A create: the tensor has this place. `first`: the bytes in its first unit.
-  void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes first, Bytes size);
+  // A create: the tensor has this place. `offset`: where it begins in its first unit.
+  void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes offset, Bytes size);
   // Appends the pages that have left since the last call, with tensors; each once.
   void TakeLeft(std::vector<plan::Unit>* pages) { moves_.TakeLeft(pages); }
-  // A tensor of away pages gets an away slot instead: it then comes alone. `offset`: where it
-  // begins in its first page. Returns false if it stays: it does not live, a page of it is not away
-  // or is held by a call, or the copy has no room or failed.
-  bool MoveToSlot(TensorNumber tensor, const plan::UnitSpan& slot, Bytes offset);
+  // A tensor of away pages gets an away slot instead: it then comes alone. Returns false if it
+  // stays: it does not live, a page of it is not away or is held by a call, or the copy has no room
+  // or failed.
+  bool MoveToSlot(TensorNumber tensor, const plan::UnitSpan& slot);
   // Whether a create or a get of the tensor may hold its units now.
   decide::Admission Admit(TensorNumber tensor) const {
     return decide::Admit(CallIn(books_, tensors_[tensor].units));

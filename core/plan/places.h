@@ -37,6 +37,10 @@ class Places {
   void Free(const Place& place, Bytes size);
 
   UnitSpan UnitsOf(const Place& place, Bytes size) const;
+  // Where the tensor begins in its first unit.
+  Bytes OffsetOf(const Place& place) const {
+    return place.slots_per_page > 0 ? Bytes{} : Bytes(place.at % rule_.page.count());
+  }
   // The bytes of the tensor in its i-th unit.
   Bytes BytesIn(const Place& place, Bytes size, uint32_t i) const;
   Bytes page() const { return rule_.page; }

@@ -96,10 +96,8 @@ class ClientForesight {
   plan::UnitSpan UnitsOf(const plan::Place& place, Bytes size) const {
     return places_.UnitsOf(place, size);
   }
-  // The bytes of the tensor in its first unit.
-  Bytes FirstBytesOf(const plan::Place& place, Bytes size) const {
-    return places_.BytesIn(place, size, 0);
-  }
+  // Where the tensor begins in its first unit.
+  Bytes OffsetOf(const plan::Place& place) const { return places_.OffsetOf(place); }
   ForesightStats stats() const;
 
  protected:

@@ -6,6 +6,23 @@
 
 namespace ravenstore::core {
 
+void FreePages::SetMost(uint32_t pages) {
+  if (pages < pages_) {
+    const uint32_t fewer = pages_ - pages;
+    const uint32_t now = std::min(fewer, unassigned_);
+    unassigned_ -= now;
+    free_ -= now;
+    surplus_ += fewer - now;
+  } else {
+    const uint32_t more = pages - pages_;
+    const uint32_t kept = std::min(more, surplus_);
+    surplus_ -= kept;
+    unassigned_ += more - kept;
+    free_ += more - kept;
+  }
+  pages_ = pages;
+}
+
 void FreePages::Take(uint32_t pages) {
   RAVEN_CHECK(pages <= unassigned_);
   free_ -= pages;
@@ -13,6 +30,10 @@ void FreePages::Take(uint32_t pages) {
 }
 
 void FreePages::Add() {
+  if (surplus_ > 0 && ahead_ == 0) {
+    --surplus_;
+    return;
+  }
   ++free_;
   if (ahead_ > 0) {
     --ahead_;

@@ -20,7 +20,11 @@ namespace ravenstore::core {
 class FreePages {
  public:
   // `pages`: of the device.
-  explicit FreePages(uint32_t pages) : free_(pages), unassigned_(pages) {}
+  explicit FreePages(uint32_t pages) : pages_(pages), free_(pages), unassigned_(pages) {}
+
+  // The device has that many pages from now on.
+  void SetMost(uint32_t pages);
+  uint32_t unassigned() const { return unassigned_; }
 
   // A client owns pages from the beginning. REQUIRES: that many are unassigned.
   void Take(uint32_t pages);
@@ -41,9 +45,11 @@ class FreePages {
  private:
   void Assign(std::span<ScheduledClient* const> clients);
 
-  uint32_t free_;        // that are destroyed, and not made for a client yet
-  uint32_t unassigned_;  // of these
-  uint32_t ahead_ = 0;   // assigned before they are destroyed
+  uint32_t pages_;        // of the device
+  uint32_t surplus_ = 0;  // of these that clients have to release, and that are not made again
+  uint32_t free_;         // that are destroyed, and not made for a client yet
+  uint32_t unassigned_;   // of these
+  uint32_t ahead_ = 0;    // assigned before they are destroyed
   std::optional<ClientId> making_;
 };
 

@@ -121,8 +121,7 @@ void LearnedForesight::MoveToSlot(TensorNumber number, PageExecutor* executor) {
   if (!tensor.lives || places_.rule().SlotsPerPage(tensor.size) == 0) return;
   const plan::Place slot = places_.Allocate(tensor.size);
   const UnitSpan units = UnitsOf(slot, tensor.size);
-  const Bytes offset(tensor.place.at % places_.page().count());
-  if (!executor->MoveToSlot(number, units, offset)) return places_.Free(slot, tensor.size);
+  if (!executor->MoveToSlot(number, units)) return places_.Free(slot, tensor.size);
   const UnitSpan pages = UnitsOf(tensor.place, tensor.size);
   places_.Free(std::exchange(tensor.place, slot), tensor.size);
   planner_.Moved();

@@ -30,7 +30,7 @@ uint32_t LeastPages(const ScheduledClient& client) {
 }  // namespace
 
 PageScheduler::PageScheduler(const Options& options, PageMaker* maker)
-    : options_(options), maker_(maker), free_pages_(options.pages) {}
+    : options_(options), pages_(options.pages), maker_(maker), free_pages_(options.pages) {}
 
 // ---- Clients.
 
@@ -50,12 +50,33 @@ void PageScheduler::Join(Client client) {
                                .books = {.limits = client.limits, .coming_most = coming},
                                .foresight = std::move(client.foresight),
                                .waits_for_stream = client.waits_for_stream,
+                               .most = client.most,
                                .guarantee = client.guarantee,
                                .weight = client.weight});
   clients_.push_back(joined.get());
   by_id_[client.id] = std::move(joined);
   shared_.clear();
   if (shares_plan_) PlansChanged(nullptr);
+}
+
+void PageScheduler::SetMost(ClientId client, uint32_t pages) {
+  Touch(client)->SetMost(pages);
+  shared_.clear();
+  if (shares_plan_) PlansChanged(nullptr);
+}
+
+// Pages beyond that are destroyed as clients release them, and none is made for others.
+void PageScheduler::SetPages(uint32_t pages) {
+  pages = std::min(pages, options_.pages);
+  free_pages_.SetMost(pages);
+  pages_ = pages;
+  shared_.clear();
+  if (shares_plan_) MakeSharedPlan();
+}
+
+bool PageScheduler::IsCapped() const {
+  return std::any_of(clients_.begin(), clients_.end(),
+                     [this](const ScheduledClient* of) { return of->most() < pages_; });
 }
 
 void PageScheduler::EndCalls(ClientId client) {
@@ -106,9 +127,20 @@ CallResult PageScheduler::Get(ClientId client, TensorNumber tensor, Duration at)
 
 CallResult PageScheduler::HoldOrRefuse(ScheduledClient* client, const ClientCall& call) {
   const PageExecutor& executor = client->executor();
-  if (CallIn(executor.books(), executor.tensors()[call.tensor].units).own > options_.pages)
+  if (CallIn(executor.books(), executor.tensors()[call.tensor].units).own >
+      std::min(pages_, client->most()))
     return CallResult::kTooLarge;
   return client->Hold(call, MayHold(*client)) ? CallResult::kHeld : CallResult::kWaits;
+}
+
+void PageScheduler::Use(ClientId client, TensorNumber tensor, Duration at) {
+  ScheduledClient& of = Of(client);
+  const ClientCall call{.kind = CallKind::kGet,
+                        .tensor = tensor,
+                        .size = of.executor().tensors()[tensor].size,
+                        .at = at};
+  See(&of, call);
+  of.Use(call);
 }
 
 CallEnd PageScheduler::Put(ClientId client, TensorNumber tensor, bool modifies,
@@ -150,8 +182,7 @@ bool PageScheduler::HasPlace(const ScheduledClient& client, const plan::UnitSpan
   decide::PageCreate create = CreateIn(books, units);
   uint32_t others = 0;
   for (const ScheduledClient* other : clients_) others += other == &client ? 0 : LeastPages(*other);
-  create.places =
-      books.copies().pools().PagesMost() + (others < options_.pages ? options_.pages - others : 0);
+  create.places = books.copies().pools().PagesMost() + (others < pages_ ? pages_ - others : 0);
   return decide::HasPlace(create);
 }
 
@@ -160,7 +191,7 @@ uint32_t PageScheduler::MayHold(const ScheduledClient& client) const {
   uint32_t others = 0;
   for (const ScheduledClient* other : clients_)
     if (other != &client) others += PagesInUse(other->executor().books());
-  return others < options_.pages ? options_.pages - others : 0;
+  return others < pages_ ? pages_ - others : 0;
 }
 
 // ---- The client's stream.
@@ -171,6 +202,10 @@ void PageScheduler::BeginUse(ClientId client, TensorNumber tensor) {
 
 void PageScheduler::EndUse(ClientId client, const CallEnd& end) {
   Touch(client)->EndUse(end);
+}
+
+void PageScheduler::EndBytes(ClientId client, TensorNumber tensor) {
+  Touch(client)->EndBytes(tensor);
 }
 
 // ---- Reports.
@@ -202,7 +237,7 @@ void PageScheduler::PageMade(ClientId client) {
 // ---- Plans.
 
 bool PageScheduler::CanSharePlan() const {
-  return clients_.size() > 1 &&
+  return clients_.size() > 1 && !IsCapped() &&
          std::all_of(clients_.begin(), clients_.end(),
                      [](const ScheduledClient* of) { return of->has_ended() || of->has_plan(); });
 }
@@ -235,10 +270,10 @@ void PageScheduler::MakeSharedPlan() {
   for (ScheduledClient* client : planned) client->SetLeast(longest);
   for (size_t i = 0; i < planned.size(); ++i) forecasts.push_back({calls[i], units[i]});
   plan::PlanLimits limits = planned.front()->executor().books().view().limits;
-  limits.pages = options_.pages;
+  limits.pages = pages_;
   auto plans = plan::ResidencyPlan::MakeShared(forecasts, limits);
   for (size_t i = 0; i < planned.size(); ++i) {
-    planned[i]->executor().SetShare(options_.pages);
+    planned[i]->executor().SetShare(pages_);
     planned[i]->executor().SetOthersMakeRoom(true);
     planned[i]->SetPlan(std::move(plans[i]));
   }
@@ -260,7 +295,7 @@ void PageScheduler::Advance(Duration now) {
   for (const auto& [id, client] : by_id_) {
     if (client->TakeTouched()) client->Start();
   }
-  if (clients_.size() == 1) clients_.front()->SetShare(options_.pages);
+  if (clients_.size() == 1) clients_.front()->SetShare(pages_);
   if (clients_.size() > 1) Share(now);
   if (shares_plan_ && HasDrifted()) MakeSharedPlan();
   if (shares_plan_) HandOver();
@@ -276,11 +311,11 @@ void PageScheduler::Share(Duration now) {
   }
   demands_.clear();
   for (const ScheduledClient* client : clients_) demands_.push_back(client->Demand());
-  turn_ = decide::NextTurn(turn_, demands_, options_.pages, now);
+  turn_ = decide::NextTurn(turn_, demands_, pages_, now);
   if (turn_) demands_[turn_->client].has_turn = true;
   if (demands_ == shared_) return;
   shared_ = demands_;
-  const auto shares = decide::SharePages(demands_, options_.pages);
+  const auto shares = decide::SharePages(demands_, pages_);
   for (size_t i = 0; i < clients_.size(); ++i) {
     clients_[i]->SetShare(shares[i]);
     clients_[i]->Start();

@@ -66,6 +66,7 @@ class PageScheduler {
     plan::PlanLimits limits;  // .pages: made for the client already, and its first share
     std::unique_ptr<ClientForesight> foresight = nullptr;  // null: what is learned, with hints
     bool waits_for_stream = false;                         // as ScheduledClient::Options
+    uint32_t most = UINT32_MAX;                            // pages that it may hold
     uint32_t guarantee = 0;                                // of the device's pages
     double weight = 1;                                     // above 0
   };
@@ -76,6 +77,14 @@ class PageScheduler {
   // ---- Clients.
   // REQUIRES: the id is no client's; limits.pages are free.
   void Join(Client client);
+  // The client may hold that many pages from now on.
+  void SetMost(ClientId client, uint32_t pages);
+  // The client keeps no page in which nothing lives, until its next create.
+  void Trim(ClientId client) { Touch(client)->SetTrims(true); }
+  // Pages of the device that clients may have: fewer than Options::pages if others need it.
+  void SetPages(uint32_t pages);
+  // Pages that no client has or expects.
+  uint32_t unassigned() const { return free_pages_.unassigned(); }
   // The client makes no call any more; its tensors live.
   void EndCalls(ClientId client);
   // The client is gone, and so are its streams. Its moves under way go on.
@@ -88,6 +97,8 @@ class PageScheduler {
   // The row has no tensor. Of a create that fails or is refused, it has none afterwards.
   CallResult Create(ClientId client, TensorNumber tensor, Bytes size, Duration at);
   CallResult Get(ClientId client, TensorNumber tensor, Duration at);
+  // A get of a resident tensor that the client has made without asking.
+  void Use(ClientId client, TensorNumber tensor, Duration at);
   CallEnd Put(ClientId client, TensorNumber tensor, bool modifies, const NextUse& next_use,
               Duration at);
   // The row is free when EndUse() has ended the call.
@@ -105,6 +116,9 @@ class PageScheduler {
   // It has come to a create or a get. REQUIRES: the tensor is resident.
   void BeginUse(ClientId client, TensorNumber tensor);
   void EndUse(ClientId client, const CallEnd& end);
+  // The tensor's bytes will not be used any more; its row stays. REQUIRES: it lives, and its word
+  // is "away".
+  void EndBytes(ClientId client, TensorNumber tensor);
 
   // ---- Reports of backends and of the port.
   void Mapped(ClientId client, plan::Unit unit) { Touch(client)->executor().Mapped(unit); }
@@ -143,7 +157,11 @@ class PageScheduler {
   void Share(Duration now);
   void EraseReleased();
 
+  // A client may not hold all pages.
+  bool IsCapped() const;
+
   const Options options_;
+  uint32_t pages_;  // that clients may have
   PageMaker* const maker_;
   FreePages free_pages_;
   std::map<ClientId, std::unique_ptr<ScheduledClient>> by_id_;  // also those that are gone

@@ -13,7 +13,8 @@ using plan::CallKind;
 ScheduledClient::ScheduledClient(Options options)
     : options_(std::move(options)),
       executor_(options_.books, options_.backend),
-      planned_share_(options_.books.limits.pages) {
+      planned_share_(options_.books.limits.pages),
+      most_(options_.most) {
   RAVEN_CHECK(options_.foresight != nullptr);
 }
 
@@ -29,11 +30,17 @@ bool ScheduledClient::See(const ClientCall& call) {
 }
 
 void ScheduledClient::Place(const ClientCall& call) {
+  trims_ = false;
   const plan::Place place = options_.foresight->PlaceFor(call);
-  executor_.Place(call.tensor, foresight().UnitsOf(place, call.size),
-                  foresight().FirstBytesOf(place, call.size), call.size);
+  executor_.Place(call.tensor, foresight().UnitsOf(place, call.size), foresight().OffsetOf(place),
+                  call.size);
   if (call.tensor >= dead_.size()) dead_.resize(call.tensor + 1);
   dead_[call.tensor] = false;
+}
+
+void ScheduledClient::Use(const ClientCall& call) {
+  executor_.Pin(call.tensor);
+  Done(call);
 }
 
 bool ScheduledClient::Hold(const ClientCall& call, uint32_t may_hold) {
@@ -102,6 +109,11 @@ void ScheduledClient::EndUse(const CallEnd& end) {
   executor_.Remove(end.tensor);
 }
 
+void ScheduledClient::EndBytes(TensorNumber tensor) {
+  executor_.End(tensor);
+  dead_[tensor] = true;
+}
+
 bool ScheduledClient::Refuse(TensorNumber tensor) {
   const auto waits = std::find_if(waiting_.begin(), waiting_.end(),
                                   [&](const ClientCall& call) { return call.tensor == tensor; });
@@ -155,16 +167,20 @@ void ScheduledClient::MakeOwnPlan() {
 decide::PageDemand ScheduledClient::Demand() const {
   const PageBooks& books = executor_.books();
   if (has_ended_) return {.held = 0};
-  return {.in_use = PagesInUse(books),
-          .waits_for = waits_for_,
-          .expected = books.view().plan.pages_held(),
-          .alive = std::max(books.view().plan.pages_alive(), books.totals().occupied().pages()),
-          .held = books.memory().pages(),
+  const auto at_most = [this](uint32_t pages) { return std::min(pages, most_); };
+  return {.in_use = at_most(PagesInUse(books)),
+          .waits_for = at_most(waits_for_),
+          .expected = at_most(books.view().plan.pages_held()),
+          .alive =
+              at_most(std::max(books.view().plan.pages_alive(), books.totals().occupied().pages())),
+          .held = at_most(books.memory().pages()),
           .guarantee = options_.guarantee,
           .weight = options_.weight};
 }
 
 void ScheduledClient::SetShare(uint32_t pages) {
+  pages = std::min(pages, most_);
+  if (trims_) pages = std::min(pages, executor_.books().totals().occupied().pages());
   const uint32_t now = executor_.books().view().limits.pages;
   if (pages == now) return;
   woken_ |= pages > now && waits_for_ > 0;

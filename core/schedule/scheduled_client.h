@@ -42,8 +42,9 @@ class ScheduledClient {
     // A call is done for the plan when the stream has executed it, since the client then makes the
     // next one. Else it is done when it holds its pages.
     bool waits_for_stream = false;
-    uint32_t guarantee = 0;  // of the device's pages
-    double weight = 1;       // above 0
+    uint32_t most = UINT32_MAX;  // pages that it may hold
+    uint32_t guarantee = 0;      // of the device's pages
+    double weight = 1;           // above 0
   };
 
   explicit ScheduledClient(Options options);
@@ -64,6 +65,8 @@ class ScheduledClient {
   bool Hold(const ClientCall& call, uint32_t may_hold);
   // The first call that waits holds its pages now. nullopt: none waits, or it does not fit.
   std::optional<TensorNumber> HoldWaiting(uint32_t may_hold);
+  // A get that the client has made without asking.
+  void Use(const ClientCall& call);
   // A put or a free, for the CPU.
   CallEnd End(const ClientCall& call);
   void Step() { options_.foresight->Step(); }
@@ -71,6 +74,8 @@ class ScheduledClient {
   void BeginUse(TensorNumber tensor);
   // The stream has come to the put or the free.
   void EndUse(const CallEnd& end);
+  // Its bytes will not be used any more; its row stays.
+  void EndBytes(TensorNumber tensor);
   // A call fails that waits for room or for its units. Returns false if none does.
   bool Refuse(TensorNumber tensor);
   // The executor has refused a call that held its units.
@@ -91,6 +96,10 @@ class ScheduledClient {
 
   // ---- Its share of the device.
   decide::PageDemand Demand() const;
+  uint32_t most() const { return most_; }
+  void SetMost(uint32_t pages) { most_ = pages; }
+  // It keeps no page in which nothing lives, until its next create.
+  void SetTrims(bool trims) { trims_ = trims; }
   void SetShare(uint32_t pages);
   // It makes no call any more; its tensors live.
   void EndCalls() { has_ended_ = true; }
@@ -121,6 +130,8 @@ class ScheduledClient {
   std::vector<bool> dead_;          // by tensor: its bytes are not used any more
   uint32_t waits_for_ = 0;          // pages that its calls would hold with the first of waiting_
   uint32_t planned_share_;
+  uint32_t most_;
+  bool trims_ = false;
   Duration at_{0};         // of the last call
   bool had_plan_ = false;  // when See() returned
   bool has_ended_ = false;

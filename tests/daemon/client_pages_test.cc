@@ -76,19 +76,27 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     ClientPages::Options options;
     options.device = kDevice;
     options.arena = kArena;
-    options.books.limits = {.page = kPage,
-                            .pages = pages,
-                            .pools = {{.capacity = pool, .in_rate = 1e10, .out_rate = 1e10}}};
-    options.books.coming_most = kPage * 2;
+    options.page = kPage;
+    core::PageBooks::Options books;
+    books.limits = {.page = kPage,
+                    .pages = pages,
+                    .pools = {{.capacity = pool, .in_rate = 1e10, .out_rate = 1e10}}};
+    books.coming_most = kPage * 2;
     pages_ = std::make_unique<ClientPages>(options, attachment_, devices_[0],
                                            std::vector<PagePool*>{pool_.get()}, maps_.get(),
                                            workers_.get(), &mailbox_, this);
+    executor_ = std::make_unique<core::PageExecutor>(books, pages_.get());
+    pages_->SetExecutor(executor_.get());
   }
   ~ClientPagesTest() override {
     if (pages_ == nullptr) return;
     pages_->Retire();
-    while (!pages_->IsQuiet()) Pump();
-    pages_->executor().Start();
+    executor_->Retire();
+    executor_->SetShare(0);
+    PumpUntil([this] {
+      return pages_->IsQuiet() && executor_->IsQuiet() && executor_->books().memory().pages() == 0;
+    });
+    EXPECT_EQ(pages_->made(), 0u);
     EXPECT_EQ(pool_->used(), Bytes{}) << "a piece is not freed";
     pages_.reset();
     workers_.reset();
@@ -103,6 +111,15 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   void Publish(ClientPages*, TensorNumber tensor) override { tensors_[tensor].word = Word::kIdle; }
   void Grant(ClientPages*, TensorNumber tensor) override { granted_.insert(tensor); }
   void Refuse(ClientPages*, TensorNumber tensor) override { refused_.insert(tensor); }
+  void Mapped(ClientPages*, core::plan::Unit unit) override { executor_->Mapped(unit); }
+  void Unmapped(ClientPages*, core::plan::PhysicalPage page) override { executor_->Unmapped(page); }
+  void CopiedIn(ClientPages*, core::plan::Unit unit, bool ok) override {
+    std::vector<TensorNumber> refused;
+    executor_->CopiedIn(unit, ok, &refused);
+  }
+  void CopiedOut(ClientPages*, core::plan::Unit unit, bool ok) override {
+    executor_->CopiedOut(unit, ok);
+  }
   void MapsQueued(ClientPages*) override {
     MapOrders::Batch batch = maps_->Send();
     for (ipc::UniqueFd& descriptor : batch.descriptors)
@@ -138,8 +155,8 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     for (const auto& one : ended) pages_->Ended(one);
     pool_->Poll(ipc::Now());
     pages_->Poll(ipc::Now());
-    pages_->executor().Start();
-    core::CheckBooks(pages_->executor().books());
+    executor_->Start();
+    core::CheckBooks(executor_->books());
     std::this_thread::yield();
   }
   void PumpUntil(const std::function<bool()>& done) {
@@ -155,7 +172,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     return arena_->base() + pages_->AddressOf(tensor).count();
   }
   bool Pin(TensorNumber tensor) {
-    core::PageExecutor& executor = pages_->executor();
+    core::PageExecutor& executor = *executor_;
     if (executor.Admit(tensor) != core::decide::Admission::kNow) return false;
     if (!executor.Pin(tensor))
       PumpUntil([&] { return granted_.erase(tensor) > 0 || refused_.count(tensor) > 0; });
@@ -168,10 +185,9 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     of.place = places_->Allocate(size);
     of.size = size;
     const auto units = places_->UnitsOf(of.place, size);
-    core::PageExecutor& executor = pages_->executor();
-    pages_->SetOffset(tensor, units.is_slot() ? Bytes{} : Bytes(of.place.at % kPage.count()));
+    core::PageExecutor& executor = *executor_;
     if (!executor.CanCreate(units)) return places_->Free(of.place, size), false;
-    executor.Place(tensor, units, places_->BytesIn(of.place, size, 0), size);
+    executor.Place(tensor, units, places_->OffsetOf(of.place), size);
     if (!Pin(tensor)) {
       executor.Remove(tensor);
       return places_->Free(of.place, size), false;
@@ -192,13 +208,13 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   void Put(TensorNumber tensor, bool modified) {
     if (modified) Fill(tensor);
     tensors_[tensor].word = Word::kIdle;
-    pages_->executor().Unpin(tensor);
-    if (modified) pages_->executor().Modify(tensor);
-    pages_->executor().Reach(tensor);
+    executor_->Unpin(tensor);
+    if (modified) executor_->Modify(tensor);
+    executor_->Reach(tensor);
   }
   void Free(TensorNumber tensor) {
-    pages_->executor().End(tensor);
-    pages_->executor().Remove(tensor);
+    executor_->End(tensor);
+    executor_->Remove(tensor);
     places_->Free(tensors_[tensor].place, tensors_[tensor].size);
     tensors_[tensor] = {};
   }
@@ -240,19 +256,20 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   std::set<TensorNumber> granted_;
   std::set<TensorNumber> refused_;
   int gone_ = 0;
+  std::unique_ptr<core::PageExecutor> executor_;
   std::unique_ptr<ClientPages> pages_;
 };
 
 TEST_F(ClientPagesTest, BytesComeBackWhereverTheyWent) {
   Begin(8, MiB(64));
   Play(1, 3000, 24);
-  EXPECT_GT(pages_->executor().stats().in, MiB(100));
+  EXPECT_GT(executor_->stats().in, MiB(100));
 }
 
 TEST_F(ClientPagesTest, SoDoThoseOfSmallTensorsInSlots) {
   Begin(8, MiB(64), /*slots=*/true);
   Play(2, 3000, 48);
-  EXPECT_GT(pages_->executor().stats().in, MiB(50));
+  EXPECT_GT(executor_->stats().in, MiB(50));
 }
 
 TEST_F(ClientPagesTest, APoolThatIsNearlyFullHasPiecesOfSeveralParts) {
@@ -272,11 +289,11 @@ TEST_F(ClientPagesTest, ACopyThatFailsIsTriedAgainAndNeverBringsWrongBytes) {
 TEST_F(ClientPagesTest, PagesBeyondTheShareAreDestroyed) {
   Begin(8, MiB(64));
   Play(4, 500, 24);
-  pages_->executor().SetShare(3);
+  executor_->SetShare(3);
   PumpUntil([&] { return gone_ == 5; });
-  EXPECT_EQ(imported_.size(), pages_->executor().books().memory().pages());
-  for (int i = 0; i < 5; ++i) pages_->executor().AddPage();
-  pages_->executor().SetShare(8);
+  EXPECT_EQ(imported_.size(), executor_->books().memory().pages());
+  for (int i = 0; i < 5; ++i) executor_->AddPage();
+  executor_->SetShare(8);
   Play(5, 500, 24);
 }
 

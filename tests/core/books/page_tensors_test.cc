@@ -17,7 +17,7 @@ std::vector<TensorNumber> In(const PageTensors& tensors, plan::Unit unit) {
 
 TEST(PageTensorsTest, ATensorsBytesAreInItsUnits) {
   PageTensors tensors(MiB(2));
-  tensors.Place(0, {4, 3}, KiB(512), MiB(2) + KiB(513));
+  tensors.Place(0, {4, 3}, MiB(2) - KiB(512), MiB(2) + KiB(513));
   EXPECT_EQ(tensors.BytesIn(0, 0), KiB(512));
   EXPECT_EQ(tensors.BytesIn(0, 1), MiB(2));
   EXPECT_EQ(tensors.BytesIn(0, 2), KiB(1));
@@ -25,7 +25,7 @@ TEST(PageTensorsTest, ATensorsBytesAreInItsUnits) {
 
 TEST(PageTensorsTest, NeighboursShareABorderPageUntilTheyEnd) {
   PageTensors tensors(MiB(2));
-  tensors.Place(0, {0, 2}, MiB(2), MiB(3));
+  tensors.Place(0, {0, 2}, Bytes{}, MiB(3));
   tensors.Place(1, {2, 2}, MiB(1), MiB(2));
   EXPECT_TRUE(In(tensors, 2).empty());  // placed, but no bytes yet
   tensors.Begin(0);
@@ -43,7 +43,7 @@ TEST(PageTensorsTest, NeighboursShareABorderPageUntilTheyEnd) {
 
 TEST(PageTensorsTest, ATensorThatMovesToASlotIsOnlyThere) {
   PageTensors tensors(MiB(2));
-  tensors.Place(0, {0, 2}, KiB(64), KiB(256));
+  tensors.Place(0, {0, 2}, MiB(2) - KiB(64), KiB(256));
   tensors.Begin(0);
   tensors.Move(0, {9, 1, 8});
   EXPECT_TRUE(In(tensors, 0).empty());

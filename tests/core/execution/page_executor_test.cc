@@ -85,7 +85,7 @@ class PageExecutorTest : public testing::Test {
     Map();
   }
   void Create(TensorNumber tensor) {
-    executor_.Place(tensor, {2 * tensor, 1}, kPage, kPage);
+    executor_.Place(tensor, {2 * tensor, 1}, Bytes{}, kPage);
     if (!executor_.Pin(tensor)) Map();
     ASSERT_TRUE(executor_.IsResident(tensor));
     executor_.Begin(tensor);
@@ -102,7 +102,7 @@ class PageExecutorTest : public testing::Test {
       Put(tensor, true);
     }
     backend_.granted.clear();
-    executor_.Place(2, {4, 1}, kPage, kPage);
+    executor_.Place(2, {4, 1}, Bytes{}, kPage);
     EXPECT_FALSE(executor_.Pin(2));
     Map();
   }
@@ -230,7 +230,7 @@ TEST_F(PageExecutorTest, TensorsEndWithTheOnlyCopyOfAPage) {
   EXPECT_EQ(executor_.books().copies().pools().used(), Bytes{});
   EXPECT_FALSE(executor_.tensors()[0].lives());
   executor_.Remove(0);
-  executor_.Place(0, {0, 1}, kPage, kPage);  // it is created again
+  executor_.Place(0, {0, 1}, Bytes{}, kPage);  // it is created again
   EXPECT_FALSE(executor_.Pin(0));
   Map();
   EndOut(true);  // tensor 1 leaves
@@ -306,7 +306,7 @@ TEST_F(PageExecutorTest, KeptMemoryStaysBeneathItsAddresses) {
   executor_.Remove(0);
   Create(1);
   Put(1, true);
-  executor_.Place(2, {4, 1}, kPage, kPage);
+  executor_.Place(2, {4, 1}, Bytes{}, kPage);
   EXPECT_FALSE(executor_.Pin(2));
   Map();
   EndOut(true);  // tensor 1 left, though page 0 is empty
@@ -329,7 +329,7 @@ TEST_F(PageExecutorTest, ARetiredClientLeavesWhenWhatIsUnderWayHasEnded) {
 TEST_F(PageExecutorTest, CallsThatNothingHelpsAreRefused) {
   Create(0);
   Create(1);
-  executor_.Place(2, {4, 1}, kPage, kPage);
+  executor_.Place(2, {4, 1}, Bytes{}, kPage);
   EXPECT_FALSE(executor_.Pin(2));
   Map();
   EXPECT_TRUE(executor_.IsQuiet());
@@ -341,7 +341,7 @@ TEST_F(PageExecutorTest, CallsThatNothingHelpsAreRefused) {
 // Four slots a page. The second page has one slot, and the first has room for it.
 TEST_F(PageExecutorTest, ASlotMovesOnlyWithItsWordRevoked) {
   for (TensorNumber tensor = 0; tensor < 5; ++tensor) {
-    executor_.Place(tensor, {2 * tensor + 1, 1, 4}, KiB(512), KiB(512));
+    executor_.Place(tensor, {2 * tensor + 1, 1, 4}, Bytes{}, KiB(512));
     if (!executor_.Pin(tensor)) Map();
     executor_.Begin(tensor);
     Put(tensor, true);
@@ -349,7 +349,7 @@ TEST_F(PageExecutorTest, ASlotMovesOnlyWithItsWordRevoked) {
   executor_.End(0);
   ASSERT_TRUE(executor_.books().view().supply.total() == 0);
   backend_.in_use = {1, 2, 3, 4};  // not reported
-  executor_.Place(5, {0, 1}, kPage, kPage);
+  executor_.Place(5, {0, 1}, Bytes{}, kPage);
   EXPECT_FALSE(executor_.Pin(5));
   Map();
   EXPECT_TRUE(backend_.moves.empty());
@@ -369,20 +369,19 @@ TEST_F(PageExecutorTest, ASlotMovesOnlyWithItsWordRevoked) {
 
 // Tensors 0 and 1 share page 0, and the second one's other half is in page 2.
 TEST_F(PageExecutorTest, ATensorOfAwayPagesMovesToASlotAndComesAlone) {
-  executor_.Place(0, {0, 1}, KiB(256), KiB(256));
-  executor_.Place(1, {0, 2}, KiB(128), KiB(256));
+  executor_.Place(0, {0, 1}, Bytes{}, KiB(256));
+  executor_.Place(1, {0, 2}, kPage - KiB(128), KiB(256));
   for (TensorNumber tensor : {0u, 1u}) {
     if (!executor_.Pin(tensor)) Map();
     executor_.Begin(tensor);
     Put(tensor, true);
   }
   const plan::UnitSpan slot{1, 1, 8};
-  const Bytes offset = kPage - KiB(128);
-  EXPECT_FALSE(executor_.MoveToSlot(1, slot, offset));  // it is resident
+  EXPECT_FALSE(executor_.MoveToSlot(1, slot));  // it is resident
   executor_.Leave(kPage);
   Map();
   EndOut(true);
-  EXPECT_FALSE(executor_.MoveToSlot(1, slot, offset));  // the other page is
+  EXPECT_FALSE(executor_.MoveToSlot(1, slot));  // the other page is
   executor_.Leave(kPage);
   Map();
   EndOut(true);
@@ -390,12 +389,12 @@ TEST_F(PageExecutorTest, ATensorOfAwayPagesMovesToASlotAndComesAlone) {
   executor_.TakeLeft(&left);
   EXPECT_EQ(left, std::vector<Unit>({2, 0}));  // page 0 has two uses
   backend_.copy_moves_fail = true;
-  EXPECT_FALSE(executor_.MoveToSlot(1, slot, offset));
+  EXPECT_FALSE(executor_.MoveToSlot(1, slot));
   backend_.copy_moves_fail = false;
   backend_.copy_moves.clear();
-  ASSERT_TRUE(executor_.MoveToSlot(1, slot, offset));
+  ASSERT_TRUE(executor_.MoveToSlot(1, slot));
   ASSERT_EQ(backend_.copy_moves.size(), 2u);
-  EXPECT_EQ(backend_.copy_moves[0].page_offset, offset);
+  EXPECT_EQ(backend_.copy_moves[0].page_offset, kPage - KiB(128));
   EXPECT_EQ(backend_.copy_moves[1].page_offset, Bytes{});
   EXPECT_EQ(backend_.copy_moves[1].slot_offset, KiB(128));
   EXPECT_EQ(executor_.books()[2].live, 0u);
@@ -412,7 +411,7 @@ TEST_F(PageExecutorTest, ATensorOfAwayPagesMovesToASlotAndComesAlone) {
 
 TEST_F(PageExecutorTest, APageThatACallWaitsForKeepsItsTensors) {
   for (TensorNumber tensor : {0u, 1u}) {
-    executor_.Place(tensor, {0, 1}, KiB(256), KiB(256));
+    executor_.Place(tensor, {0, 1}, Bytes{}, KiB(256));
     if (!executor_.Pin(tensor)) Map();
     executor_.Begin(tensor);
     Put(tensor, true);
@@ -421,7 +420,7 @@ TEST_F(PageExecutorTest, APageThatACallWaitsForKeepsItsTensors) {
   Map();
   EndOut(true);
   EXPECT_FALSE(executor_.Pin(0));
-  EXPECT_FALSE(executor_.MoveToSlot(1, {1, 1, 8}, KiB(256)));
+  EXPECT_FALSE(executor_.MoveToSlot(1, {1, 1, 8}));
   EXPECT_TRUE(backend_.copy_moves.empty());
 }
 

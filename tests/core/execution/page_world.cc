@@ -307,8 +307,7 @@ void PageWorld::HandleReport(const Report& report) {
     tensor.place = places_->Allocate(tensor.size);
     tensor.units = places_->UnitsOf(tensor.place, tensor.size);
     if (!executor_->CanCreate(tensor.units)) return RefuseCreate(report.tensor);
-    executor_->Place(report.tensor, tensor.units, places_->BytesIn(tensor.place, tensor.size, 0),
-                     tensor.size);
+    executor_->Place(report.tensor, tensor.units, places_->OffsetOf(tensor.place), tensor.size);
   }
   if (report.kind == Kind::kGetAsked && tensor.lost) {
     tensor.has_request = false;
@@ -505,8 +504,7 @@ void PageWorld::MoveToSlots() {
       if (!has_place || places_->rule().SlotsPerPage(tensor.size) == 0) continue;
       const plan::Place slot = places_->Allocate(tensor.size);
       const UnitSpan units = places_->UnitsOf(slot, tensor.size);
-      const Bytes offset(tensor.place.at % page_.count());
-      if (executor_->MoveToSlot(number, units, offset)) {
+      if (executor_->MoveToSlot(number, units)) {
         places_->Free(std::exchange(tensor.place, slot), tensor.size);
         tensor.units = units;
       } else {

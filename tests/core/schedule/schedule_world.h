@@ -108,6 +108,7 @@ class ScheduleWorld : public PageMaker {
     void CopyOut(const CopyOrder& order) override {
       world_.under_way_.push_back({UnderWay::Kind::kOut, id_, order.unit});
     }
+    void FreeCopy(plan::Unit, plan::PoolNumber) override {}
     void MoveSlot(const PageMemory::SlotMove&, Bytes) override {}
     bool MoveCopy(const CopyMove&) override { return true; }
     bool CanCopyIn(plan::PoolNumber, bool demanded) const override {
