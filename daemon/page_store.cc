@@ -74,7 +74,6 @@ core::Status PageStore::Open() {
 void PageStore::Apply(const core::Event& event, Tick now, core::Plan* plan) {
   now_ = now;
   std::visit([this](const auto& one) { On(one); }, event);
-  for (Device& device : on_) RunDevice(device);
   std::move(replies_.begin(), replies_.end(), std::back_inserter(*plan));
   replies_.clear();
 }
@@ -87,7 +86,10 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
     pages->Poll(now);
     Progressed(pages);
   }
-  for (const Device& device : on_) busy |= device.advances;
+  for (Device& device : on_) {
+    busy |= device.advances;
+    RunDevice(device);
+  }
   Apply(core::TimePassed{}, now, plan);
   return busy;
 }
@@ -100,9 +102,14 @@ void PageStore::RunDevice(Device& device) {
     for (const ClientId id : std::exchange(device.progressed, {})) {
       const auto client = clients_.find(id);
       if (client == clients_.end()) continue;
-      if (const auto part = client->second->parts.find(advancing_);
-          part != client->second->parts.end())
-        RunPart(part->second);
+      Part& part = client->second->parts.at(advancing_);
+      part.progressed = false;
+      RunPart(part);
+    }
+    // It is made where the client needs it first (daemon/client_pages.h).
+    if (const auto makes = std::exchange(device.makes, std::nullopt)) {
+      device.scheduler->PageMade(*makes);
+      Progressed(clients_.at(*makes)->parts.at(advancing_).pages.get());
     }
   }
 }
@@ -166,7 +173,7 @@ uint32_t PageStore::MostOf(const Client& client, DeviceId device) const {
   const Bytes of_tenant = tenant == tenants_.end() ? Bytes(UINT64_MAX) : tenant->second.device;
   const uint64_t pages =
       std::min(client.budgets.device, of_tenant).count() / on_[ToInt(device)].page.count();
-  return static_cast<uint32_t>(std::min<uint64_t>(pages, UINT32_MAX));
+  return static_cast<uint32_t>(std::clamp<uint64_t>(pages, 1, UINT32_MAX));
 }
 
 void PageStore::On(const core::ClientGone& event) {
@@ -307,7 +314,7 @@ void PageStore::Handle(Part& part, SlotId slot, core::CallResult result, bool fa
   const Row& row = part.client->rows[ToInt(slot)];
   switch (result) {
     case core::CallResult::kHeld:
-      if (ExecutorOf(part).IsResident(ToInt(slot))) part.granted.push_back(slot);
+      if (ExecutorOf(part).IsResident(ToInt(slot))) Answer(part, slot);
       return;
     case core::CallResult::kWaits:
       if (!fail_fast) return;
@@ -568,10 +575,11 @@ void PageStore::MapsQueued(ClientPages* pages) {
 }
 
 void PageStore::Progressed(ClientPages* pages) {
-  const ClientId client = PartOf(pages).client->id;
+  Part& part = PartOf(pages);
+  const ClientId client = part.client->id;
   Device& device = on_[ToInt(pages->device())];
   device.advances = true;
-  device.progressed.insert(client);
+  if (!std::exchange(part.progressed, true)) device.progressed.push_back(client);
   if (device.scheduler->HasClient(client)) device.scheduler->Touched(client);
 }
 
@@ -581,15 +589,8 @@ void PageStore::PageGone(ClientPages* pages) {
   Progressed(pages);
 }
 
-// It is made where the client needs it first (daemon/client_pages.h).
 void PageStore::MakePage(ClientId client) {
-  mailbox_->Post([this, client, device = advancing_] {
-    Device& on = on_[ToInt(device)];
-    if (!on.scheduler->HasClient(client)) return;
-    on.scheduler->PageMade(client);
-    on.progressed.insert(client);
-    on.advances = true;
-  });
+  on_[ToInt(advancing_)].makes = client;
 }
 
 void PageStore::MapsEnded(ClientId client, const std::vector<MapOrders::Ended>& ended) {

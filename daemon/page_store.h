@@ -129,6 +129,7 @@ class PageStore final : public core::StorePlanner,
     std::vector<core::SlotId> granted;
     std::vector<core::SlotId> refused;
     core::PageExecutor::Stats counted;  // of its moves
+    bool progressed = false;
   };
   struct Client {
     core::ClientId id{};
@@ -147,8 +148,9 @@ class PageStore final : public core::StorePlanner,
   struct Device {
     core::Bytes page;
     std::unique_ptr<core::PageScheduler> scheduler;
-    std::set<core::ClientId> progressed;
-    bool advances = false;  // it is to be called
+    std::vector<core::ClientId> progressed;  // clients for which there may be something to do
+    bool advances = false;                   // the scheduler's Advance() is to be called
+    std::optional<core::ClientId> makes;     // a page
   };
 
   // ---- Events.
@@ -193,7 +195,7 @@ class PageStore final : public core::StorePlanner,
     return *on_[core::ToInt(part.pages->device())].scheduler;
   }
   const core::PageExecutor& ExecutorOf(const Part& part) const;
-  // What the client may hold of the device at most.
+  // Pages that the client may hold of the device at most: by its budget, but one in any case.
   uint32_t MostOf(const Client& client, core::DeviceId device) const;
   void LimitsChanged();
   Row& RowOf(Client& client, core::SlotId slot);

@@ -295,7 +295,7 @@ void PageScheduler::Advance(Duration now) {
   for (const auto& [id, client] : by_id_) {
     if (client->TakeTouched()) client->Start();
   }
-  if (clients_.size() == 1) clients_.front()->SetShare(pages_);
+  if (clients_.size() == 1 && clients_.front()->SetShare(pages_)) clients_.front()->Start();
   if (clients_.size() > 1) Share(now);
   if (shares_plan_ && HasDrifted()) MakeSharedPlan();
   if (shares_plan_) HandOver();

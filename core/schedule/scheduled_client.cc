@@ -178,16 +178,17 @@ decide::PageDemand ScheduledClient::Demand() const {
           .weight = options_.weight};
 }
 
-void ScheduledClient::SetShare(uint32_t pages) {
+bool ScheduledClient::SetShare(uint32_t pages) {
   pages = std::min(pages, most_);
   if (trims_) pages = std::min(pages, executor_.books().totals().occupied().pages());
   const uint32_t now = executor_.books().view().limits.pages;
-  if (pages == now) return;
+  if (pages == now) return false;
   woken_ |= pages > now && waits_for_ > 0;
   executor_.SetShare(pages);
-  if (!decide::NeedsPlan(planned_share_, pages)) return;
+  if (!decide::NeedsPlan(planned_share_, pages)) return true;
   planned_share_ = pages;
   options_.foresight->ShareChanged();
+  return true;
 }
 
 void ScheduledClient::Retire() {

@@ -100,7 +100,8 @@ class ScheduledClient {
   void SetMost(uint32_t pages) { most_ = pages; }
   // It keeps no page in which nothing lives, until its next create.
   void SetTrims(bool trims) { trims_ = trims; }
-  void SetShare(uint32_t pages);
+  // Returns true if it is another than before.
+  bool SetShare(uint32_t pages);
   // It makes no call any more; its tensors live.
   void EndCalls() { has_ended_ = true; }
   bool has_ended() const { return has_ended_; }
