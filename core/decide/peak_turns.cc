@@ -29,7 +29,12 @@ std::optional<PeakTurn> NextTurn(const std::optional<PeakTurn>& turn,
   const uint32_t has = demands[turn->client].alive;
   if (has > turn->peak) return begin(turn->client);
   const bool ends = has < turn->peak / 2 || now - turn->grew > kTurnPause;
-  return ends ? begin((turn->client + 1) % static_cast<uint32_t>(demands.size())) : *turn;
+  if (!ends) return *turn;
+  uint32_t next = turn->client;
+  do {
+    next = (next + 1) % static_cast<uint32_t>(demands.size());
+  } while (demands[next].alive == 0);
+  return begin(next);
 }
 
 }  // namespace ravenstore::core::decide

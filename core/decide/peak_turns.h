@@ -7,7 +7,7 @@
 //
 // The first turn is that of the client in which most lives: it is the nearest to its peak. A turn
 // ends when half of that has died, or when the client has not grown for kTurnPause. The next client
-// in the order follows.
+// in the order in which something lives follows.
 //
 // Owns: nothing; the caller keeps the turn. Units: pages, time. Threads: any. Errors: none.
 // Cost: O(clients).

@@ -55,5 +55,12 @@ TEST(PeakTurnsTest, AClientThatDoesNotGrowLosesItsTurn) {
   EXPECT_EQ(Next(turn, {60, 60}, milliseconds(1101))->client, 1u);
 }
 
+TEST(PeakTurnsTest, AClientInWhichNothingLivesHasNoTurn) {
+  const PeakTurn turn{0, 90, milliseconds(100)};
+  EXPECT_EQ(Next(turn, {60, 0, 60}, milliseconds(1101))->client, 2u);
+  EXPECT_EQ(Next(turn, {0, 0, 101}, milliseconds(200))->client, 2u);
+  EXPECT_EQ(Next(turn, {101, 0, 0}, milliseconds(1300))->client, 0u);
+}
+
 }  // namespace
 }  // namespace ravenstore::core::decide
