@@ -71,12 +71,17 @@ class Division {
 
 std::vector<uint32_t> SharePages(std::span<const PageDemand> demands, uint32_t pages) {
   for (const PageDemand& demand : demands) RAVEN_CHECK(demand.weight > 0);
-  const auto waiting = std::find_if(demands.begin(), demands.end(),
-                                    [](const PageDemand& of) { return of.waits_for > 0; });
+  uint64_t in_use = 0;
+  for (const PageDemand& demand : demands) in_use += demand.in_use;
+  const auto waits = [](const PageDemand& of) { return of.waits_for > 0; };
+  auto waiting = std::find_if(demands.begin(), demands.end(), [&](const PageDemand& of) {
+    return waits(of) && in_use - of.in_use + of.waits_for <= pages;
+  });
+  if (waiting == demands.end()) waiting = std::find_if(demands.begin(), demands.end(), waits);
   Division division(demands, pages);
+  division.Raise([](const PageDemand& of) { return of.in_use; });
   division.Raise([&](const PageDemand& of) {
-    return waiting != demands.end() && &of == &*waiting ? std::max(of.in_use, of.waits_for)
-                                                        : of.in_use;
+    return waiting != demands.end() && &of == &*waiting ? of.waits_for : 0;
   });
   division.Raise([](const PageDemand& of) { return of.expected; });
   division.Raise([](const PageDemand& of) {

@@ -1,12 +1,13 @@
 // How many pages of a device each client may hold.
 //
-// Pages are divided in stages, each evenly by weight: pages that calls hold now, pages that calls
-// will hold, guaranteed pages in which tensors live, all pages in which tensors live, pages held
-// already. Each stage ends when all clients have its pages or no page is left. So a client loses
-// no page that another client cannot use.
+// Pages are divided in stages, each evenly by weight: pages that calls hold now, pages for one call
+// that waits, pages that calls will hold, guaranteed pages in which tensors live, all pages in
+// which tensors live, pages held already. Each stage ends when all clients have its pages or no
+// page is left. So a client loses no page that another client cannot use.
 //
-// Of the clients in which a call waits for room, only the first is served. Two that get a part each
-// could wait for each other.
+// Of the clients in which a call waits for room, only one is served: the first whose call fits with
+// the pages that calls hold, else the first. Two that get a part each could wait for each other, as
+// could the first and one that holds pages until a later call of its own.
 //
 // Source: max-min fairness (Bertsekas and Gallager, "Data Networks", 1992, 6.5).
 //

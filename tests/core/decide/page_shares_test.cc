@@ -87,6 +87,15 @@ TEST(PageSharesTest, OnlyTheFirstCallThatWaitsIsServed) {
   EXPECT_EQ(Share({{.in_use = 2}, waits, waits}, 12), (Shares{2, 8, 2}));
 }
 
+TEST(PageSharesTest, PagesThatCallsHoldComeBeforeACallThatWaits) {
+  EXPECT_EQ(Share({{.waits_for = 3}, {.in_use = 9}}, 10), (Shares{1, 9}));
+}
+
+TEST(PageSharesTest, ACallThatFitsIsServedBeforeTheFirst) {
+  EXPECT_EQ(Share({{.waits_for = 10}, {.in_use = 8, .waits_for = 10}}, 14), (Shares{4, 10}));
+  EXPECT_EQ(Share({{.waits_for = 10}, {.in_use = 8, .waits_for = 15}}, 14), (Shares{6, 8}));
+}
+
 TEST(PageSharesTest, TheClientWithTheTurnHasItsPagesFirst) {
   const PageDemand grows{.in_use = 1, .alive = 8, .guarantee = 2};
   PageDemand first = grows;
