@@ -187,11 +187,12 @@ bool PageScheduler::HasPlace(const ScheduledClient& client, const plan::UnitSpan
 }
 
 uint32_t PageScheduler::MayHold(const ScheduledClient& client) const {
-  if (!shares_plan_) return client.executor().books().view().limits.pages;
   uint32_t others = 0;
   for (const ScheduledClient* other : clients_)
     if (other != &client) others += PagesInUse(other->executor().books());
-  return others < pages_ ? pages_ - others : 0;
+  // Until the next Advance() the shares of clients that had one plan are all of the device.
+  return std::min(client.executor().books().view().limits.pages,
+                  others < pages_ ? pages_ - others : 0);
 }
 
 // ---- The client's stream.
@@ -272,11 +273,8 @@ void PageScheduler::MakeSharedPlan() {
   plan::PlanLimits limits = planned.front()->executor().books().view().limits;
   limits.pages = pages_;
   auto plans = plan::ResidencyPlan::MakeShared(forecasts, limits);
-  for (size_t i = 0; i < planned.size(); ++i) {
-    planned[i]->executor().SetShare(pages_);
-    planned[i]->executor().SetOthersMakeRoom(true);
-    planned[i]->SetPlan(std::move(plans[i]));
-  }
+  for (size_t i = 0; i < planned.size(); ++i)
+    planned[i]->SetSharedPlan(std::move(plans[i]), pages_);
   shares_plan_ = true;
 }
 

@@ -157,6 +157,13 @@ void ScheduledClient::SetPlan(plan::ResidencyPlan plan) {
   executor_.books().SetPlan(std::move(plan));
 }
 
+void ScheduledClient::SetSharedPlan(plan::ResidencyPlan plan, uint32_t pages) {
+  executor_.SetShare(pages);
+  executor_.SetOthersMakeRoom(true);
+  planned_share_ = pages;
+  SetPlan(std::move(plan));
+}
+
 void ScheduledClient::MakeOwnPlan() {
   const plan::PlanLimits& limits = executor_.books().view().limits;
   SetPlan(plan::ResidencyPlan::Make(BeginPlan(), executor_.Snapshot(), limits));

@@ -90,6 +90,8 @@ class ScheduledClient {
     return options_.foresight->BeginPlan(open_.has_value());
   }
   void SetPlan(plan::ResidencyPlan plan);
+  // Its part of the plan of all clients, which may use all `pages` of the device.
+  void SetSharedPlan(plan::ResidencyPlan plan, uint32_t pages);
   // A plan for this client alone, within its share. REQUIRES: has_plan().
   void MakeOwnPlan();
   void SetLeast(Duration least) { options_.foresight->SetLeast(least); }

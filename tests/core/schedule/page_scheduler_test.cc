@@ -196,5 +196,36 @@ TEST(PageSchedulerTest, ClientsWhoseCallsAreKnownHaveOnePlan) {
   EXPECT_LE(ShareOf(&world, kFirst) + ShareOf(&world, kSecond) + ShareOf(&world, ClientId{3}), 24u);
 }
 
+TEST(PageSchedulerTest, AfterACommonPlanEachPlanIsMadeForTheClientsShare) {
+  ScheduleWorld world(24);
+  for (const ClientId id : {kFirst, kSecond}) {
+    world.Join(id);
+    world.Settle();
+    for (int i = 0; i < 4; ++i) Pass(&world, id, 20);
+  }
+  world.Join(ClientId{3});
+  world.Create(kSecond, 0, MiB(2));  // its plan is one for all of the device
+  world.Settle();
+  world.Put(kSecond, 0);
+  ASSERT_LE(ShareOf(&world, kSecond), 12u);
+  const uint64_t plans = world.scheduler().client(kSecond).foresight().stats().plans;
+  world.Create(kSecond, 1, MiB(2));
+  EXPECT_EQ(world.scheduler().client(kSecond).foresight().stats().plans, plans + 1);
+}
+
+TEST(PageSchedulerTest, ACallRightAfterACommonPlanLeavesOthersTheirPages) {
+  ScheduleWorld world(24);
+  for (const ClientId id : {kFirst, kSecond}) {
+    world.Join(id);
+    world.Settle();
+    for (int i = 0; i < 4; ++i) Pass(&world, id, 20);
+  }
+  ASSERT_EQ(world.Create(kFirst, 0, MiB(2)), CallResult::kHeld);
+  world.Settle();
+  world.Join(ClientId{3});
+  ASSERT_EQ(ShareOf(&world, kSecond), 24u);
+  EXPECT_EQ(world.Create(kSecond, 0, MiB(48)), CallResult::kWaits);
+}
+
 }  // namespace
 }  // namespace ravenstore::core
