@@ -80,7 +80,10 @@ bool PageScheduler::IsCapped() const {
 }
 
 void PageScheduler::EndCalls(ClientId client) {
-  Of(client).EndCalls();
+  ScheduledClient& of = Of(client);
+  if (of.has_ended()) return;
+  of.EndCalls();
+  if (shares_plan_) PlansChanged(nullptr);
 }
 
 void PageScheduler::Leave(ClientId client) {
@@ -238,9 +241,11 @@ void PageScheduler::PageMade(ClientId client) {
 // ---- Plans.
 
 bool PageScheduler::CanSharePlan() const {
+  const auto has_ended = [](const ScheduledClient* of) { return of->has_ended(); };
+  const auto is_known = [](const ScheduledClient* of) { return of->has_ended() || of->has_plan(); };
   return clients_.size() > 1 && !IsCapped() &&
-         std::all_of(clients_.begin(), clients_.end(),
-                     [](const ScheduledClient* of) { return of->has_ended() || of->has_plan(); });
+         std::all_of(clients_.begin(), clients_.end(), is_known) &&
+         !std::all_of(clients_.begin(), clients_.end(), has_ended);
 }
 
 void PageScheduler::PlansChanged(ScheduledClient* of) {

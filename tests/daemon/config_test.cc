@@ -65,6 +65,7 @@ mode = 0o600
 backend = "host"
 uuids = ["HOST-1", "HOST-0"]
 slab = "2MiB"
+page = "4MiB"
 [limits]
 device_budget = "12GiB"
 host_budget = 4194304
@@ -162,6 +163,7 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.backend, "host");
   EXPECT_EQ(config.uuids, (std::vector<std::string>{"HOST-1", "HOST-0"}));
   EXPECT_EQ(config.slab, MiB(2));
+  EXPECT_EQ(config.page, MiB(4));
   EXPECT_EQ(config.device_budget, GiB(12));
   EXPECT_EQ(config.host_budget, MiB(4));
   EXPECT_EQ(config.peer_budget, MiB(2));
@@ -396,6 +398,8 @@ TEST(ConfigTest, WhatDoesNotFitTogetherIsNamedWithItsLineAndBothValues) {
     const char* words;
   };
   const Case cases[] = {
+      {"[devices]\npage = \"6MiB\"",
+       "\"devices.page\" must be a power of two from 2 MiB to 1 GiB, not 6.0 MiB"},
       {"[devices]\nslab = \"3MiB\"", "\"devices.slab\" must be a multiple of 2 MiB, not 3.0 MiB"},
       {"[limits]\ndevice_budget = 1",
        "\"limits.device_budget\" must be 0 (all there is) or at "
@@ -470,6 +474,7 @@ TEST(ConfigTest, WhatDoesNotFitTogetherIsNamed) {
   };
   const Case cases[] = {
       {"devices.slab", [](Config& c) { c.slab = MiB(3); }},
+      {"devices.page", [](Config& c) { c.page = MiB(3); }},
       {"devices.slab", [](Config& c) { c.slab = core::Bytes{0}; }},
       {"host_pool.step", [](Config& c) { c.pool_step = MiB(2) + KiB(4); }},
       {"transfer.chunk", [](Config& c) { c.chunk = KiB(512); }},

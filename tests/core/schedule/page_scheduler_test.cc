@@ -213,6 +213,30 @@ TEST(PageSchedulerTest, AfterACommonPlanEachPlanIsMadeForTheClientsShare) {
   EXPECT_EQ(world.scheduler().client(kSecond).foresight().stats().plans, plans + 1);
 }
 
+TEST(PageSchedulerTest, WhenAClientLeavesACommonPlanTheOthersHaveAnotherOne) {
+  for (const bool leaves : {true, false}) {
+    ScheduleWorld world(24);
+    for (const ClientId id : {kFirst, kSecond, ClientId{3}}) {
+      world.Join(id);
+      world.Settle();
+      for (int i = 0; i < 4; ++i) Pass(&world, id, 12);
+    }
+    const auto plans = [&] { return world.scheduler().client(kFirst).foresight().stats().plans; };
+    for (const ClientId gone : {ClientId{3}, kSecond}) {
+      ASSERT_EQ(ShareOf(&world, kFirst), 24u);
+      const uint64_t made = plans();
+      if (leaves) {
+        world.Leave(gone);
+      } else {
+        world.scheduler().EndCalls(gone);
+      }
+      EXPECT_EQ(plans(), made + 1);
+      Pass(&world, kFirst, 12);
+    }
+    EXPECT_EQ(world.Fault(), "");
+  }
+}
+
 TEST(PageSchedulerTest, ACallRightAfterACommonPlanLeavesOthersTheirPages) {
   ScheduleWorld world(24);
   for (const ClientId id : {kFirst, kSecond}) {
