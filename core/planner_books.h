@@ -57,7 +57,8 @@ class PlannerBooks {
   TierView HostTier() const;
   std::vector<PoolId> OtherPools() const { return away_.OtherIds(); }
   TierView OtherTier(PoolId pool) const;
-  Status MayPin(ClientId client, Bytes block, Bytes slab, const StorePlanner::IdlePinned& without) const;
+  Status MayPin(ClientId client, Bytes block, Bytes slab,
+                const StorePlanner::IdlePinned& without) const;
   const PlannerStats& stats() const { return stats_; }
   const PlannerStats& StatsOf(ClientId client) const { return clients_.at(client)->stats; }
   void CheckInvariants() const;

@@ -163,7 +163,7 @@ void PageStore::On(const core::DeviceLimit& event) {
 void PageStore::LimitsChanged() {
   for (const auto& [pages, part] : parts_) {
     if (part->client->gone) continue;
-    SchedulerOf(*part).SetMost(part->client->id, MostOf(*part->client, pages->device()));
+    SchedulerOf(*part).SetMost(part->client->id, MostOf(*part->client, pages->device()), false);
     Progressed(pages);
   }
 }
@@ -206,7 +206,7 @@ void PageStore::Forget(ClientId client) {
 
 void PageStore::On(const core::Trimmed& event) {
   for (auto& [device, part] : clients_.at(event.client)->parts) {
-    SchedulerOf(part).Trim(event.client);
+    SchedulerOf(part).SetMost(event.client, MostOf(*part.client, device), true);
     Progressed(part.pages.get());
   }
 }
@@ -552,12 +552,12 @@ void PageStore::Refuse(ClientPages* pages, TensorNumber tensor) {
 
 void PageStore::Mapped(ClientPages* pages, core::plan::Unit unit) {
   Part& part = PartOf(pages);
-  SchedulerOf(part).Mapped(part.client->id, unit);
+  SchedulerOf(part).Moved(part.client->id).Mapped(unit);
 }
 
 void PageStore::Unmapped(ClientPages* pages, core::plan::PhysicalPage page) {
   Part& part = PartOf(pages);
-  SchedulerOf(part).Unmapped(part.client->id, page);
+  SchedulerOf(part).Moved(part.client->id).Unmapped(page);
 }
 
 void PageStore::CopiedIn(ClientPages* pages, core::plan::Unit unit, bool ok) {
@@ -567,7 +567,7 @@ void PageStore::CopiedIn(ClientPages* pages, core::plan::Unit unit, bool ok) {
 
 void PageStore::CopiedOut(ClientPages* pages, core::plan::Unit unit, bool ok) {
   Part& part = PartOf(pages);
-  SchedulerOf(part).CopiedOut(part.client->id, unit, ok);
+  SchedulerOf(part).Moved(part.client->id).CopiedOut(unit, ok);
 }
 
 void PageStore::MapsQueued(ClientPages* pages) {
@@ -580,7 +580,7 @@ void PageStore::Progressed(ClientPages* pages) {
   Device& device = on_[ToInt(pages->device())];
   device.advances = true;
   if (!std::exchange(part.progressed, true)) device.progressed.push_back(client);
-  if (device.scheduler->HasClient(client)) device.scheduler->Touched(client);
+  if (device.scheduler->HasClient(client)) device.scheduler->Moved(client);
 }
 
 void PageStore::PageGone(ClientPages* pages) {

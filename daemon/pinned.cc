@@ -51,8 +51,8 @@ core::PinnedBooks::Options BooksOptions(const Pinned::Options& options, size_t p
 }  // namespace
 
 Result<std::unique_ptr<Pinned>> Pinned::Create(const Options& options, device::Devices devices,
-                                               const core::StorePlanner* planner, WorkerPool* workers,
-                                               Mailbox* mailbox, Hooks hooks) {
+                                               const core::StorePlanner* planner,
+                                               WorkerPool* workers, Mailbox* mailbox, Hooks hooks) {
   std::vector<Pool> pools;
   std::vector<uint32_t> pool_of_device;
   bool straddle = true;

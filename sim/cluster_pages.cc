@@ -124,7 +124,7 @@ uint32_t ClusterPages::GranulesOf(const Parts& parts) {
 
 ClusterPages::Part ClusterPages::PartOf(TensorNumber tensor, uint32_t unit) const {
   const auto& row = executor_.tensors()[tensor];
-  const Bytes first = unit == 0 ? Bytes{} : row.first + page_ * (unit - 1);
+  const Bytes first = unit == 0 ? Bytes{} : page_ * unit - row.offset;
   const Bytes bytes = executor_.tensors().BytesIn(tensor, unit);
   return {.tensor = tensor,
           .first = static_cast<uint32_t>(first.count() / granule_.count()),
@@ -277,6 +277,12 @@ void ClusterPages::End(Unit unit, bool ok) {
 void ClusterPages::Erase(std::map<Unit, Copy>::iterator copy) {
   pieces_.Free(copy->second.runs);
   copies_.erase(copy);
+}
+
+// A lost piece may have taken it already.
+void ClusterPages::FreeCopy(Unit unit, PoolNumber pool) {
+  if (const auto copy = copies_.find(unit); copy != copies_.end() && copy->second.pool == pool)
+    Erase(copy);
 }
 
 void ClusterPages::Sweep() {

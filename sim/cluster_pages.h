@@ -117,6 +117,7 @@ class ClusterPages final : private core::PageBackend {
   void Release(const core::plan::PageSupply::Released&) override {}
   void CopyIn(const CopyOrder& order) override;
   void CopyOut(const CopyOrder& order) override;
+  void FreeCopy(core::plan::Unit unit, core::plan::PoolNumber pool) override;
   void MoveSlot(const core::PageMemory::SlotMove&, core::Bytes) override {}
   bool MoveCopy(const CopyMove&) override { return false; }
   bool CanCopyIn(core::plan::PoolNumber pool, bool demanded) const override;

@@ -67,7 +67,7 @@ void PagedClient::Run() {
   scheduler_.TakeWoken(id_);  // it has tried all that it waits for
   done_ = next_ == trace_.ops.size() && stream_.empty() && stream_until_ <= now_;
   if (done_) scheduler_.EndCalls(id_);
-  scheduler_.Touched(id_);
+  scheduler_.Moved(id_);
 }
 
 PagedStats PagedClient::stats() const {

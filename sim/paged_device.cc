@@ -138,14 +138,14 @@ ClientId PagedDevice::Advance(core::PageScheduler* scheduler) {
   SetTime(event.at);
   const ClientId client{event.client};
   switch (event.kind) {
-    case Kind::kUnmapped: scheduler->Unmapped(client, event.number); break;
-    case Kind::kMapped: scheduler->Mapped(client, event.number); break;
+    case Kind::kUnmapped: scheduler->Moved(client).Unmapped(event.number); break;
+    case Kind::kMapped: scheduler->Moved(client).Mapped(event.number); break;
     case Kind::kPieceIn:
       return EndPiece(static_cast<PoolNumber>(event.number), Kind::kIn, scheduler);
     case Kind::kIn: scheduler->CopiedIn(client, event.number, true); break;
     case Kind::kPieceOut:
       return EndPiece(static_cast<PoolNumber>(event.number), Kind::kOut, scheduler);
-    case Kind::kOut: scheduler->CopiedOut(client, event.number, true); break;
+    case Kind::kOut: scheduler->Moved(client).CopiedOut(event.number, true); break;
     case Kind::kReleased: scheduler->PageReleased(client); break;
     case Kind::kMade: scheduler->PageMade(client); break;
   }
@@ -156,7 +156,7 @@ ClientId PagedDevice::EndPiece(PoolNumber pool, Kind kind, core::PageScheduler* 
   Lane& lane = lanes_[pool];
   const auto [job, bytes] = (kind == Kind::kIn ? lane.in : lane.out).End();
   const uint32_t number = core::ToInt(job.owner);
-  scheduler->Touched(job.owner);
+  scheduler->Moved(job.owner);
   if (job.left > core::Bytes{}) return job.owner;
   Client& client = *clients_[number];
   const auto ended = client.EndPart(job.row);

@@ -274,6 +274,11 @@ void PageBooks::StartOut(Unit unit, plan::PoolNumber pool) {
 void PageBooks::FinishOut(Unit unit, bool ok) {
   totals_.SetLeaving(unit, false);
   Apply(unit, ok ? PageEvent::kCopied : PageEvent::kNotCopied);
+  // Not tried again in this gap: a copy that always fails would be repeated without end.
+  if (!ok) {
+    units_[unit].forced = false;
+    plan_.ClearLeave(unit);
+  }
   Update(unit);
 }
 
@@ -293,12 +298,6 @@ void PageBooks::Drop(Unit unit) {
 void PageBooks::Force(Unit unit) {
   if (plan_.empty() && plan_.NextNeed(unit) == kNoPosition) worth_.Leaves(units_[unit]);
   units_[unit].forced = true;
-  Update(unit);
-}
-
-void PageBooks::Keep(Unit unit) {
-  units_[unit].forced = false;
-  plan_.ClearLeave(unit);
   Update(unit);
 }
 

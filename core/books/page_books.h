@@ -120,14 +120,13 @@ class PageBooks {
   void FinishIn(plan::Unit unit, bool ok);
   // REQUIRES: the pool has room for its bytes.
   void StartOut(plan::Unit unit, plan::PoolNumber pool);
+  // Not `ok`: the unit stays in its present gap.
   void FinishOut(plan::Unit unit, bool ok);
   // A clean unit leaves. REQUIRES: it is idle, or leaves by the plan; its tensors' words are
   // revoked.
   void Drop(plan::Unit unit);
   // The unit leaves: immediately, or when its copy has ended.
   void Force(plan::Unit unit);
-  // The unit stays in its present gap.
-  void Keep(plan::Unit unit);
   // REQUIRES: the copy is redundant.
   void DropCopy(plan::Unit unit);
   // The pool's copies may take more than that from now on: it then has no room.

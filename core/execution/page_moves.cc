@@ -53,8 +53,6 @@ void PageMoves::CopiedIn(Unit unit, bool ok) {
 void PageMoves::CopiedOut(Unit unit, bool ok) {
   --under_way_;
   books_.FinishOut(unit, ok);
-  // Not tried again in this gap: a copy that always fails would be repeated without end.
-  if (!ok) books_.Keep(unit);
 }
 
 void PageMoves::HandleArrivals() {

@@ -59,8 +59,10 @@ void PageScheduler::Join(Client client) {
   if (shares_plan_) PlansChanged(nullptr);
 }
 
-void PageScheduler::SetMost(ClientId client, uint32_t pages) {
-  Touch(client)->SetMost(pages);
+void PageScheduler::SetMost(ClientId client, uint32_t pages, bool trims) {
+  ScheduledClient* const of = Touch(client);
+  of->SetMost(pages);
+  if (trims) of->SetTrims();
   shared_.clear();
   if (shares_plan_) PlansChanged(nullptr);
 }
@@ -72,11 +74,6 @@ void PageScheduler::SetPages(uint32_t pages) {
   pages_ = pages;
   shared_.clear();
   if (shares_plan_) MakeSharedPlan();
-}
-
-bool PageScheduler::IsCapped() const {
-  return std::any_of(clients_.begin(), clients_.end(),
-                     [this](const ScheduledClient* of) { return of->most() < pages_; });
 }
 
 void PageScheduler::EndCalls(ClientId client) {
@@ -243,7 +240,9 @@ void PageScheduler::PageMade(ClientId client) {
 bool PageScheduler::CanSharePlan() const {
   const auto has_ended = [](const ScheduledClient* of) { return of->has_ended(); };
   const auto is_known = [](const ScheduledClient* of) { return of->has_ended() || of->has_plan(); };
-  return clients_.size() > 1 && !IsCapped() &&
+  // A plan for all does not know what one may hold at most.
+  const auto may_hold_all = [this](const ScheduledClient* of) { return of->most() >= pages_; };
+  return clients_.size() > 1 && std::all_of(clients_.begin(), clients_.end(), may_hold_all) &&
          std::all_of(clients_.begin(), clients_.end(), is_known) &&
          !std::all_of(clients_.begin(), clients_.end(), has_ended);
 }

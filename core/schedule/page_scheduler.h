@@ -77,10 +77,9 @@ class PageScheduler {
   // ---- Clients.
   // REQUIRES: the id is no client's; limits.pages are free.
   void Join(Client client);
-  // The client may hold that many pages from now on.
-  void SetMost(ClientId client, uint32_t pages);
-  // The client keeps no page in which nothing lives, until its next create.
-  void Trim(ClientId client) { Touch(client)->SetTrims(true); }
+  // The client may hold that many pages from now on. `trims`: it keeps no page in which nothing
+  // lives, until its next create.
+  void SetMost(ClientId client, uint32_t pages, bool trims);
   // Pages of the device that clients may have: fewer than Options::pages if others need it.
   void SetPages(uint32_t pages);
   // Pages that no client has or expects.
@@ -121,16 +120,10 @@ class PageScheduler {
   void EndBytes(ClientId client, TensorNumber tensor);
 
   // ---- Reports of backends and of the port.
-  void Mapped(ClientId client, plan::Unit unit) { Touch(client)->executor().Mapped(unit); }
-  void Unmapped(ClientId client, plan::PhysicalPage page) {
-    Touch(client)->executor().Unmapped(page);
-  }
+  // Something has happened that the client's moves may go on with. The executor is for a backend's
+  // reports, but for copies in.
+  PageExecutor& Moved(ClientId client) { return Touch(client)->executor(); }
   void CopiedIn(ClientId client, plan::Unit unit, bool ok);
-  void CopiedOut(ClientId client, plan::Unit unit, bool ok) {
-    Touch(client)->executor().CopiedOut(unit, ok);
-  }
-  // Something else has happened after which the client's moves may go on: a link is free.
-  void Touched(ClientId client) { Touch(client); }
   // A page that the client had to release is destroyed.
   void PageReleased(ClientId client);
   void PageMade(ClientId client);
@@ -156,9 +149,6 @@ class PageScheduler {
   void HandOver();
   void Share(Duration now);
   void EraseReleased();
-
-  // A client may not hold all pages.
-  bool IsCapped() const;
 
   const Options options_;
   uint32_t pages_;  // that clients may have

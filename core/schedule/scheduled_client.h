@@ -101,7 +101,7 @@ class ScheduledClient {
   uint32_t most() const { return most_; }
   void SetMost(uint32_t pages) { most_ = pages; }
   // It keeps no page in which nothing lives, until its next create.
-  void SetTrims(bool trims) { trims_ = trims; }
+  void SetTrims() { trims_ = true; }
   // Returns true if it is another than before.
   bool SetShare(uint32_t pages);
   // It makes no call any more; its tensors live.

@@ -26,11 +26,11 @@ auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
                ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au, av, aw,
                ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk, bl, bm, bn, bo, bp, bq, br,
-               bs, bt, bu, bv, bw, bx, by] = config;
+               bs, bt, bu, bv, bw, bx, by, bz] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
                          z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
                          as, at, au, av, aw, ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk,
-                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv, bw, bx, by);
+                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv, bw, bx, by, bz);
 }
 
 // Every key with a value that is not its default.
@@ -458,7 +458,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
                                  "limits.file_budget", "limits.host_budget", "limits.peer_budget",
                                  "limits.priority", "limits.remote_budget", "limits.weight",
                                  "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 77u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 78u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

@@ -120,10 +120,10 @@ void ScheduleWorld::Complete(size_t n, bool ok) {
   const UnderWay of = under_way_.at(n);
   under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(n));
   switch (of.kind) {
-    case UnderWay::Kind::kMap: scheduler_.Mapped(of.client, of.number); break;
-    case UnderWay::Kind::kUnmap: scheduler_.Unmapped(of.client, of.number); break;
+    case UnderWay::Kind::kMap: scheduler_.Moved(of.client).Mapped(of.number); break;
+    case UnderWay::Kind::kUnmap: scheduler_.Moved(of.client).Unmapped(of.number); break;
     case UnderWay::Kind::kIn: scheduler_.CopiedIn(of.client, of.number, ok); break;
-    case UnderWay::Kind::kOut: scheduler_.CopiedOut(of.client, of.number, ok); break;
+    case UnderWay::Kind::kOut: scheduler_.Moved(of.client).CopiedOut(of.number, ok); break;
     case UnderWay::Kind::kRelease:
       --physical_pages_;
       scheduler_.PageReleased(of.client);
