@@ -305,12 +305,12 @@ void PageScheduler::Advance(Duration now) {
   EraseReleased();
 }
 
-// Divides the device among its clients.
 void PageScheduler::Share(Duration now) {
-  if (shares_plan_) {
-    for (ScheduledClient* client : clients_) client->WakeIfFits(MayHold(*client));
-    return;
-  }
+  if (!shares_plan_) DividePages(now);
+  for (ScheduledClient* client : clients_) client->WakeIfFits(MayHold(*client));
+}
+
+void PageScheduler::DividePages(Duration now) {
   demands_.clear();
   for (const ScheduledClient* client : clients_) demands_.push_back(client->Demand());
   turn_ = decide::NextTurn(turn_, demands_, pages_, now);

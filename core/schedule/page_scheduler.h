@@ -147,7 +147,9 @@ class PageScheduler {
   void MakeSharedPlan();
   bool HasDrifted();
   void HandOver();
+  // Divides the device among its clients, and wakes those whose calls fit.
   void Share(Duration now);
+  void DividePages(Duration now);
   void EraseReleased();
 
   const Options options_;

@@ -59,9 +59,7 @@ std::optional<TensorNumber> ScheduledClient::HoldWaiting(uint32_t may_hold) {
 bool ScheduledClient::TryHold(const ClientCall& call, uint32_t may_hold) {
   decide::PageCall needs = CallIn(executor_.books(), executor_.tensors()[call.tensor].units);
   needs.may_hold = may_hold;
-  waits_for_ = needs.in_use;
   if (decide::Admit(needs) != decide::Admission::kNow) return false;
-  waits_for_ = 0;
   executor_.Pin(call.tensor);
   if (options_.waits_for_stream) {
     open_ = call;
@@ -120,12 +118,12 @@ bool ScheduledClient::Refuse(TensorNumber tensor) {
   if (waits != waiting_.end()) {
     const bool creates = waits->kind == CallKind::kCreate;
     waiting_.erase(waits);
-    waits_for_ = 0;
     woken_ |= !waiting_.empty();
     if (creates) Forget(tensor);
     return true;
   }
-  if (!executor_.Waits(tensor)) return false;
+  // The grant of a call whose bytes are there follows with the next Start().
+  if (!executor_.Waits(tensor) || executor_.IsResident(tensor)) return false;
   executor_.Refuse(tensor);
   Refused(tensor);
   return true;
@@ -171,12 +169,21 @@ void ScheduledClient::MakeOwnPlan() {
 
 // ---- Its share of the device.
 
+uint32_t ScheduledClient::WaitsFor() const {
+  if (waiting_.empty()) return 0;
+  return CallIn(executor_.books(), executor_.tensors()[waiting_.front().tensor].units).in_use;
+}
+
+void ScheduledClient::WakeIfFits(uint32_t may_hold) {
+  woken_ |= !waiting_.empty() && WaitsFor() <= may_hold;
+}
+
 decide::PageDemand ScheduledClient::Demand() const {
   const PageBooks& books = executor_.books();
   if (has_ended_) return {.held = 0};
   const auto at_most = [this](uint32_t pages) { return std::min(pages, most_); };
   return {.in_use = at_most(PagesInUse(books)),
-          .waits_for = at_most(waits_for_),
+          .waits_for = at_most(WaitsFor()),
           .expected = at_most(books.view().plan.pages_held()),
           .alive =
               at_most(std::max(books.view().plan.pages_alive(), books.totals().occupied().pages())),
@@ -190,7 +197,7 @@ bool ScheduledClient::SetShare(uint32_t pages) {
   if (trims_) pages = std::min(pages, executor_.books().totals().occupied().pages());
   const uint32_t now = executor_.books().view().limits.pages;
   if (pages == now) return false;
-  woken_ |= pages > now && waits_for_ > 0;
+  woken_ |= pages > now && !waiting_.empty();
   executor_.SetShare(pages);
   if (!decide::NeedsPlan(planned_share_, pages)) return true;
   planned_share_ = pages;
@@ -200,7 +207,6 @@ bool ScheduledClient::SetShare(uint32_t pages) {
 
 void ScheduledClient::Retire() {
   waiting_.clear();
-  waits_for_ = 0;
   has_ended_ = true;
   executor_.Retire();
   executor_.SetShare(0);

@@ -117,13 +117,15 @@ class ScheduledClient {
   // The executor begins what there is to do.
   void Start() { woken_ |= executor_.Start(); }
   // Wakes the client if the call that waits for room finds it.
-  void WakeIfFits(uint32_t may_hold) { woken_ |= waits_for_ > 0 && waits_for_ <= may_hold; }
+  void WakeIfFits(uint32_t may_hold);
   // A call may go on: a unit has come for which it waited, or there may be room.
   bool TakeWoken() { return std::exchange(woken_, false); }
 
  private:
   bool TryHold(const ClientCall& call, uint32_t may_hold);
   void Done(const ClientCall& call) { options_.foresight->After(call, &executor_.books()); }
+  // Pages that its calls would hold with the first one that waits; 0: none does.
+  uint32_t WaitsFor() const;
   bool IsSlot(TensorNumber tensor) const { return executor_.tensors()[tensor].units.is_slot(); }
 
   const Options options_;
@@ -131,7 +133,6 @@ class ScheduledClient {
   std::deque<ClientCall> waiting_;  // for room
   std::optional<ClientCall> open_;  // of a client that waits for its stream: not executed yet
   std::vector<bool> dead_;          // by tensor: its bytes are not used any more
-  uint32_t waits_for_ = 0;          // pages that its calls would hold with the first of waiting_
   uint32_t planned_share_;
   uint32_t most_;
   bool trims_ = false;

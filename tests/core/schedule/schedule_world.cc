@@ -151,16 +151,17 @@ void ScheduleWorld::Advance() {
   std::erase_if(leaving_, [this](ClientId id) { return !scheduler_.HasClient(id); });
 }
 
-void ScheduleWorld::Settle() {
-  for (bool goes_on = true; goes_on;) {
-    goes_on = false;
+bool ScheduleWorld::Settle() {
+  for (uint32_t round = 0; round < kRoundsMost; ++round) {
     Advance();
+    bool goes_on = !under_way_.empty();
     for (const auto& entry : clients_) {
       while (RunStream(entry.first)) goes_on = true;
     }
-    goes_on |= !under_way_.empty();
     while (!under_way_.empty()) Complete(0);
+    if (!goes_on) return true;
   }
+  return false;
 }
 
 // ---- Checks.

@@ -23,6 +23,7 @@ namespace ravenstore::core {
 class ScheduleWorld : public PageMaker {
  public:
   static constexpr Bytes kPage = MiB(2);
+  static constexpr uint32_t kRoundsMost = 300;  // of Settle()
 
   explicit ScheduleWorld(uint32_t pages)
       : pages_(pages),
@@ -61,8 +62,8 @@ class ScheduleWorld : public PageMaker {
   size_t under_way() const { return under_way_.size(); }
   // The scheduler advances until no client is woken.
   void Advance();
-  // All that can go on does, until nothing is under way.
-  void Settle();
+  // All that can go on does, until nothing is under way. Returns false if moves go on without end.
+  bool Settle();
 
   // ---- Checks.
   // Aborts if books contradict themselves. Returns what else is wrong; empty: nothing.
