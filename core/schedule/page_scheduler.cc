@@ -60,9 +60,7 @@ void PageScheduler::Join(Client client) {
 }
 
 void PageScheduler::SetMost(ClientId client, uint32_t pages, bool trims) {
-  ScheduledClient* const of = Touch(client);
-  of->SetMost(pages);
-  if (trims) of->SetTrims();
+  Touch(client)->SetMost(pages, trims);
   shared_.clear();
   if (shares_plan_) PlansChanged(nullptr);
 }

@@ -99,9 +99,11 @@ class ScheduledClient {
   // ---- Its share of the device.
   decide::PageDemand Demand() const;
   uint32_t most() const { return most_; }
-  void SetMost(uint32_t pages) { most_ = pages; }
-  // It keeps no page in which nothing lives, until its next create.
-  void SetTrims() { trims_ = true; }
+  // `trims`: it keeps no page in which nothing lives, until its next create.
+  void SetMost(uint32_t pages, bool trims) {
+    most_ = pages;
+    trims_ |= trims;
+  }
   // Returns true if it is another than before.
   bool SetShare(uint32_t pages);
   // It makes no call any more; its tensors live.
