@@ -229,7 +229,7 @@ PageStore::Part& PageStore::PartOf(Client& client, DeviceId device) {
   joins.id = client.id;
   joins.backend = part.pages.get();
   joins.limits = {.page = on.page,
-                  .pages = std::min(most, on.scheduler->unassigned()),
+                  .pages = most,
                   .pools = {{.capacity = std::min(client.budgets.host, options_.host_capacity),
                              .in_rate = link.up_bytes_per_second,
                              .out_rate = link.down_bytes_per_second,

@@ -36,6 +36,7 @@ PageScheduler::PageScheduler(const Options& options, PageMaker* maker)
 
 void PageScheduler::Join(Client client) {
   RAVEN_CHECK(!HasClient(client.id));
+  client.limits.pages = std::min(client.limits.pages, free_pages_.unassigned());
   free_pages_.Take(client.limits.pages);
   const Bytes coming = std::max(kComingLeast, client.limits.page * kComingPages);
   if (client.foresight == nullptr) {

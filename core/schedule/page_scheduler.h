@@ -63,7 +63,7 @@ class PageScheduler {
   struct Client {
     ClientId id{};
     PageBackend* backend = nullptr;
-    plan::PlanLimits limits;  // .pages: made for the client already, and its first share
+    plan::PlanLimits limits;  // .pages: its first share, as far as pages are free
     std::unique_ptr<ClientForesight> foresight = nullptr;  // null: what is learned, with hints
     bool waits_for_stream = false;                         // as ScheduledClient::Options
     uint32_t most = UINT32_MAX;                            // pages that it may hold
@@ -75,15 +75,13 @@ class PageScheduler {
   PageScheduler(const Options& options, PageMaker* maker);
 
   // ---- Clients.
-  // REQUIRES: the id is no client's; limits.pages are free.
+  // REQUIRES: the id is no client's.
   void Join(Client client);
   // The client may hold that many pages from now on. `trims`: it keeps no page in which nothing
   // lives, until its next create.
   void SetMost(ClientId client, uint32_t pages, bool trims);
   // Pages of the device that clients may have: fewer than Options::pages if others need it.
   void SetPages(uint32_t pages);
-  // Pages that no client has or expects.
-  uint32_t unassigned() const { return free_pages_.unassigned(); }
   // The client makes no call any more; its tensors live.
   void EndCalls(ClientId client);
   // The client is gone, and so are its streams. Its moves under way go on.
