@@ -105,10 +105,7 @@ class Planner final : public StorePlanner {
   Status MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const override;
   const PlannerStats& stats() const override;
   const PlannerStats& StatsOf(ClientId client) const override;
-
-  // Verifies every ledger, map and index against the catalog and aborts on the first that
-  // disagrees: for tests and fuzzers; O(n).
-  void CheckInvariants() const;
+  void CheckInvariants() const override;
 
  private:
   std::unique_ptr<Scheduler> scheduler_;

@@ -174,6 +174,9 @@ class StorePlanner {
   virtual const PlannerStats& stats() const = 0;
   // The same counts for one client alone. REQUIRES: the client is attached.
   virtual const PlannerStats& StatsOf(ClientId client) const = 0;
+
+  // Aborts on the first thing that disagrees with another: for tests and fuzzers; O(n).
+  virtual void CheckInvariants() const = 0;
 };
 
 }  // namespace ravenstore::core

@@ -750,4 +750,10 @@ const core::PlannerStats& PageStore::StatsOf(ClientId client) const {
   return clients_.at(client)->stats;
 }
 
+void PageStore::CheckInvariants() const {
+  for (const auto& [pages, part] : parts_) {
+    if (!part->client->gone) core::CheckBooks(ExecutorOf(*part).books());
+  }
+}
+
 }  // namespace ravenstore::daemon

@@ -100,6 +100,7 @@ class PageStore final : public core::StorePlanner,
                       const IdlePinned& without) const override;
   const core::PlannerStats& stats() const override { return stats_; }
   const core::PlannerStats& StatsOf(core::ClientId client) const override;
+  void CheckInvariants() const override;
 
  private:
   // A create or a fetch that is not answered yet.

@@ -103,7 +103,7 @@ class FaultyServer {
   // knows of.
   bool IsEmpty() {
     return Ask([this](Loop& loop) {
-      const core::Planner& planner = loop.planner();
+      const core::StorePlanner& planner = loop.planner();
       bool empty = loop.sessions() == 0 && planner.HostTier().used == core::Bytes{};
       for (uint16_t i = 0; i < devices_.size(); ++i) {
         const core::Bytes taken = planner.Harvested(core::DeviceId{i}) + shares_;
