@@ -1,5 +1,6 @@
 #include "core/plan/sequence_planner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/tuned.h"
@@ -42,7 +43,9 @@ bool SequencePlanner::IsOutdated() const {
   const auto horizon = static_cast<Position>(forecast_.calls.size());
   if (elsewhere_ && position_ >= horizon / kPlanParts) return true;
   const CallNumber call = follower_.history().CallOf(follower_.counterpart());
-  return !forecast_.PositionOf(call) || call - forecast_.base > period_ / 2;
+  // Half of what a forecast covers at least, without its last quarter of a period.
+  return !forecast_.PositionOf(call) ||
+         call - forecast_.base > std::max<CallNumber>(period_, MostAway()) / 2;
 }
 
 const CallForecast& SequencePlanner::Remake(const Places& places,
