@@ -1,5 +1,5 @@
-// A client in the same process, whose mapper maps the daemon's memory as it is told; and a ledger
-// of what each tensor has to hold.
+// A client in the same process, whose mapper executes the daemon's instructions; and a ledger of
+// what each tensor has to hold.
 #include "daemon/client_pages.h"
 
 #include <gtest/gtest.h>
