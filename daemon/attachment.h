@@ -4,13 +4,16 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/events.h"
+#include "core/result.h"
 #include "core/types.h"
 #include "device/device.h"
 #include "ipc/segment.h"
 #include "ipc/socket.h"
+#include "ipc/unique_fd.h"
 #include "ipc/wake.h"
 
 namespace ravenstore::daemon {
@@ -31,5 +34,20 @@ struct Attachment {
   // By device; null until the client's first slab there.
   std::vector<std::unique_ptr<device::VaRange>> arenas;
 };
+
+// Makes memory of the device and maps it at `offset` of the client's arena there, which is reserved
+// first if that is not done; `*descriptor` is for the client. May take long. Errors: the device's.
+// Threads: any; one at a time for an arena.
+inline core::Status MakeMemory(Attachment& attachment, device::Device& device, core::DeviceId id,
+                               core::Bytes arena_bytes, core::Bytes offset, core::Bytes bytes,
+                               ipc::UniqueFd* descriptor) {
+  auto& arena = attachment.arenas[core::ToInt(id)];
+  if (arena == nullptr) {
+    RAVEN_ASSIGN_OR_RETURN(arena, device.ReserveVaRange(arena_bytes));
+  }
+  RAVEN_ASSIGN_OR_RETURN(auto memory, device.CreateMemory(bytes));
+  RAVEN_ASSIGN_OR_RETURN(*descriptor, memory->Export());
+  return arena->Map(offset, std::move(memory));
+}
 
 }  // namespace ravenstore::daemon

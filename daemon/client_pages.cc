@@ -95,20 +95,22 @@ bool ClientPages::Map(const MapOrder& order) {
 }
 
 void ClientPages::QueueMap(const MapOrder& order, Physical* physical) {
-  if (physical->mapped) maps_->Unmap(options_.device, physical->memory, *physical->mapped);
-  physical->mapped = AddressOf(order.unit, *physical);
+  QueueUnmap(physical);
+  const Bytes address = AddressOf(order.unit, *physical);
+  // A page that has left may be mapped there still.
+  if (const auto stale = at_.find(address); stale != at_.end())
+    QueueUnmap(&physical_.at(stale->second));
+  physical->mapped = address;
+  at_[address] = order.page;
   maps_->Map(options_.device, physical->memory, *physical->mapped, page());
   owner_->MapsQueued(this);
 }
 
-Status ClientPages::MakeOnWorker(uint32_t index, ipc::UniqueFd* descriptor) {
-  auto& arena = attachment_->arenas[core::ToInt(options_.device)];
-  if (arena == nullptr) {
-    RAVEN_ASSIGN_OR_RETURN(arena, device_->ReserveVaRange(options_.arena));
-  }
-  RAVEN_ASSIGN_OR_RETURN(auto memory, device_->CreateMemory(page()));
-  RAVEN_ASSIGN_OR_RETURN(*descriptor, memory->Export());
-  return arena->Map(page() * index, std::move(memory));
+bool ClientPages::QueueUnmap(Physical* physical) {
+  if (!physical->mapped) return false;
+  maps_->Unmap(options_.device, physical->memory, *physical->mapped);
+  at_.erase(*std::exchange(physical->mapped, std::nullopt));
+  return true;
 }
 
 void ClientPages::Make() {
@@ -123,7 +125,8 @@ void ClientPages::Make() {
   ++working_;
   workers_->Run(attachment_->tenant, [this, index] {
     auto descriptor = std::make_shared<ipc::UniqueFd>();
-    const Status made = MakeOnWorker(index, descriptor.get());
+    const Status made = MakeMemory(*attachment_, *device_, options_.device, options_.arena,
+                                   page() * index, page(), descriptor.get());
     mailbox_->Post([this, index, descriptor, made] {
       --working_;
       Made(index, made.ok() ? core::Result<ipc::UniqueFd>(std::move(*descriptor)) : made.error());
@@ -154,21 +157,20 @@ void ClientPages::Poll(core::Tick now) {
 }
 
 void ClientPages::Unmap(PhysicalPage page) {
-  if (gone_) return Later([this, page] { owner_->Unmapped(this, page); });
+  if (gone_ || !QueueUnmap(&physical_.at(page)))
+    return Later([this, page] { owner_->Unmapped(this, page); });
   unmapping_ = page;
-  Physical& physical = physical_.at(page);
-  maps_->Unmap(options_.device, physical.memory, *std::exchange(physical.mapped, std::nullopt));
   owner_->MapsQueued(this);
 }
 
 void ClientPages::Release(const core::plan::PageSupply::Released& released) {
   const auto found = physical_.find(released.page);
   if (found == physical_.end()) return owner_->PageGone(this);  // it was never made
+  if (!gone_) QueueUnmap(&found->second);
   const Physical physical = found->second;
   physical_.erase(found);
   by_memory_.erase(physical.memory);
   if (gone_) return Destroy(physical.index);
-  if (physical.mapped) maps_->Unmap(options_.device, physical.memory, *physical.mapped);
   maps_->Release(options_.device, physical.memory);
   releasing_[physical.memory] = physical.index;
   owner_->MapsQueued(this);
@@ -243,9 +245,9 @@ void ClientPages::CopyIn(const CopyOrder& order) {
   if (order.demanded) links_[order.pool].demanded = order.unit;
   const auto urgency =
       order.demanded ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground;
-  pools_[order.pool]->CopyIn(options_.device, Memory(order.memory), copies_.at(order.unit).ranges,
-                             TurnOf(), urgency,
-                             [this, order](const Status& outcome) { EndIn(order, outcome); });
+  pools_[order.pool]->Copy(device::Direction::kHostToDevice, options_.device, Memory(order.memory),
+                           copies_.at(order.unit).ranges, TurnOf(), urgency,
+                           [this, order](const Status& outcome) { EndIn(order, outcome); });
 }
 
 void ClientPages::EndIn(const CopyOrder& order, const Status& outcome) {
@@ -292,9 +294,9 @@ void ClientPages::StartOut(const CopyOrder& order, const std::vector<PagePool::R
   }
   copy.piece = std::move(piece);
   if (copy.ranges.empty()) return Later([this, order] { EndOut(order, core::Ok()); });
-  pools_[order.pool]->CopyOut(options_.device, Memory(order.memory), copy.ranges, TurnOf(),
-                              TransferLane::Urgency::kBackground,
-                              [this, order](const Status& outcome) { EndOut(order, outcome); });
+  pools_[order.pool]->Copy(device::Direction::kDeviceToHost, options_.device, Memory(order.memory),
+                           copy.ranges, TurnOf(), TransferLane::Urgency::kBackground,
+                           [this, order](const Status& outcome) { EndOut(order, outcome); });
 }
 
 void ClientPages::EndOut(const CopyOrder& order, const Status& outcome) {

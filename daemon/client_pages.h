@@ -127,11 +127,12 @@ class ClientPages final : public core::PageBackend {
   core::Bytes AddressOf(core::plan::Unit unit, const Physical& physical) const;
   // Where the copies' page or slot begins in this process.
   std::byte* Memory(const core::PageMemory::Place& place) const;
-  core::Status MakeOnWorker(uint32_t index, ipc::UniqueFd* descriptor);
   // The page that mapping_ is of.
   void Make();
   void Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor);
   void QueueMap(const MapOrder& order, Physical* physical);
+  // Returns false if it is mapped nowhere.
+  bool QueueUnmap(Physical* physical);
   void Destroy(uint32_t index);
   // `work` in the next pass of the loop.
   void Later(std::function<void()> work);
@@ -154,6 +155,7 @@ class ClientPages final : public core::PageBackend {
   const core::PageExecutor* executor_ = nullptr;
   std::map<core::plan::PhysicalPage, Physical> physical_;   // those that are made
   std::map<uint32_t, core::plan::PhysicalPage> by_memory_;  // the client's numbers of these
+  std::map<core::Bytes, core::plan::PhysicalPage> at_;      // by Physical::mapped
   std::map<uint32_t, uint32_t> releasing_;                  // index by memory
   std::vector<uint32_t> indexes_;                           // that are free again
   uint32_t next_index_ = 0;

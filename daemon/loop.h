@@ -326,8 +326,6 @@ class Loop {
   core::Status Charge(Session& session, uint64_t bytes);
   void Refund(Session& session, uint64_t bytes);
   void RememberFailure(Session& session, core::SlotId slot, std::string message);
-  core::Status MakeSlab(Attachment& attachment, const core::AddSlab& action,
-                        ipc::UniqueFd* descriptor);
   // The client's mapper is given what waits for it.
   void SendMaps(Session& session);
   // Reads what the client's mapper has done.

@@ -41,19 +41,6 @@ Session* Loop::SessionOf(const core::TensorOfClient& tensor) {
   return session->RowOf(tensor.slot).tensor == tensor.tensor ? session : nullptr;
 }
 
-// On a worker: only one slab of an arena is made at a time.
-core::Status Loop::MakeSlab(Attachment& attachment, const core::AddSlab& action,
-                            ipc::UniqueFd* descriptor) {
-  auto& arena = attachment.arenas[ToInt(action.device)];
-  if (arena == nullptr) {
-    const Bytes size = options_.planner.arena[ToInt(action.device)];
-    RAVEN_ASSIGN_OR_RETURN(arena, devices_[ToInt(action.device)]->ReserveVaRange(size));
-  }
-  RAVEN_ASSIGN_OR_RETURN(auto memory, devices_[ToInt(action.device)]->CreateMemory(action.size));
-  RAVEN_ASSIGN_OR_RETURN(*descriptor, memory->Export());
-  return arena->Map(action.offset, std::move(memory));
-}
-
 void Loop::Do(const core::AddSlab& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
@@ -63,7 +50,10 @@ void Loop::Do(const core::AddSlab& action) {
   ++session->slabs_in_making;
   workers_->Run(session->attachment().tenant, [this, attachment = session->shared(), action] {
     auto descriptor = std::make_shared<ipc::UniqueFd>();
-    const core::Status made = MakeSlab(*attachment, action, descriptor.get());
+    // Only one slab of an arena is made at a time.
+    const core::Status made = MakeMemory(
+        *attachment, *devices_[ToInt(action.device)], action.device,
+        options_.planner.arena[ToInt(action.device)], action.offset, action.size, descriptor.get());
     if (!made.ok()) {
       spdlog::warn("client {}: no slab of {} bytes on device {}: {}", ToInt(action.client),
                    action.size.count(), ToInt(action.device), core::Describe(made.error()));

@@ -100,32 +100,25 @@ Bytes PagePool::ChunkOf(TransferLane::Urgency urgency) const {
   return std::max(unit, options_.transfers.ChunkOf(urgency).RoundDown(unit));
 }
 
-void PagePool::CopyOut(DeviceId device, std::byte* page, const std::vector<Range>& ranges,
-                       core::TurnOwner owner, TransferLane::Urgency urgency, Done done) {
+void PagePool::Copy(device::Direction direction, DeviceId device, std::byte* page,
+                    const std::vector<Range>& ranges, core::TurnOwner owner,
+                    TransferLane::Urgency urgency, Done done) {
+  const bool out = direction == device::Direction::kDeviceToHost;
+  const Bytes chunk = ChunkOf(urgency);
   std::vector<TransferLane::Chunk> chunks;
   for (const Range& range : ranges) {
-    auto cut =
-        Cut(memory_->TargetAt(Bytes{}), range.in_pool, memory_->slabs, page + range.in_page.count(),
-            Bytes{}, SlabMap(range.bytes), range.bytes, ChunkOf(urgency));
+    std::byte* const here = page + range.in_page.count();
+    const SlabMap whole(range.bytes);
+    const auto cut = out ? Cut(memory_->TargetAt(Bytes{}), range.in_pool, memory_->slabs, here,
+                               Bytes{}, whole, range.bytes, chunk)
+                         : Cut(here, Bytes{}, whole, memory_->SourceAt(Bytes{}), range.in_pool,
+                               memory_->slabs, range.bytes, chunk);
     chunks.insert(chunks.end(), cut.begin(), cut.end());
   }
   Link& link = links_.at(device);
-  const JobId job = link.out->Submit(std::move(chunks), owner, urgency, nullptr, 0);
-  link.out_jobs.emplace(job, std::move(done));
-}
-
-void PagePool::CopyIn(DeviceId device, std::byte* page, const std::vector<Range>& ranges,
-                      core::TurnOwner owner, TransferLane::Urgency urgency, Done done) {
-  std::vector<TransferLane::Chunk> chunks;
-  for (const Range& range : ranges) {
-    auto cut =
-        Cut(page + range.in_page.count(), Bytes{}, SlabMap(range.bytes), memory_->SourceAt(Bytes{}),
-            range.in_pool, memory_->slabs, range.bytes, ChunkOf(urgency));
-    chunks.insert(chunks.end(), cut.begin(), cut.end());
-  }
-  Link& link = links_.at(device);
-  const JobId job = link.in->Submit(std::move(chunks), owner, urgency, nullptr, 0);
-  link.in_jobs.emplace(job, std::move(done));
+  const JobId job =
+      (out ? link.out : link.in)->Submit(std::move(chunks), owner, urgency, nullptr, 0);
+  (out ? link.out_jobs : link.in_jobs).emplace(job, std::move(done));
 }
 
 bool PagePool::Poll(core::Tick now) {

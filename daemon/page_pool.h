@@ -61,10 +61,9 @@ class PagePool {
 
   // ---- Copies between `page`, where a page of the device begins, and the pool.
   // `done` is called from Poll(), when it has ended.
-  void CopyOut(core::DeviceId device, std::byte* page, const std::vector<Range>& ranges,
-               core::TurnOwner owner, TransferLane::Urgency urgency, Done done);
-  void CopyIn(core::DeviceId device, std::byte* page, const std::vector<Range>& ranges,
-              core::TurnOwner owner, TransferLane::Urgency urgency, Done done);
+  void Copy(device::Direction direction, core::DeviceId device, std::byte* page,
+            const std::vector<Range>& ranges, core::TurnOwner owner, TransferLane::Urgency urgency,
+            Done done);
   // True when anything has ended or begun.
   bool Poll(core::Tick now);
   bool IsCopying() const;

@@ -435,7 +435,7 @@ void PageStore::On(const core::GetSeen& event) {
   ++stats_.hits;
   Row& row = client->rows[ToInt(slot)];
   Part& part = client->parts.at(row.device);
-  if (!row.lives || ExecutorOf(part).tensors()[ToInt(slot)].pinned) return;
+  if (!row.is_usable() || ExecutorOf(part).tensors()[ToInt(slot)].pinned) return;
   SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(*client));
   Progressed(part.pages.get());
 }
@@ -443,7 +443,7 @@ void PageStore::On(const core::GetSeen& event) {
 void PageStore::On(const core::PutSeen& event) {
   SlotId slot{};
   Client* client = Find(event.tensor, &slot);
-  if (client == nullptr || !client->rows[ToInt(slot)].lives) return;
+  if (client == nullptr || !client->rows[ToInt(slot)].is_usable()) return;
   Row& row = client->rows[ToInt(slot)];
   Part& part = client->parts.at(row.device);
   // A use that was neither read nor ended yet.
@@ -724,9 +724,14 @@ std::string PageStore::NameOf(core::PoolId pool) const {
   return "device " + std::to_string(ToInt(core::DeviceOf(pool)));
 }
 
-core::TierView PageStore::HostTier() const {
+Bytes PageStore::PinnedByAll() const {
   Bytes pinned;
   for (const auto& [tenant, bytes] : pinned_) pinned += bytes;
+  return pinned;
+}
+
+core::TierView PageStore::HostTier() const {
+  const Bytes pinned = PinnedByAll();
   return {.capacity = options_.host_capacity,
           .held = host_.made() + pinned,
           .used = host_.used() + pinned};
@@ -734,8 +739,7 @@ core::TierView PageStore::HostTier() const {
 
 core::Status PageStore::MayPin(ClientId client, Bytes block, Bytes slab,
                                const IdlePinned& without) const {
-  Bytes pinned;
-  for (const auto& [tenant, bytes] : pinned_) pinned += bytes;
+  const Bytes pinned = PinnedByAll();
   const Bytes taken = pinned + host_.made() + slab;
   if (taken <= options_.host_capacity + without.own + without.others) return core::Ok();
   return Error{ErrorCode::kOutOfMemory,

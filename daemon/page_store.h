@@ -121,6 +121,9 @@ class PageStore final : public core::StorePlanner,
     bool unneeded = false;  // its client will not read it again
     bool lost = false;      // its bytes are gone, for ever
     std::optional<Request> request{};
+
+    // The client may use it without asking. What its log says else is late, or false.
+    bool is_usable() const { return lives && !away && !request; }
   };
   struct Client;
   // A client's part of a device.
@@ -220,6 +223,7 @@ class PageStore final : public core::StorePlanner,
   void RunDevice(Device& device);
   void RunPart(Part& part);
   void CountMoves(Part& part);
+  core::Bytes PinnedByAll() const;
 
   const Options options_;
   const device::Devices devices_;

@@ -91,7 +91,7 @@ TEST_F(MapOrdersTest, AClientHasADescriptorsWorthOfMemoryUnderWayAtMost) {
   orders_.Map(DeviceId{1}, 0, Bytes{0}, MiB(2));
   EXPECT_EQ(orders_.Send().descriptors.size(), most);
   EXPECT_TRUE(orders_.Send().descriptors.empty());
-  EXPECT_EQ(Execute(999).size(), most) << "what comes after waits, too";
+  EXPECT_EQ(Execute(999).size(), most) << "later instructions wait, too";
   EXPECT_FALSE(orders_.MayImport(0)) << "the acknowledgements are not read";
   EXPECT_EQ(Poll().size(), most);
   EXPECT_TRUE(orders_.MayImport(most - 2));
