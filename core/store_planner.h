@@ -32,7 +32,7 @@ struct TensorView {
   PoolId away{};  // that pool
 };
 
-// Why a tensor is where it is, as far as the planner looks at it.
+// Why a tensor is where it is: the reasons that the planner looks at.
 struct Explanation {
   enum class Future : uint8_t {
     kUnknown,
@@ -48,7 +48,7 @@ struct Explanation {
   Bytes away_offset;  // in tensor.away, if tensor.has_copy
   Future future = Future::kUnknown;
   double confidence = 0;     // that a prediction comes true; 0: it is none
-  Duration needed_in{0};     // as far as that is known; 0: unknown or due
+  Duration needed_in{0};     // if that is known; 0: unknown or due
   Duration last_put_ago{0};  // kUnknown: since then it has lain idle
   Duration copy_back{0};     // what bringing it back would take the link
   Duration copy_out{0};      // and taking it out; 0: a drop does
@@ -135,8 +135,8 @@ class StorePlanner {
   // REQUIRES: `tensor` is known. Its client may be gone.
   virtual Explanation Explain(TensorId tensor, Tick now) const = 0;
   // Adds up to `limit` tensors of one client whose slot is at or after `*slot`, which is advanced
-  // to where the next call goes on; false when there are no more. It looks at so many slots at
-  // most: fewer, or none, need not be the end. REQUIRES: the client is attached.
+  // to where the next call continues; false when there are no more. It looks at a limited number of
+  // slots: fewer tensors, or none, need not be the end. REQUIRES: the client is attached.
   virtual bool List(ClientId client, uint32_t* slot, size_t limit,
                     std::vector<TensorView>* views) const = 0;
   // REQUIRES: the client is attached.
@@ -154,17 +154,17 @@ class StorePlanner {
   // As the topology calls it.
   virtual std::string NameOf(PoolId pool) const = 0;
   virtual TierView HostTier() const = 0;
-  // The pools that are neither a device's nor the host's, and one of them. Of what comes and goes
-  // `held` is all that is there, `capacity` what may be.
+  // The pools other than the devices' and the host's, and one of them. Where memory comes and goes,
+  // `held` is all memory that is there and `capacity` the most that may be.
   virtual std::vector<PoolId> OtherPools() const = 0;
   virtual TierView OtherTier(PoolId pool) const = 0;
   // Whether the client may have a block of pinned memory, for which a slab is made unless `slab` is
-  // zero. Errors: kOutOfMemory, which says "pinned memory is exhausted" and who holds what.
+  // zero. Errors: kOutOfMemory, which says "pinned memory is exhausted" and names the holders.
   // REQUIRES: the client is attached.
   Status MayPin(ClientId client, Bytes block, Bytes slab) const {
     return MayPin(client, block, slab, {});
   }
-  // The same once slabs in which nothing lies were given back.
+  // The same after empty slabs have been released.
   struct IdlePinned {
     Bytes own;  // of the client's user
     Bytes others;

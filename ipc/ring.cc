@@ -31,6 +31,11 @@ void LoadEntry(const Entry* shared, Entry* entry) {
     to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
+void WakeMapper(proto::MapRing* ring) {
+  ring->wake.fetch_add(1, std::memory_order_seq_cst);
+  WakeLowHalf(&ring->wake);
+}
+
 // Brings `*seen` up to the consumer's published position when that one can be true. An impossible
 // one leaves `*seen` alone: the ring then looks full.
 void RefreshTail(const std::atomic<uint64_t>& tail, uint64_t head, uint64_t capacity,
@@ -128,8 +133,7 @@ void MapProducer::Push(proto::MapInstruction instruction) {
 }
 
 void MapProducer::Wake() {
-  ring_->wake.fetch_add(1, std::memory_order_seq_cst);
-  WakeLowHalf(&ring_->wake);
+  WakeMapper(ring_);
 }
 
 Take MapProducer::NextResult(uint32_t* result) {
@@ -160,8 +164,7 @@ void MapConsumer::Sleep(uint64_t seen) {
 }
 
 void MapConsumer::Wake() {
-  ring_->wake.fetch_add(1, std::memory_order_seq_cst);
-  WakeLowHalf(&ring_->wake);
+  WakeMapper(ring_);
 }
 
 }  // namespace ravenstore::ipc

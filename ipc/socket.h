@@ -92,7 +92,7 @@ core::Status Send(int socket, std::string_view bytes, std::span<const int> descr
 core::Result<std::optional<Packet>> Receive(int socket, bool wait);
 // The same without waiting, for a reader of untrusted senders, which may send fewer of them
 // (proto::kClientDescriptorsMax): what came of descriptors is in `*descriptors`, also next to an
-// error. Closing one may take as long as its sender likes.
+// error. Its sender decides how long closing one takes.
 core::Result<std::optional<Packet>> Receive(int socket, std::vector<UniqueFd>* descriptors);
 // The same without waiting, for the only reader of the socket; but a packet whose descriptors this
 // process has no numbers for just now stays where it is. Errors: besides, kLimit (that is so).

@@ -223,8 +223,8 @@ struct LogLane {
 
 // ---- Instructions for the client's mapper: a single-producer, single-consumer ring
 //
-// Memory is one allocation of the daemon's on a device, with a number that it has for as long as
-// the client is attached. Its descriptor comes over the socket, before or after its kImport. The
+// Memory is one allocation of the daemon's on a device. Its number is not used again while the
+// client is attached. Its descriptor comes over the socket, before or after its kImport. The
 // client executes the instructions in their order, one after the other.
 
 enum class MapOp : uint16_t {

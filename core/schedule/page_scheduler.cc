@@ -27,6 +27,12 @@ uint32_t LeastPages(const ScheduledClient& client) {
   return occupied > elsewhere ? static_cast<uint32_t>(occupied - elsewhere) : 0;
 }
 
+// Of a tensor that has a row.
+ClientCall CallOf(const ScheduledClient& client, CallKind kind, TensorNumber tensor, Duration at) {
+  return {
+      .kind = kind, .tensor = tensor, .size = client.executor().tensors()[tensor].size, .at = at};
+}
+
 }  // namespace
 
 PageScheduler::PageScheduler(const Options& options, PageMaker* maker)
@@ -119,7 +125,7 @@ CallResult PageScheduler::Get(ClientId client, TensorNumber tensor, Duration at)
   ScheduledClient& of = Of(client);
   const PageTensors::Row& row = of.executor().tensors()[tensor];
   if (row.life == PageTensors::Life::kEnded) return CallResult::kLost;
-  const ClientCall call{.kind = CallKind::kGet, .tensor = tensor, .size = row.size, .at = at};
+  const ClientCall call = CallOf(of, CallKind::kGet, tensor, at);
   See(&of, call);
   return HoldOrRefuse(&of, call);
 }
@@ -134,10 +140,7 @@ CallResult PageScheduler::HoldOrRefuse(ScheduledClient* client, const ClientCall
 
 void PageScheduler::Use(ClientId client, TensorNumber tensor, Duration at) {
   ScheduledClient& of = Of(client);
-  const ClientCall call{.kind = CallKind::kGet,
-                        .tensor = tensor,
-                        .size = of.executor().tensors()[tensor].size,
-                        .at = at};
+  const ClientCall call = CallOf(of, CallKind::kGet, tensor, at);
   See(&of, call);
   of.Use(call);
 }
@@ -145,22 +148,16 @@ void PageScheduler::Use(ClientId client, TensorNumber tensor, Duration at) {
 CallEnd PageScheduler::Put(ClientId client, TensorNumber tensor, bool modifies,
                            const NextUse& next_use, Duration at) {
   ScheduledClient& of = Of(client);
-  const ClientCall call{.kind = CallKind::kPut,
-                        .tensor = tensor,
-                        .size = of.executor().tensors()[tensor].size,
-                        .modifies = modifies,
-                        .next_use = next_use,
-                        .at = at};
+  ClientCall call = CallOf(of, CallKind::kPut, tensor, at);
+  call.modifies = modifies;
+  call.next_use = next_use;
   See(&of, call);
   return of.End(call);
 }
 
 CallEnd PageScheduler::Free(ClientId client, TensorNumber tensor, Duration at) {
   ScheduledClient& of = Of(client);
-  const ClientCall call{.kind = CallKind::kFree,
-                        .tensor = tensor,
-                        .size = of.executor().tensors()[tensor].size,
-                        .at = at};
+  const ClientCall call = CallOf(of, CallKind::kFree, tensor, at);
   See(&of, call);
   return of.End(call);
 }

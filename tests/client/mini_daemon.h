@@ -56,7 +56,7 @@ class MiniDaemon {
 
   // Takes no requests (true) until it is told to go on (false).
   void HoldRequests(bool hold);
-  // Maps no slab, until told otherwise.
+  // Maps no slab until HoldSlabs(false).
   void HoldSlabs(bool hold);
   // Fetches are promised, but their bytes come only with Arrive().
   void HoldArrivals(bool hold);
