@@ -48,8 +48,9 @@ ClientPages::~ClientPages() {
 // ---- Tensors.
 
 Bytes ClientPages::AddressOf(TensorNumber tensor) const {
-  const auto& [units, offset, size, uses, life, pinned, away] = executor_->tensors()[tensor];
-  if (!units.is_slot()) return AddressOf(units.first, {}) + offset;
+  const core::PageTensors::Row& row = executor_->tensors()[tensor];
+  const core::plan::UnitSpan& units = row.units;
+  if (!units.is_slot()) return AddressOf(units.first, {}) + row.offset;
   const auto place =
       executor_->books().memory().Of(units.first, executor_->books()[units.first].slots_per_page);
   return AddressOf(units.first, physical_.at(place.page)) + place.offset;
@@ -114,7 +115,6 @@ bool ClientPages::QueueUnmap(Physical* physical) {
 }
 
 void ClientPages::Make() {
-  retry_at_ = core::kNever;
   uint32_t index = next_index_;
   if (indexes_.empty()) {
     ++next_index_;
@@ -142,8 +142,7 @@ void ClientPages::Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor) {
     spdlog::debug("client {}: no page of {} bytes on device {}: {}", core::ToInt(attachment_->id),
                   page().count(), core::ToInt(options_.device), core::Describe(descriptor.error()));
     indexes_.push_back(index);
-    retry_at_ = ipc::Now() + kRetry;
-    return;
+    return owner_->RetryAt(this, ipc::Now() + kRetry);
   }
   Physical& physical = physical_[mapping_->page];
   physical.index = index;
@@ -152,8 +151,8 @@ void ClientPages::Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor) {
   QueueMap(*mapping_, &physical);
 }
 
-void ClientPages::Poll(core::Tick now) {
-  if (now >= retry_at_ && !gone_) Make();
+void ClientPages::Retry() {
+  if (!gone_) Make();
 }
 
 void ClientPages::Unmap(PhysicalPage page) {
@@ -195,6 +194,7 @@ void ClientPages::Ended(const MapOrders::Ended& ended) {
 
 void ClientPages::Destroy(uint32_t index) {
   ++working_;
+  --made_;
   workers_->Run(attachment_->tenant, [this, index] {
     const Status gone = attachment_->arenas[core::ToInt(options_.device)]->Unmap(page() * index);
     if (!gone.ok()) {
@@ -204,9 +204,10 @@ void ClientPages::Destroy(uint32_t index) {
     mailbox_->Post([this, index, ok = gone.ok()] {
       --working_;
       if (ok) {
-        --made_;
         indexes_.push_back(index);
         owner_->PageGone(this);
+      } else {
+        ++made_;
       }
       owner_->Progressed(this);
     });

@@ -53,6 +53,8 @@ class ClientPages final : public core::PageBackend {
     virtual void Progressed(ClientPages* pages) = 0;
     // A physical page that the executor released is destroyed.
     virtual void PageGone(ClientPages* pages) = 0;
+    // The device had no memory for a page: Retry() is to be called then.
+    virtual void RetryAt(ClientPages* pages, core::Tick at) = 0;
   };
   struct Options {
     core::DeviceId device{};
@@ -75,7 +77,7 @@ class ClientPages final : public core::PageBackend {
   // Where the tensor is in the client's arena. REQUIRES: it is placed; in a slot, it is resident.
   core::Bytes AddressOf(core::TensorNumber tensor) const;
 
-  // Physical pages that are made and not destroyed.
+  // Physical pages that are made, without those that are being destroyed.
   uint32_t made() const { return made_; }
 
   // The client's mapper has done an instruction for this device.
@@ -87,9 +89,7 @@ class ClientPages final : public core::PageBackend {
   // No copy, no mapping and no work of a worker is under way.
   bool IsQuiet() const { return working_ == 0 && copying_ == 0; }
 
-  // When Poll() has something to do.
-  core::Tick NextWake() const { return retry_at_; }
-  void Poll(core::Tick now);
+  void Retry();
 
   // ---- PageBackend.
   bool Revoke(core::TensorNumber tensor, uint32_t uses) override;
@@ -167,7 +167,6 @@ class ClientPages final : public core::PageBackend {
   std::unique_ptr<device::Channel> mover_;  // of slots on the device; made for the first
   device::Word moved_{0};
   uint64_t moves_ = 0;
-  core::Tick retry_at_ = core::kNever;  // Make()
   bool gone_ = false;
   uint32_t working_ = 0;  // jobs of workers
   uint32_t copying_ = 0;

@@ -81,9 +81,9 @@ void PageStore::Apply(const core::Event& event, Tick now, core::Plan* plan) {
 bool PageStore::Poll(Tick now, core::Plan* plan) {
   now_ = now;
   bool busy = host_.Poll(now);
-  for (const auto& [pages, part] : parts_) {
-    if (now < pages->NextWake()) continue;
-    pages->Poll(now);
+  while (!retries_.empty() && retries_.begin()->first <= now) {
+    ClientPages* const pages = retries_.extract(retries_.begin()).value().second;
+    pages->Retry();
     Progressed(pages);
   }
   for (Device& device : on_) {
@@ -99,12 +99,10 @@ void PageStore::RunDevice(Device& device) {
   while (std::exchange(device.advances, false)) {
     advancing_ = DeviceId{static_cast<uint16_t>(&device - on_.data())};
     device.scheduler->Advance(now_.time_since_epoch());
-    for (const ClientId id : std::exchange(device.progressed, {})) {
+    // RunPart() has no effect on the list: it is of the last Advance().
+    for (const ClientId id : device.scheduler->started()) {
       const auto client = clients_.find(id);
-      if (client == clients_.end()) continue;
-      Part& part = client->second->parts.at(advancing_);
-      part.progressed = false;
-      RunPart(part);
+      if (client != clients_.end()) RunPart(client->second->parts.at(advancing_));
     }
     // It is made where the client needs it first (daemon/client_pages.h).
     if (const auto makes = std::exchange(device.makes, std::nullopt)) {
@@ -200,7 +198,10 @@ bool PageStore::IsQuiet(ClientId client) const {
 }
 
 void PageStore::Forget(ClientId client) {
-  for (const auto& [device, part] : clients_.at(client)->parts) parts_.erase(part.pages.get());
+  for (const auto& [device, part] : clients_.at(client)->parts) {
+    parts_.erase(part.pages.get());
+    std::erase_if(retries_, [&](const auto& retry) { return retry.second == part.pages.get(); });
+  }
   clients_.erase(client);
 }
 
@@ -579,8 +580,11 @@ void PageStore::Progressed(ClientPages* pages) {
   const ClientId client = part.client->id;
   Device& device = on_[ToInt(pages->device())];
   device.advances = true;
-  if (!std::exchange(part.progressed, true)) device.progressed.push_back(client);
   if (device.scheduler->HasClient(client)) device.scheduler->Moved(client);
+}
+
+void PageStore::RetryAt(ClientPages* pages, Tick at) {
+  retries_.insert({at, pages});
 }
 
 void PageStore::PageGone(ClientPages* pages) {
@@ -614,7 +618,7 @@ void PageStore::CountMoves(Part& part) {
 
 Tick PageStore::NextWake() const {
   Tick next = deadlines_.empty() ? core::kNever : std::get<Tick>(*deadlines_.begin());
-  for (const auto& [pages, part] : parts_) next = std::min(next, pages->NextWake());
+  if (!retries_.empty()) next = std::min(next, retries_.begin()->first);
   return next;
 }
 

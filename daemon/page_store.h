@@ -133,7 +133,6 @@ class PageStore final : public core::StorePlanner,
     std::vector<core::SlotId> granted;
     std::vector<core::SlotId> refused;
     core::PageExecutor::Stats counted;  // of its moves
-    bool progressed = false;
   };
   struct Client {
     core::ClientId id{};
@@ -152,9 +151,8 @@ class PageStore final : public core::StorePlanner,
   struct Device {
     core::Bytes page;
     std::unique_ptr<core::PageScheduler> scheduler;
-    std::vector<core::ClientId> progressed;  // clients for which there may be something to do
-    bool advances = false;                   // the scheduler's Advance() is to be called
-    std::optional<core::ClientId> makes;     // a page
+    bool advances = false;                // the scheduler's Advance() is to be called
+    std::optional<core::ClientId> makes;  // a page
   };
 
   // ---- Events.
@@ -188,6 +186,7 @@ class PageStore final : public core::StorePlanner,
   void MapsQueued(ClientPages* pages) override;
   void Progressed(ClientPages* pages) override;
   void PageGone(ClientPages* pages) override;
+  void RetryAt(ClientPages* pages, core::Tick at) override;
 
   // ---- core::PageMaker. The scheduler whose Advance() it is.
   void MakePage(core::ClientId client) override;
@@ -240,6 +239,7 @@ class PageStore final : public core::StorePlanner,
   std::vector<Device> on_;
   core::DeviceId advancing_{};
   std::set<std::tuple<core::Tick, core::ClientId, core::SlotId>> deadlines_;  // of requests
+  std::set<std::pair<core::Tick, ClientPages*>> retries_;
   core::Plan replies_;
   core::PlannerStats stats_;
   uint64_t last_id_ = 0;

@@ -28,23 +28,6 @@ PageBooks::PageBooks(const Options& options)
       memory_(limits_.page, limits_.pages),
       copies_(limits_.pools, limits_.page) {}
 
-plan::MoveView PageBooks::view() const {
-  return {.units = units_,
-          .queues = queues_,
-          .plan = plan_,
-          .deadlines = deadlines_,
-          .supply = memory_.supply(),
-          .slot_pages = memory_.slot_pages(),
-          .limits = limits_,
-          .copies = copies_.pools(),
-          .coming_most = options_.coming_most,
-          .leaving = totals_.leaving(),
-          .expected = memory_.expected(),
-          .surplus = memory_.pages() > limits_.pages ? memory_.pages() - limits_.pages : 0,
-          .ready = totals_[Sum::kReady],
-          .growth = growth_};
-}
-
 void PageBooks::Ensure(const UnitSpan& span) {
   if (span.end() > units_.size()) {
     units_.resize(span.end());

@@ -51,7 +51,22 @@ class PageBooks {
   const plan::UnitState& operator[](plan::Unit unit) const { return units_[unit]; }
   std::span<const plan::UnitState> units() const { return units_; }
   // For decisions; page_views.h has more.
-  plan::MoveView view() const;
+  plan::MoveView view() const {
+    return {.units = units_,
+            .queues = queues_,
+            .plan = plan_,
+            .deadlines = deadlines_,
+            .supply = memory_.supply(),
+            .slot_pages = memory_.slot_pages(),
+            .limits = limits_,
+            .copies = copies_.pools(),
+            .coming_most = options_.coming_most,
+            .leaving = totals_.leaving(),
+            .expected = memory_.expected(),
+            .surplus = memory_.pages() > limits_.pages ? memory_.pages() - limits_.pages : 0,
+            .ready = totals_[UnitTotals::Sum::kReady],
+            .growth = growth_};
+  }
   const UnitTotals& totals() const { return totals_; }
   const UnitCopies& copies() const { return copies_; }
   std::vector<UnitCopies::Removed> TakeRemovedCopies() { return copies_.TakeRemoved(); }

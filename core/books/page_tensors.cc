@@ -6,6 +6,8 @@
 
 namespace ravenstore::core {
 
+using plan::Unit;
+
 void PageTensors::Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes offset,
                         Bytes size) {
   if (tensor >= rows_.size()) rows_.resize(tensor + 1);
@@ -27,7 +29,16 @@ void PageTensors::Begin(TensorNumber tensor) {
   Row& row = rows_[tensor];
   RAVEN_CHECK(row.life != Life::kNone && row.life != Life::kLives);
   row.life = Life::kLives;
-  for (uint32_t i = 0; i < row.units.count; ++i) in_[row.units[i]].push_back(tensor);
+  for (uint32_t i = 0; i < row.units.count; ++i) {
+    const Unit unit = row.units[i];
+    AtIn(unit, tensor) = static_cast<uint32_t>(in_[unit].size());
+    in_[unit].push_back(tensor);
+  }
+}
+
+uint32_t& PageTensors::AtIn(Unit unit, TensorNumber tensor) {
+  Row& row = rows_[tensor];
+  return unit == row.units.first ? row.in_first : row.in_last;
 }
 
 void PageTensors::End(TensorNumber tensor) {
@@ -35,12 +46,16 @@ void PageTensors::End(TensorNumber tensor) {
   RAVEN_CHECK(row.life == Life::kLives);
   row.life = Life::kEnded;
   for (uint32_t i = 0; i < row.units.count; ++i) {
-    // Programs free what they made last more often than what they made first.
-    auto& tensors = in_[row.units[i]];
-    const auto found = std::find(tensors.rbegin(), tensors.rend(), tensor);
-    RAVEN_CHECK(found != tensors.rend());
-    *found = tensors.back();
+    const Unit unit = row.units[i];
+    auto& tensors = in_[unit];
+    const bool is_border = i == 0 || i + 1 == row.units.count;
+    const uint32_t at = is_border ? AtIn(unit, tensor) : 0;
+    RAVEN_CHECK(at < tensors.size() && tensors[at] == tensor);
+    const TensorNumber last = tensors.back();
     tensors.pop_back();
+    if (last == tensor) continue;
+    tensors[at] = last;
+    AtIn(unit, last) = at;
   }
 }
 

@@ -6,7 +6,7 @@
 // "idle", the client has not used the tensor since.
 //
 // Owns: the rows, and for each unit the tensors that live in it. Units: bytes. Threads: one at a
-// time. Cost: O(units of the tensor + tensors of its first and last unit) for Begin and End.
+// time. Cost: O(units of the tensor) for Begin and End.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +39,9 @@ class PageTensors {
     Life life = Life::kNone;
     bool pinned = false;  // a get or create holds its units
     bool away = false;    // its word is "away": a get has to ask
+    // Where it is in In() of its first and of its last unit. In others it is alone.
+    uint32_t in_first = 0;
+    uint32_t in_last = 0;
 
     bool lives() const { return life == Life::kLives; }
   };
@@ -70,6 +73,9 @@ class PageTensors {
   }
 
  private:
+  // Where the tensor is in In(unit).
+  uint32_t& AtIn(plan::Unit unit, TensorNumber tensor);
+
   Bytes page_;
   std::vector<Row> rows_;
   std::vector<std::vector<TensorNumber>> in_;  // by unit

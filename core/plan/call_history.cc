@@ -19,13 +19,14 @@ void CallHistory::Add(const Call& call, Bytes size) {
   if (this->size() - first_ == kCallsMax) DropFirst();
   const CallNumber index = this->size();
   calls_.Add(call);
-  Tensors::value_type& tensor = *tensors_.try_emplace(call.tensor).first;
-  Tensor& of = tensor.second;
+  if (call.tensor >= tensors_.size()) tensors_.resize(call.tensor + 1);
+  Tensor& of = tensors_[call.tensor];
   ++of.calls;
   if (call.kind == CallKind::kCreate) {
     RAVEN_CHECK(of.role == kNoRole);
+    ++known_;
     of.size = size;
-    SetRole(&tensor, next_role_++);
+    SetRole(call.tensor, next_role_++);
   }
   RAVEN_CHECK(of.role != kNoRole);
   if (call.kind == CallKind::kFree) {
@@ -45,10 +46,11 @@ void CallHistory::DropFirst() {
     if (end != chain_ends_.end() && end->second == first_pinning_) chain_ends_.erase(end);
     ++first_pinning_;
   }
-  const auto tensor = tensors_.find(call.tensor);
-  if (--tensor->second.calls == 0 && tensor->second.freed != kNone) {
-    LeaveRole(*tensor);
-    tensors_.erase(tensor);
+  Tensor& tensor = tensors_[call.tensor];
+  if (--tensor.calls == 0 && tensor.freed != kNone) {
+    LeaveRole(call.tensor);
+    tensor = {};
+    --known_;
   }
   ++first_;
 }
@@ -79,19 +81,19 @@ TensorIndex CallHistory::HolderOf(RoleNumber role) const {
   return found == roles_.end() ? kNoTensor : found->second.holder;
 }
 
-void CallHistory::SetRole(Tensors::value_type* tensor, RoleNumber role) {
-  auto& [index, of] = *tensor;
+void CallHistory::SetRole(TensorIndex tensor, RoleNumber role) {
+  Tensor& of = tensors_[tensor];
   if (of.role == role) return;
-  if (of.role != kNoRole) LeaveRole(*tensor);
+  if (of.role != kNoRole) LeaveRole(tensor);
   of.role = role;
   Role& joined = roles_[role];
   ++joined.tensors;
-  if (of.freed == kNone) joined.holder = index;
+  if (of.freed == kNone) joined.holder = tensor;
 }
 
-void CallHistory::LeaveRole(const Tensors::value_type& tensor) {
-  const auto left = roles_.find(tensor.second.role);
-  if (left->second.holder == tensor.first) left->second.holder = kNoTensor;
+void CallHistory::LeaveRole(TensorIndex tensor) {
+  const auto left = roles_.find(tensors_[tensor].role);
+  if (left->second.holder == tensor) left->second.holder = kNoTensor;
   if (--left->second.tensors == 0) roles_.erase(left);
 }
 
@@ -111,8 +113,7 @@ bool CallHistory::Same(CallNumber later, CallNumber earlier) const {
 void CallHistory::Accept(CallNumber later, CallNumber earlier) {
   pinning_[earlier].later = later;
   const Call& call = pinning(later);
-  if (call.kind == CallKind::kCreate)
-    SetRole(&*tensors_.find(call.tensor), RoleOf(pinning(earlier).tensor));
+  if (call.kind == CallKind::kCreate) SetRole(call.tensor, RoleOf(pinning(earlier).tensor));
 }
 
 CallHistory::Suffix CallHistory::CommonSuffix(CallNumber later, CallNumber earlier,

@@ -29,7 +29,7 @@ double OrdersBetween(int64_t first, int64_t last) {
 void NextUses::Put(TensorIndex tensor, const UnitSpan& units, const NextUse& next_use,
                    Duration now) {
   Remove(tensor);
-  if (next_use.kind == NextUse::Kind::kUnknown) unknown_.insert(tensor);
+  if (next_use.kind == NextUse::Kind::kUnknown) SetUnknown(tensor, true);
   const bool is_order = next_use.kind == NextUse::Kind::kOrder;
   if (!is_order && next_use.kind != NextUse::Kind::kAt) return;
   if (!scale_) {
@@ -102,8 +102,15 @@ Position NextUses::PositionOf(const NextUse& next_use, Duration now) const {
                        OrdersBetween(*order_, next_use.order) * SecondsPerOrder() * 1e9);
 }
 
+void NextUses::SetUnknown(TensorIndex tensor, bool unknown) {
+  if (tensor >= unknown_.size()) unknown_.resize(tensor + 1);
+  if (unknown_[tensor] == unknown) return;
+  unknown_[tensor] = unknown;
+  unknowns_ = unknown ? unknowns_ + 1 : unknowns_ - 1;
+}
+
 void NextUses::Remove(TensorIndex tensor) {
-  unknown_.erase(tensor);
+  SetUnknown(tensor, false);
   const auto found = announced_.find(tensor);
   if (found == announced_.end()) return;
   const Announced& announced = found->second;

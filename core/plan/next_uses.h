@@ -15,7 +15,7 @@
 #include <optional>
 #include <set>
 #include <unordered_map>
-#include <unordered_set>
+#include <vector>
 
 #include "core/events.h"
 #include "core/plan/call_history.h"
@@ -34,7 +34,7 @@ class NextUses {
   void Freed(TensorIndex tensor) { Remove(tensor); }
 
   // The last put of each idle tensor announced its next use, or that there is none.
-  bool KnowsAll() const { return unknown_.empty(); }
+  bool KnowsAll() const { return unknowns_ == 0; }
   // The unit's first announced use; kNoPosition: none is.
   Position Of(Unit unit) const;
   // The position at this time, which is not in the past.
@@ -55,6 +55,7 @@ class NextUses {
 
   void Add(TensorIndex tensor, const Announced& announced);
   void Remove(TensorIndex tensor);
+  void SetUnknown(TensorIndex tensor, bool unknown);
   double SecondsPerOrder() const { return orders_ > 0 ? seconds_ / orders_ : 0; }
   void CountOrder(int64_t order, Duration now);
   Position PositionOfOrder(int64_t order) const;
@@ -62,8 +63,9 @@ class NextUses {
 
   std::unordered_map<TensorIndex, Announced> announced_;  // by idle tensor
   std::set<Use> by_unit_;
-  std::unordered_set<TensorIndex> unknown_;  // idle tensors whose puts announced nothing
-  std::optional<NextUse::Kind> scale_;       // of the first hint
+  std::vector<bool> unknown_;           // by tensor: it is idle, and its last put announced nothing
+  uint32_t unknowns_ = 0;               // tensors for which that is true
+  std::optional<NextUse::Kind> scale_;  // of the first hint
   int64_t first_order_ = 0;
   // The last order that came true, and the orders that came lately with the time that they took.
   std::optional<int64_t> order_;

@@ -8,11 +8,11 @@
 namespace ravenstore::core::plan {
 
 SequencePlanner::Guidance SequencePlanner::Observe(const CallHistory::Call& call, Bytes size,
-                                                   bool hinted) {
+                                                   bool hinted, bool fits) {
   const Follower::Progress progress = follower_.Observe(call, size);
   Guidance guidance;
-  const bool hints_suffice = hinted && !follower_.ExpectsCreates();
-  if (progress.lost || hints_suffice) {
+  const bool needless = fits || (hinted && !follower_.ExpectsCreates());
+  if (progress.lost || needless) {
     guidance.discard = has_plan_;
     has_plan_ = false;
   }
@@ -27,7 +27,7 @@ SequencePlanner::Guidance SequencePlanner::Observe(const CallHistory::Call& call
   }
   remake_ |= progress.moved;
   guidance.position = position_;
-  if (follower_.counterpart() == Follower::kNone || hints_suffice) return guidance;
+  if (follower_.counterpart() == Follower::kNone || needless) return guidance;
   if (!has_plan_ && !follower_.trusted()) return guidance;
   if (has_plan_ && !remake_) remake_ = IsOutdated();
   guidance.remake = remake_ || !has_plan_;

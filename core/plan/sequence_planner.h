@@ -34,8 +34,10 @@ class SequencePlanner {
 
   // The client makes the call. Of a create `tensors` does not have the tensor's place yet.
   // `hinted`: the client has announced the next use of each idle tensor. A plan of calls that
-  // create nothing then knows no more than the hints, and may be wrong: there is none.
-  Guidance Observe(const CallHistory::Call& call, Bytes size, bool hinted = false);
+  // create nothing then knows no more than the hints, and may be wrong: there is none. `fits`: so
+  // does all that lives: no unit has to leave, and there is no plan either.
+  Guidance Observe(const CallHistory::Call& call, Bytes size, bool hinted = false,
+                   bool fits = false);
   // The call is done.
   void Done(const CallHistory::Call& call);
   void Step() { follower_.Step(); }

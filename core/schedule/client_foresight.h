@@ -84,6 +84,8 @@ class ClientForesight {
   bool TakeRemake() { return std::exchange(remake_, false); }
   // The client's share of the device is another: the next call makes a plan.
   virtual void ShareChanged() = 0;
+  // Whether all that lives on the device is expected to fit. An heir may then have no plan.
+  void SetFits(bool fits) { fits_ = fits; }
   // A plan begins with the first of the calls that are ahead; `made`: the client has made that one
   // already, and it waits: the plan begins after it. Times are from the last call.
   std::vector<plan::PlannedCall> BeginPlan(bool made);
@@ -111,6 +113,7 @@ class ClientForesight {
   plan::Places places_;
   ForesightStats stats_;
   bool remake_ = false;
+  bool fits_ = false;
   Duration pass_{0};
   Duration least_{0};
 

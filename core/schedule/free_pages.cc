@@ -57,7 +57,7 @@ void FreePages::Unassign(const ScheduledClient& client) {
 }
 
 void FreePages::Assign(std::span<ScheduledClient* const> clients) {
-  while (unassigned_ > 0) {
+  while (unassigned_ > 0 && !all_have_theirs_) {
     uint32_t most = 0;  // that a client lacks
     PageExecutor* found = nullptr;
     for (ScheduledClient* const client : clients) {
@@ -67,7 +67,8 @@ void FreePages::Assign(std::span<ScheduledClient* const> clients) {
       most = books.view().limits.pages - has;
       found = &client->executor();
     }
-    if (found == nullptr) return;
+    all_have_theirs_ = found == nullptr;
+    if (all_have_theirs_) return;
     --unassigned_;
     found->ExpectPage();
   }

@@ -34,7 +34,7 @@ void LearnedForesight::Before(const ClientCall& call, PageBooks* books) {
   if (tensor >= tensors_.size()) tensors_.resize(tensor + 1);
   WatchUse(call.kind, tensor, call.size);
   const auto guidance = planner_.Observe(PastCall(call, tensor), call.size,
-                                         options_.uses_hints && next_uses_.KnowsAll());
+                                         options_.uses_hints && next_uses_.KnowsAll(), fits_);
   if (guidance.remake) {
     const auto& forecast = planner_.Remake(places_, tensors_, least_);
     pass_ = forecast.pass;

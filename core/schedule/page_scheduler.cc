@@ -19,18 +19,20 @@ namespace {
 // the next page is mapped. More would take memory earlier than it is needed.
 constexpr Bytes kComingLeast = MiB(16);
 
-// Pages of the client that other pools cannot have.
-uint32_t LeastPages(const ScheduledClient& client) {
-  const PageBooks& books = client.executor().books();
-  const uint64_t elsewhere = books.copies().pools().PagesMost();
-  const uint32_t occupied = books.totals().occupied().pages();
-  return occupied > elsewhere ? static_cast<uint32_t>(occupied - elsewhere) : 0;
-}
-
 // Of a tensor that has a row.
 ClientCall CallOf(const ScheduledClient& client, CallKind kind, TensorNumber tensor, Duration at) {
   return {
       .kind = kind, .tensor = tensor, .size = client.executor().tensors()[tensor].size, .at = at};
+}
+
+// The clients' plans are of different times by now.
+bool HaveDrifted(std::span<ScheduledClient* const> clients) {
+  std::vector<decide::PlanClock> clocks;
+  for (const ScheduledClient* client : clients) {
+    const plan::ResidencyPlan& plan = client->executor().books().view().plan;
+    if (!client->has_ended() && !plan.empty()) clocks.push_back(decide::ClockOf(plan));
+  }
+  return decide::HaveDrifted(clocks);
 }
 
 }  // namespace
@@ -62,13 +64,13 @@ void PageScheduler::Join(Client client) {
                                .weight = client.weight});
   clients_.push_back(joined.get());
   by_id_[client.id] = std::move(joined);
-  shared_.clear();
+  ClientsChanged();
   if (shares_plan_) PlansChanged(nullptr);
 }
 
 void PageScheduler::SetMost(ClientId client, uint32_t pages, bool trims) {
   Touch(client)->SetMost(pages, trims);
-  shared_.clear();
+  shared_.reset();
   if (shares_plan_) PlansChanged(nullptr);
 }
 
@@ -77,7 +79,7 @@ void PageScheduler::SetPages(uint32_t pages) {
   pages = std::min(pages, options_.pages);
   free_pages_.SetMost(pages);
   pages_ = pages;
-  shared_.clear();
+  shared_.reset();
   if (shares_plan_) MakeSharedPlan();
 }
 
@@ -85,6 +87,7 @@ void PageScheduler::EndCalls(ClientId client) {
   ScheduledClient& of = Of(client);
   if (of.has_ended()) return;
   of.EndCalls();
+  demands_.Mark(client);
   if (shares_plan_) PlansChanged(nullptr);
 }
 
@@ -98,15 +101,23 @@ void PageScheduler::Leave(ClientId client) {
   if (turn_ && turn_->client > number) --turn_->client;
   free_pages_.Unassign(*left);
   left->Retire();
-  shared_.clear();
+  gone_.push_back(client);
+  ClientsChanged();
   PlansChanged(nullptr);
+}
+
+void PageScheduler::ClientsChanged() {
+  demands_.SetClients(clients_);
+  shared_.reset();
 }
 
 // ---- Calls of a client's CPU.
 
 void PageScheduler::See(ScheduledClient* client, const ClientCall& call) {
-  client->Touch();
-  if (client->See(call)) PlansChanged(client);
+  Touch(client->id());
+  demands_.Refresh();
+  if (client->See(call, demands_.Fit(pages_))) PlansChanged(client);
+  demands_.Mark(client->id());
 }
 
 CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes size, Duration at) {
@@ -114,7 +125,7 @@ CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes siz
   const ClientCall call{.kind = CallKind::kCreate, .tensor = tensor, .size = size, .at = at};
   See(&of, call);
   of.Place(call);
-  const CallResult result = HasPlace(of, of.executor().tensors()[tensor].units)
+  const CallResult result = demands_.HasPlace(of, of.executor().tensors()[tensor].units, pages_)
                                 ? HoldOrRefuse(&of, call)
                                 : CallResult::kNoPlace;
   if (result != CallResult::kHeld && result != CallResult::kWaits) of.Forget(tensor);
@@ -135,7 +146,8 @@ CallResult PageScheduler::HoldOrRefuse(ScheduledClient* client, const ClientCall
   if (CallIn(executor.books(), executor.tensors()[call.tensor].units).own >
       std::min(pages_, client->most()))
     return CallResult::kTooLarge;
-  return client->Hold(call, MayHold(*client)) ? CallResult::kHeld : CallResult::kWaits;
+  return client->Hold(call, demands_.MayHold(*client, pages_)) ? CallResult::kHeld
+                                                               : CallResult::kWaits;
 }
 
 void PageScheduler::Use(ClientId client, TensorNumber tensor, Duration at) {
@@ -164,31 +176,11 @@ CallEnd PageScheduler::Free(ClientId client, TensorNumber tensor, Duration at) {
 
 std::optional<TensorNumber> PageScheduler::HoldWaiting(ClientId client) {
   ScheduledClient* const of = Touch(client);
-  return of->HoldWaiting(MayHold(*of));
+  return of->HoldWaiting(demands_.MayHold(*of, pages_));
 }
 
 bool PageScheduler::Refuse(ClientId client, TensorNumber tensor) {
   return Touch(client)->Refuse(tensor);
-}
-
-// Pages may be on the device or in the client's pools. Other clients' pages that have no place in
-// theirs are on the device.
-bool PageScheduler::HasPlace(const ScheduledClient& client, const plan::UnitSpan& units) const {
-  const PageBooks& books = client.executor().books();
-  decide::PageCreate create = CreateIn(books, units);
-  uint32_t others = 0;
-  for (const ScheduledClient* other : clients_) others += other == &client ? 0 : LeastPages(*other);
-  create.places = books.copies().pools().PagesMost() + (others < pages_ ? pages_ - others : 0);
-  return decide::HasPlace(create);
-}
-
-uint32_t PageScheduler::MayHold(const ScheduledClient& client) const {
-  uint32_t others = 0;
-  for (const ScheduledClient* other : clients_)
-    if (other != &client) others += PagesInUse(other->executor().books());
-  // Until the next Advance() the shares of clients that had one plan are all of the device.
-  return std::min(client.executor().books().view().limits.pages,
-                  others < pages_ ? pages_ - others : 0);
 }
 
 // ---- The client's stream.
@@ -209,7 +201,8 @@ void PageScheduler::EndBytes(ClientId client, TensorNumber tensor) {
 
 ScheduledClient* PageScheduler::Touch(ClientId client) {
   ScheduledClient& of = Of(client);
-  of.Touch();
+  if (of.Touch()) touched_.push_back(client);
+  demands_.Mark(client);
   return &of;
 }
 
@@ -247,7 +240,7 @@ void PageScheduler::PlansChanged(ScheduledClient* of) {
   if (CanSharePlan()) return MakeSharedPlan();
   if (of != nullptr && of->has_plan()) of->MakeOwnPlan();
   if (!std::exchange(shares_plan_, false)) return;
-  shared_.clear();
+  shared_.reset();
   for (ScheduledClient* other : clients_) {
     other->executor().SetOthersMakeRoom(false);
     if (other != of && !other->has_ended() && other->has_plan()) other->MakeOwnPlan();
@@ -278,45 +271,55 @@ void PageScheduler::MakeSharedPlan() {
   shares_plan_ = true;
 }
 
-bool PageScheduler::HasDrifted() {
-  clocks_.clear();
-  for (const ScheduledClient* client : clients_) {
-    const plan::ResidencyPlan& plan = client->executor().books().view().plan;
-    if (!client->has_ended() && !plan.empty()) clocks_.push_back(decide::ClockOf(plan));
-  }
-  return decide::HaveDrifted(clocks_);
-}
-
 // ---- Work.
 
 void PageScheduler::Advance(Duration now) {
-  for (const auto& [id, client] : by_id_) {
-    if (client->TakeTouched()) client->Start();
+  started_.clear();
+  auto touched = std::exchange(touched_, {});
+  std::sort(touched.begin(), touched.end());
+  for (const ClientId client : touched) Start(&Of(client));
+  if (clients_.size() == 1) {
+    if (clients_.front()->SetShare(pages_)) Start(clients_.front());
+  } else if (!clients_.empty()) {
+    if (!shares_plan_) DividePages(now);
+    WakeWaiting();
   }
-  if (clients_.size() == 1 && clients_.front()->SetShare(pages_)) clients_.front()->Start();
-  if (clients_.size() > 1) Share(now);
-  if (shares_plan_ && HasDrifted()) MakeSharedPlan();
+  if (shares_plan_ && HaveDrifted(clients_)) MakeSharedPlan();
   if (shares_plan_) HandOver();
   if (const auto next = free_pages_.Next(clients_)) maker_->MakePage(*next);
   EraseReleased();
 }
 
-void PageScheduler::Share(Duration now) {
-  if (!shares_plan_) DividePages(now);
-  for (ScheduledClient* client : clients_) client->WakeIfFits(MayHold(*client));
+void PageScheduler::Start(ScheduledClient* client) {
+  free_pages_.SharesChanged();
+  client->Start();
+  started_.push_back(client->id());
+  demands_.Mark(client->id());
 }
 
+void PageScheduler::WakeWaiting() {
+  demands_.Refresh();
+  if (!demands_.AnyWaits()) return;
+  for (ScheduledClient* client : clients_) {
+    if (client->WakeIfFits(demands_.MayHold(*client, pages_))) started_.push_back(client->id());
+  }
+}
+
+// Where all fits, shares that suffice stay as they are.
 void PageScheduler::DividePages(Duration now) {
-  demands_.clear();
-  for (const ScheduledClient* client : clients_) demands_.push_back(client->Demand());
-  turn_ = decide::NextTurn(turn_, demands_, pages_, now);
-  if (turn_) demands_[turn_->client].has_turn = true;
-  if (demands_ == shared_) return;
-  shared_ = demands_;
-  const auto shares = decide::SharePages(demands_, pages_);
+  demands_.Refresh();
+  const bool divides = !shared_ || turn_ || demands_.AnyLacks() || !demands_.Fit(pages_);
+  if (!turn_ && shared_ == demands_.version()) return;
+  const bool is_first = !std::exchange(shared_, demands_.version());
+  if (!divides) return;
+  std::vector<decide::PageDemand> demands(demands_.demands().begin(), demands_.demands().end());
+  turn_ = decide::NextTurn(turn_, demands, pages_, now);
+  if (turn_) demands[turn_->client].has_turn = true;
+  if (!is_first && demands == divided_) return;
+  divided_ = std::move(demands);
+  const auto shares = decide::SharePages(divided_, pages_);
   for (size_t i = 0; i < clients_.size(); ++i) {
-    clients_[i]->SetShare(shares[i]);
-    clients_[i]->Start();
+    if (clients_[i]->SetShare(shares[i])) Start(clients_[i]);
   }
 }
 
@@ -341,11 +344,13 @@ void PageScheduler::HandOver() {
 }
 
 void PageScheduler::EraseReleased() {
-  std::erase_if(by_id_, [this](const auto& entry) {
-    const ScheduledClient& client = *entry.second;
-    const bool is_gone = std::find(clients_.begin(), clients_.end(), &client) == clients_.end();
-    return is_gone && client.executor().IsQuiet() && free_pages_.making() != client.id() &&
-           client.executor().books().memory().pages() == 0;
+  std::erase_if(gone_, [this](ClientId id) {
+    const PageExecutor& executor = Of(id).executor();
+    if (!executor.IsQuiet() || free_pages_.making() == id || executor.books().memory().pages() > 0)
+      return false;
+    by_id_.erase(id);
+    std::erase(touched_, id);
+    return true;
   });
 }
 

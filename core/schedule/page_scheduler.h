@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/decide/page_shares.h"
@@ -30,6 +31,7 @@
 #include "core/decide/peak_turns.h"
 #include "core/decide/plan_drift.h"
 #include "core/schedule/client_foresight.h"
+#include "core/schedule/device_demands.h"
 #include "core/schedule/free_pages.h"
 #include "core/schedule/scheduled_client.h"
 #include "core/types.h"
@@ -128,6 +130,8 @@ class PageScheduler {
 
   // ---- Work.
   void Advance(Duration now);
+  // Clients whose calls may go on since then. Some may be gone, and some be named twice.
+  std::span<const ClientId> started() const { return started_; }
   // Pages that went from one client to another, or were made for one that joined.
   uint64_t pages_made() const { return pages_made_; }
 
@@ -136,18 +140,17 @@ class PageScheduler {
   ScheduledClient* Touch(ClientId client);
   void See(ScheduledClient* client, const ClientCall& call);
   CallResult HoldOrRefuse(ScheduledClient* client, const ClientCall& call);
-  bool HasPlace(const ScheduledClient& client, const plan::UnitSpan& units) const;
-  uint32_t MayHold(const ScheduledClient& client) const;
   // The calls ahead of a client have become others, or there are none any more. null: the clients
   // have become others.
   void PlansChanged(ScheduledClient* of);
   bool CanSharePlan() const;
   void MakeSharedPlan();
-  bool HasDrifted();
   void HandOver();
-  // Divides the device among its clients, and wakes those whose calls fit.
-  void Share(Duration now);
+  void ClientsChanged();
+  // Divides the device among its clients.
   void DividePages(Duration now);
+  void Start(ScheduledClient* client);
+  void WakeWaiting();
   void EraseReleased();
 
   const Options options_;
@@ -156,14 +159,19 @@ class PageScheduler {
   FreePages free_pages_;
   std::map<ClientId, std::unique_ptr<ScheduledClient>> by_id_;  // also those that are gone
   std::vector<ScheduledClient*> clients_;                       // that are not, as they joined
-  std::vector<decide::PageDemand> demands_;                     // by client
-  std::vector<decide::PageDemand> shared_;  // the demands that the shares are of
+  std::vector<ClientId> gone_;
+  std::vector<ClientId> touched_;  // since the last Advance()
+  std::vector<ClientId> started_;
+  DeviceDemands demands_;
+  // The demands that the shares are of, with the turn; their version. nullopt: the clients or what
+  // they may hold are others since.
+  std::vector<decide::PageDemand> divided_;
+  std::optional<uint64_t> shared_;
   bool shares_plan_ = false;  // all clients have one plan; else each a share and a plan of its own
   std::optional<decide::PeakTurn> turn_;
   uint64_t pages_made_ = 0;
   // Kept for their memory.
   std::vector<decide::PageNeed> needs_;
-  std::vector<decide::PlanClock> clocks_;
 };
 
 }  // namespace ravenstore::core

@@ -20,8 +20,11 @@ ScheduledClient::ScheduledClient(Options options)
 
 // ---- Calls.
 
-bool ScheduledClient::See(const ClientCall& call) {
+bool ScheduledClient::See(const ClientCall& call, bool fits) {
   ClientForesight& foresight = *options_.foresight;
+  const PageBooks& books = executor_.books();
+  peak_.Add(std::max(books.totals().occupied().pages(), PagesInUse(books)));
+  foresight.SetFits(fits);
   foresight.MoveToSlots(&executor_);
   at_ = call.at;
   foresight.Before(call, &executor_.books());
@@ -46,6 +49,7 @@ void ScheduledClient::Use(const ClientCall& call) {
 bool ScheduledClient::Hold(const ClientCall& call, uint32_t may_hold) {
   if (waiting_.empty() && TryHold(call, may_hold)) return true;
   waiting_.push_back(call);
+  peak_.Add(WaitsFor());
   return false;
 }
 
@@ -174,8 +178,10 @@ uint32_t ScheduledClient::WaitsFor() const {
   return CallIn(executor_.books(), executor_.tensors()[waiting_.front().tensor].units).in_use;
 }
 
-void ScheduledClient::WakeIfFits(uint32_t may_hold) {
-  woken_ |= !waiting_.empty() && WaitsFor() <= may_hold;
+bool ScheduledClient::WakeIfFits(uint32_t may_hold) {
+  const bool fits = !waiting_.empty() && WaitsFor() <= may_hold;
+  woken_ |= fits;
+  return fits;
 }
 
 decide::PageDemand ScheduledClient::Demand() const {

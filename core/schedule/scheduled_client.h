@@ -19,6 +19,7 @@
 #include "core/execution/page_backend.h"
 #include "core/execution/page_executor.h"
 #include "core/schedule/client_foresight.h"
+#include "core/schedule/recent_peak.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -55,9 +56,9 @@ class ScheduledClient {
   const ClientForesight& foresight() const { return *options_.foresight; }
 
   // ---- Calls.
-  // Shows a call to the foresight. Returns true if plans are to be made again: its calls ahead have
-  // become others, or there are none any more.
-  bool See(const ClientCall& call);
+  // Shows a call to the foresight. `fits`: as its SetFits. Returns true if plans are to be made
+  // again: its calls ahead have become others, or there are none any more.
+  bool See(const ClientCall& call, bool fits);
   // The tensor of a create has its place.
   void Place(const ClientCall& call);
   // A create or a get holds its pages if no other call waits and `may_hold` pages suffice. Else it
@@ -99,6 +100,8 @@ class ScheduledClient {
   // ---- Its share of the device.
   decide::PageDemand Demand() const;
   uint32_t most() const { return most_; }
+  // The most pages in which something lived lately, or that calls needed.
+  uint32_t peak() const { return peak_.value(); }
   // `trims`: it keeps no page in which nothing lives, until its next create.
   void SetMost(uint32_t pages, bool trims) {
     most_ = pages;
@@ -113,13 +116,15 @@ class ScheduledClient {
   void Retire();
 
   // ---- Work.
-  // Something has happened that its executor may go on with.
-  void Touch() { touched_ = true; }
-  bool TakeTouched() { return std::exchange(touched_, false); }
+  // Something has happened that its executor may go on with. Returns false if that was known.
+  bool Touch() { return !std::exchange(touched_, true); }
   // The executor begins what there is to do.
-  void Start() { woken_ |= executor_.Start(); }
-  // Wakes the client if the call that waits for room finds it.
-  void WakeIfFits(uint32_t may_hold);
+  void Start() {
+    touched_ = false;
+    woken_ |= executor_.Start();
+  }
+  // Wakes the client if the call that waits for room finds it. Returns whether it does.
+  bool WakeIfFits(uint32_t may_hold);
   // A call may go on: a unit has come for which it waited, or there may be room.
   bool TakeWoken() { return std::exchange(woken_, false); }
 
@@ -137,6 +142,7 @@ class ScheduledClient {
   std::vector<bool> dead_;          // by tensor: its bytes are not used any more
   uint32_t planned_share_;
   uint32_t most_;
+  RecentPeak peak_;
   bool trims_ = false;
   Duration at_{0};         // of the last call
   bool had_plan_ = false;  // when See() returned

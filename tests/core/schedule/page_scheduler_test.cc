@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "tests/core/schedule/schedule_world.h"
 
@@ -33,6 +34,18 @@ void Pass(ScheduleWorld* world, ClientId id, uint32_t tensors) {
     world->Free(id, i);
   }
   world->Settle();
+}
+
+// Clients whose calls are known, of which not all fits 24 pages.
+void JoinWithPlans(ScheduleWorld* world, const std::vector<ClientId>& ids = {kFirst, kSecond},
+                   uint32_t tensors = 20) {
+  for (const ClientId id : ids) {
+    world->Join(id);
+    world->Settle();
+  }
+  for (int i = 0; i < 4; ++i) {
+    for (const ClientId id : ids) Pass(world, id, tensors);
+  }
 }
 
 TEST(PageSchedulerTest, AClientThatJoinsHasPagesMade) {
@@ -184,11 +197,7 @@ TEST(PageSchedulerTest, AFailedCopyRefusesTheGetAndTheNextOneTriesAgain) {
 
 TEST(PageSchedulerTest, ClientsWhoseCallsAreKnownHaveOnePlan) {
   ScheduleWorld world(24);
-  for (const ClientId id : {kFirst, kSecond}) {
-    world.Join(id);
-    world.Settle();
-    for (int i = 0; i < 4; ++i) Pass(&world, id, 20);
-  }
+  JoinWithPlans(&world);
   for (const ClientId id : {kFirst, kSecond}) EXPECT_EQ(ShareOf(&world, id), 24u);
   // A third client has no plan: each has a share.
   world.Join(ClientId{3});
@@ -196,13 +205,40 @@ TEST(PageSchedulerTest, ClientsWhoseCallsAreKnownHaveOnePlan) {
   EXPECT_LE(ShareOf(&world, kFirst) + ShareOf(&world, kSecond) + ShareOf(&world, ClientId{3}), 24u);
 }
 
+TEST(PageSchedulerTest, WhatFitsHasNoPlan) {
+  ScheduleWorld world(24);
+  world.Join(kFirst);
+  world.Settle();
+  for (int i = 0; i < 4; ++i) Pass(&world, kFirst, 20);
+  EXPECT_FALSE(world.scheduler().client(kFirst).has_plan());
+  // The pass is known: more than fits has a plan with the next calls.
+  for (int i = 0; i < 2; ++i) Pass(&world, kFirst, 30);
+  EXPECT_TRUE(world.scheduler().client(kFirst).has_plan());
+}
+
+TEST(PageSchedulerTest, AClientWhoseCallFitsAfterAnothersPutIsNamed) {
+  ScheduleWorld world(8);
+  for (const ClientId id : {kFirst, kSecond}) world.Join(id);
+  world.Settle();
+  ASSERT_NE(world.Create(kFirst, 0, MiB(12)), CallResult::kTooLarge);
+  world.Settle();
+  ASSERT_EQ(world.Create(kSecond, 0, MiB(8)), CallResult::kWaits);
+  world.Settle();
+  world.Put(kFirst, 0);
+  while (world.RunStream(kFirst)) {
+  }
+  bool named = false;
+  for (int i = 0; i < 20 && !named; ++i) {
+    world.scheduler().Advance(Duration{i});
+    for (const ClientId id : world.scheduler().started()) named |= id == kSecond;
+    if (!named && world.under_way() > 0) world.Complete(0);
+  }
+  EXPECT_TRUE(named);
+}
+
 TEST(PageSchedulerTest, AfterACommonPlanEachPlanIsMadeForTheClientsShare) {
   ScheduleWorld world(24);
-  for (const ClientId id : {kFirst, kSecond}) {
-    world.Join(id);
-    world.Settle();
-    for (int i = 0; i < 4; ++i) Pass(&world, id, 20);
-  }
+  JoinWithPlans(&world);
   world.Join(ClientId{3});
   world.Create(kSecond, 0, MiB(2));  // its plan is one for all of the device
   world.Settle();
@@ -216,11 +252,7 @@ TEST(PageSchedulerTest, AfterACommonPlanEachPlanIsMadeForTheClientsShare) {
 TEST(PageSchedulerTest, WhenAClientLeavesACommonPlanTheOthersHaveAnotherOne) {
   for (const bool leaves : {true, false}) {
     ScheduleWorld world(24);
-    for (const ClientId id : {kFirst, kSecond, ClientId{3}}) {
-      world.Join(id);
-      world.Settle();
-      for (int i = 0; i < 4; ++i) Pass(&world, id, 12);
-    }
+    JoinWithPlans(&world, {kFirst, kSecond, ClientId{3}}, 14);
     const auto plans = [&] { return world.scheduler().client(kFirst).foresight().stats().plans; };
     for (const ClientId gone : {ClientId{3}, kSecond}) {
       ASSERT_EQ(ShareOf(&world, kFirst), 24u);
@@ -231,7 +263,7 @@ TEST(PageSchedulerTest, WhenAClientLeavesACommonPlanTheOthersHaveAnotherOne) {
         world.scheduler().EndCalls(gone);
       }
       EXPECT_EQ(plans(), made + 1);
-      Pass(&world, kFirst, 12);
+      Pass(&world, kFirst, 14);
     }
     EXPECT_EQ(world.Fault(), "");
   }
@@ -239,11 +271,7 @@ TEST(PageSchedulerTest, WhenAClientLeavesACommonPlanTheOthersHaveAnotherOne) {
 
 TEST(PageSchedulerTest, ACallRightAfterACommonPlanLeavesOthersTheirPages) {
   ScheduleWorld world(24);
-  for (const ClientId id : {kFirst, kSecond}) {
-    world.Join(id);
-    world.Settle();
-    for (int i = 0; i < 4; ++i) Pass(&world, id, 20);
-  }
+  JoinWithPlans(&world);
   ASSERT_EQ(world.Create(kFirst, 0, MiB(2)), CallResult::kHeld);
   world.Settle();
   world.Join(ClientId{3});

@@ -1,0 +1,92 @@
+#include "core/schedule/device_demands.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/books/page_views.h"
+
+namespace ravenstore::core {
+
+namespace {
+
+// Pages of the client that other pools cannot have.
+uint32_t LeastPages(const PageBooks& books) {
+  const uint64_t elsewhere = books.copies().pools().PagesMost();
+  const uint32_t occupied = books.totals().occupied().pages();
+  return occupied > elsewhere ? static_cast<uint32_t>(occupied - elsewhere) : 0;
+}
+
+uint32_t MostOf(const decide::PageDemand& demand) {
+  return std::max({demand.in_use, demand.waits_for, demand.expected, demand.alive});
+}
+
+}  // namespace
+
+void DeviceDemands::SetClients(std::span<ScheduledClient* const> clients) {
+  parts_.clear();
+  marked_.clear();
+  sums_ = {};
+  demands_.assign(clients.size(), {});
+  ++version_;
+  for (size_t i = 0; i < clients.size(); ++i) {
+    Part& part = parts_[clients[i]->id()];
+    part.client = clients[i];
+    part.number = static_cast<uint32_t>(i);
+    Mark(clients[i]->id());
+  }
+}
+
+void DeviceDemands::Mark(ClientId client) {
+  const auto part = parts_.find(client);
+  if (part == parts_.end() || std::exchange(part->second.marked, true)) return;
+  marked_.push_back(&part->second);
+}
+
+void DeviceDemands::Refresh() {
+  for (Part* const part : marked_) {
+    part->marked = false;
+    const ScheduledClient& client = *part->client;
+    const PageBooks& books = client.executor().books();
+    const decide::PageDemand demand = client.Demand();
+    decide::PageDemand& before = demands_[part->number];
+    version_ += demand == before ? 0 : 1;
+    before = demand;
+    const Values now = {.in_use = PagesInUse(books),
+                        .least = LeastPages(books),
+                        .peak = client.peak(),
+                        .lacking = MostOf(demand) > books.view().limits.pages ? 1U : 0U,
+                        .waiting = demand.waits_for > 0 ? 1U : 0U,
+                        .over_most = client.peak() > client.most() ? 1U : 0U};
+    sums_.Replace(std::exchange(part->values, now), now);
+  }
+  marked_.clear();
+}
+
+uint32_t DeviceDemands::MayHold(const ScheduledClient& client, uint32_t pages) {
+  Refresh();
+  const uint64_t others = std::min<uint64_t>(sums_.in_use - Of(client.id()).in_use, pages);
+  // Until the next division the shares of clients that had one plan are all of the device.
+  return std::min(client.executor().books().view().limits.pages,
+                  pages - static_cast<uint32_t>(others));
+}
+
+bool DeviceDemands::HasPlace(const ScheduledClient& client, const plan::UnitSpan& units,
+                             uint32_t pages) {
+  Refresh();
+  const PageBooks& books = client.executor().books();
+  decide::PageCreate create = CreateIn(books, units);
+  const uint64_t others = std::min<uint64_t>(sums_.least - Of(client.id()).least, pages);
+  create.places = books.copies().pools().PagesMost() + pages - others;
+  return decide::HasPlace(create);
+}
+
+void DeviceDemands::Values::Replace(const Values& before, const Values& now) {
+  in_use += now.in_use - before.in_use;
+  least += now.least - before.least;
+  peak += now.peak - before.peak;
+  lacking += now.lacking - before.lacking;
+  waiting += now.waiting - before.waiting;
+  over_most += now.over_most - before.over_most;
+}
+
+}  // namespace ravenstore::core
