@@ -10,7 +10,7 @@ namespace ravenstore::daemon {
 using core::Bytes;
 
 std::optional<CopyPieces::Piece> CopyPieces::Allocate(Bytes bytes) {
-  Bytes missing = bytes.RoundUp(core::kExtentAlignment);
+  Bytes missing = bytes.RoundUp(granularity_);
   RAVEN_CHECK(missing > Bytes{});
   if (missing > free_) return std::nullopt;
   Piece piece;
@@ -30,6 +30,27 @@ CopyPieces::Part CopyPieces::Take(Holes::iterator hole, Bytes bytes) {
   Erase(hole);
   if (bytes < whole.bytes) Insert({whole.offset + bytes, whole.bytes - bytes});
   return {whole.offset, bytes};
+}
+
+CopyPieces::Piece CopyPieces::AllocateAll(const Part& within) {
+  const Bytes end = within.offset + within.bytes;
+  Piece taken;
+  auto next = holes_.upper_bound(within.offset);
+  if (next != holes_.begin()) --next;
+  while (next != holes_.end() && next->first < end) {
+    const Part hole{next->first, next->second};
+    const Bytes from = std::max(hole.offset, within.offset);
+    const Bytes to = std::min(hole.offset + hole.bytes, end);
+    const auto after = std::next(next);
+    if (from < to) {
+      Erase(next);
+      if (hole.offset < from) Insert({hole.offset, from - hole.offset});
+      if (to < hole.offset + hole.bytes) Insert({to, hole.offset + hole.bytes - to});
+      taken.push_back({from, to - from});
+    }
+    next = after;
+  }
+  return taken;
 }
 
 void CopyPieces::Free(const Piece& piece) {

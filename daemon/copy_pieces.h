@@ -6,8 +6,8 @@
 // Source: best fit with immediate coalescing (Wilson et al., "Dynamic Storage Allocation: A Survey
 // and Critical Review", 1995).
 //
-// Owns: the holes. Units: bytes; sizes are rounded up to core::kExtentAlignment. Threads: one at a
-// time. Cost: O(parts x log holes) a call.
+// Owns: the holes. Units: bytes; sizes are rounded up to the granularity. Threads: one at a time.
+// Cost: O(parts x log holes) a call.
 #pragma once
 
 #include <map>
@@ -30,11 +30,18 @@ class CopyPieces {
   };
   using Piece = std::vector<Part>;  // in the order of the copy's bytes
 
+  // `granularity`: a power of two; each part begins and ends at a multiple of it.
+  explicit CopyPieces(core::Bytes granularity = core::kExtentAlignment)
+      : granularity_(granularity) {}
+
+  core::Bytes granularity() const { return granularity_; }
   core::Bytes free() const { return free_; }
   // nullopt: fewer bytes are free. REQUIRES: bytes > 0.
   std::optional<Piece> Allocate(core::Bytes bytes);
   // Also of memory that has come to the pool. REQUIRES: no part is free already.
   void Free(const Piece& piece);
+  // Takes all that is free in that part of the memory.
+  Piece AllocateAll(const Part& within);
   // The piece is without that part from now on. REQUIRES: one of its parts has it.
   static void Cut(Piece* piece, const Part& part);
 
@@ -45,6 +52,7 @@ class CopyPieces {
   void Insert(const Part& part);
   void Erase(Holes::iterator hole);
 
+  const core::Bytes granularity_;
   Holes holes_;
   std::set<std::pair<core::Bytes, core::Bytes>> by_size_;  // {bytes, offset}
   core::Bytes free_;

@@ -290,6 +290,14 @@ void PageBooks::DropCopy(Unit unit) {
   Update(unit);
 }
 
+void PageBooks::MoveCopy(Unit unit, plan::PoolNumber pool) {
+  UnitState& state = units_[unit];
+  RAVEN_CHECK(state.life == PageState::kAway);
+  RAVEN_CHECK(state.pool != plan::kNoPool);
+  copies_.Move(unit, std::exchange(state.pool, pool), pool);
+  Update(unit);
+}
+
 std::vector<PageMemory::SlotMove> PageBooks::Compact(const std::vector<Unit>& slots) {
   return memory_.Empty(slots, units_[slots.front()].slots_per_page);
 }

@@ -148,6 +148,13 @@ class PageBooks {
   void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity) {
     limits_.pools[pool].capacity = capacity;
   }
+  // Bytes per second, from now on.
+  void SetPoolRates(plan::PoolNumber pool, double in, double out) {
+    limits_.pools[pool].in_rate = in;
+    limits_.pools[pool].out_rate = out;
+  }
+  // The away unit's copy is in that pool from now on, be it beyond the pool's capacity.
+  void MoveCopy(plan::Unit unit, plan::PoolNumber pool);
   // A page of slots is emptied: its slots get other places on the device, and it is free.
   // `slots`: of SlotPages::FindSparse; their tensors' words are revoked.
   std::vector<PageMemory::SlotMove> Compact(const std::vector<plan::Unit>& slots);

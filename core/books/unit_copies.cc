@@ -30,6 +30,13 @@ void UnitCopies::Remove(Unit unit, PoolNumber pool) {
   removed_.push_back({unit, pool});
 }
 
+void UnitCopies::Move(Unit unit, PoolNumber from, PoolNumber to) {
+  RAVEN_CHECK(redundant_[from].count(unit) == 0);
+  RAVEN_CHECK(units_[unit].coming == Bytes{});
+  pools_.Remove(from, units_[unit].bytes);
+  pools_.Add(to, units_[unit].bytes);
+}
+
 void UnitCopies::SetRedundant(Unit unit, PoolNumber pool, bool redundant) {
   if (redundant) {
     if (redundant_[pool].insert(unit).second) pools_.AddRedundant(pool, units_[unit].bytes);

@@ -33,6 +33,8 @@ class UnitCopies {
   void Shrink(plan::Unit unit, plan::PoolNumber pool, Bytes bytes);
   // It has none any more. REQUIRES: it has one, in this pool.
   void Remove(plan::Unit unit, plan::PoolNumber pool);
+  // The copy is in another pool from now on. REQUIRES: it is not redundant, and does not come.
+  void Move(plan::Unit unit, plan::PoolNumber from, plan::PoolNumber to);
   // Copies that were removed since the last call, in order: the backend frees their memory.
   struct Removed {
     plan::Unit unit;

@@ -132,6 +132,18 @@ void PageExecutor::Retire() {
 
 // ---- Pools for copies that change.
 
+Bytes PageExecutor::DropCopies(PoolNumber pool, Bytes bytes) {
+  const Bytes before = books_.copies().pools().used(pool);
+  const auto dropped = [&] { return before - books_.copies().pools().used(pool); };
+  while (dropped() < bytes) {
+    const auto unit = CopyToDrop(books_, pool);
+    if (!unit) break;
+    books_.DropCopy(*unit);
+  }
+  moves_.FreeCopies();
+  return dropped();
+}
+
 void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
   const plan::UnitState& state = books_[unit];
   if (state.life == PageState::kClean && state.pool != plan::kNoPool) books_.DropCopy(unit);

@@ -100,6 +100,15 @@ class PageExecutor {
   void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity) {
     books_.SetPoolCapacity(pool, capacity);
   }
+  void SetPoolRates(plan::PoolNumber pool, double in, double out) {
+    books_.SetPoolRates(pool, in, out);
+  }
+  // Copies of resident units are dropped until they have taken `bytes`, or there are none. Returns
+  // the bytes that they have taken.
+  Bytes DropCopies(plan::PoolNumber pool, Bytes bytes);
+  // The backend has moved the unit's copy to that pool. No room there is no reason against it: the
+  // pool then holds more than its capacity. REQUIRES: the unit is away.
+  void CopyMoved(plan::Unit unit, plan::PoolNumber pool) { books_.MoveCopy(unit, pool); }
   // The copy of the unit is gone. If it was the only one, the tensors there end: calls that wait
   // for them are refused. Appends those to `lost`; their owner removes them. A copy of the unit
   // that is under way has to fail.

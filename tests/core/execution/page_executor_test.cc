@@ -262,6 +262,15 @@ TEST_F(PageExecutorTest, ALostCopyOfAResidentPageLosesNothing) {
   EXPECT_TRUE(lost.empty());
 }
 
+TEST_F(PageExecutorTest, CopiesOfResidentPagesAreDropped) {
+  WaitForTensorThatLeft();
+  EndIn(true);
+  EXPECT_EQ(executor_.DropCopies(0, Bytes(1)), kPage);
+  EXPECT_TRUE(executor_.books()[0].IsDirty());
+  EXPECT_EQ(executor_.DropCopies(0, Bytes(1)), Bytes{}) << "the other one's page is away";
+  CheckBooks(executor_.books());
+}
+
 TEST_F(PageExecutorTest, APageIsFetchedWithoutACall) {
   FillAndCreateOneMore();
   EndOut(true);

@@ -56,6 +56,7 @@ void Add(const PageWorld::Counts& of, PageWorld::Counts* counts) {
   counts->to_slots += of.to_slots;
   counts->lost += of.lost;
   counts->fetched += of.fetched;
+  counts->moved += of.moved;
 }
 
 TEST(PageFuzzTest, NoClientReadsWrongBytes) {
@@ -80,10 +81,11 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   std::printf(
       "seeds from %lu: %lu programs, %lu reads checked, %lu copies failed, %lu calls refused, "
       "%lu deaths, %lu stuck; in %lu, out %lu cells, %lu units not revoked, %lu copies dropped, "
-      "%lu pages released, %lu tensors moved to slots, %lu lost, %lu pages fetched\n",
+      "%lu pages released, %lu tensors moved to slots, %lu lost, %lu pages fetched, "
+      "%lu copies moved\n",
       first, programs, counts.reads, counts.failures, counts.refused, counts.kills, counts.stuck,
       counts.in.count() / 512, counts.out.count() / 512, counts.not_revoked, counts.dropped_copies,
-      counts.released, counts.to_slots, counts.lost, counts.fetched);
+      counts.released, counts.to_slots, counts.lost, counts.fetched, counts.moved);
   // Each kind of adversity was there.
   EXPECT_GT(counts.failures, 0u);
   EXPECT_GT(counts.kills, 0u);
@@ -92,6 +94,7 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   EXPECT_GT(counts.to_slots, 0u);
   EXPECT_GT(counts.lost, 0u);
   EXPECT_GT(counts.fetched, 0u);
+  EXPECT_GT(counts.moved, 0u);
 }
 
 // The same course ends at each of its steps, with whatever is under way then.

@@ -564,8 +564,13 @@ void PageWorld::EndCopyOut(const UnderWay& of, bool fails) {
 
 void PageWorld::ChangePools() {
   const auto pool = static_cast<plan::PoolNumber>(random_->Below(options_.pools.size()));
-  const uint64_t choice = random_->Below(4);
-  if (choice < 2) {
+  const uint64_t choice = random_->Below(6);
+  if (choice == 4) {
+    MoveACopy();
+  } else if (choice == 5) {
+    const Bytes dropped = executor_->DropCopies(pool, page_ * random_->Below(3));
+    if (dropped > Bytes{}) ++counts_.dropped_copies;
+  } else if (choice < 2) {
     // Never more than in the end: creates that such a pool admits would find no place then.
     const Bytes all = options_.pools[pool];
     const Bytes less = std::min(all, page_ * random_->Below(2 * options_.pages));
@@ -600,6 +605,21 @@ void PageWorld::LoseCopy() {
     if (tensors_[number].word == Word::kInUse) Fail("a tensor in use is lost");
     tensors_[number].lost = true;
   }
+}
+
+// Of an away unit, and also where the other pool has no room.
+void PageWorld::MoveACopy() {
+  if (copies_.empty()) return;
+  const auto which =
+      std::next(copies_.begin(), static_cast<ptrdiff_t>(random_->Below(copies_.size())));
+  const auto [from, unit] = which->first;
+  const auto to = static_cast<plan::PoolNumber>(random_->Below(options_.pools.size()));
+  const plan::UnitState& state = executor_->books()[unit];
+  if (state.life != PageState::kAway || state.pool != from || to == from) return;
+  copies_[{to, unit}] = std::move(which->second);
+  copies_.erase(which);
+  executor_->CopyMoved(unit, to);
+  ++counts_.moved;
 }
 
 // Between the change and the release or creation of pages anything may happen.

@@ -38,7 +38,7 @@ class PageWorld : public PageBackend {
     uint64_t slowness = 1;  // a mapping or a copy ends in one of this number of trials
     bool plans = true;      // plans say nonsense; else there is none
     bool shares = false;    // the client's share of the device changes
-    bool losses = false;    // pools lose copies and change their capacity; pages are fetched
+    bool losses = false;    // pools lose and drop copies and change; pages are fetched
   };
   struct Counts {
     uint64_t reads = 0;  // of whole tensors by kernels
@@ -54,6 +54,7 @@ class PageWorld : public PageBackend {
     uint64_t to_slots = 0;  // tensors of away pages
     uint64_t lost = 0;      // tensors
     uint64_t fetched = 0;   // pages
+    uint64_t moved = 0;     // copies, to another pool
   };
 
   PageWorld(const Options& options, plan::Random* random);
@@ -141,6 +142,7 @@ class PageWorld : public PageBackend {
   // A pool changes, or loses a copy.
   void ChangePools();
   void LoseCopy();
+  void MoveACopy();
   void RemoveTensor(TensorNumber tensor);
   // The tensors of a page that has left move to slots.
   void MoveToSlots();
