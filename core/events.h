@@ -127,6 +127,7 @@ struct PoolShrunk {
 struct PoolShrinkFailed {
   PoolId pool;
   Bytes size;
+  Bytes offset{};
 };
 
 // From now on a pool that comes and goes by chunks may hold at most so much; nothing before the

@@ -24,16 +24,68 @@ namespace {
 
 // A device without memory is asked again after that time.
 constexpr auto kRetry = std::chrono::milliseconds(10);
+// Copies of a client that move on at a time. Fewer: the link is idle while others begin. More: a
+// client that goes meanwhile waits for them.
+constexpr uint32_t kMovesOnMost = 16;
+
+core::Error NoRoom() {
+  return {core::ErrorCode::kOutOfMemory, "the pool has no room"};
+}
+
+// Each range goes to the parts of the piece that follow those of the range before.
+std::vector<PagePool::Range> Spread(const std::vector<PagePool::Range>& ranges,
+                                    const PagePool::Piece& piece, Bytes granularity) {
+  std::vector<PagePool::Range> spread;
+  size_t part = 0;
+  Bytes used;  // of the part
+  for (PagePool::Range range : ranges) {
+    for (Bytes left = range.bytes; left > Bytes{}; left -= range.bytes) {
+      if (used == piece[part].bytes) {
+        ++part;
+        used = Bytes{};
+      }
+      range.bytes = std::min(left, piece[part].bytes - used);
+      range.in_pool = piece[part].offset + used;
+      spread.push_back(range);
+      range.in_page += range.bytes;
+      used += range.bytes.RoundUp(granularity);
+    }
+  }
+  return spread;
+}
+
+// That Spread() needs.
+Bytes BytesFor(const std::vector<PagePool::Range>& ranges, Bytes granularity) {
+  Bytes bytes;
+  for (const PagePool::Range& range : ranges) bytes += range.bytes.RoundUp(granularity);
+  return std::max(bytes, granularity);
+}
+
+// `to` has the same bytes of the page as `from`, in the same order, in as many ranges or more.
+std::vector<PagePool::Way> WaysBetween(const std::vector<PagePool::Range>& from,
+                                       const std::vector<PagePool::Range>& to) {
+  std::vector<PagePool::Way> ways;
+  auto source = from.begin();
+  for (const PagePool::Range& range : to) {
+    while (range.in_page >= source->in_page + source->bytes) ++source;
+    ways.push_back({.from = source->in_pool + (range.in_page - source->in_page),
+                    .to = range.in_pool,
+                    .bytes = range.bytes});
+  }
+  return ways;
+}
 
 }  // namespace
 
 ClientPages::ClientPages(const Options& options, std::shared_ptr<Attachment> attachment,
                          std::shared_ptr<device::Device> device, std::vector<PagePool*> pools,
-                         MapOrders* maps, WorkerPool* workers, Mailbox* mailbox, Owner* owner)
+                         PoolNumber host, MapOrders* maps, WorkerPool* workers, Mailbox* mailbox,
+                         Owner* owner)
     : options_(options),
       attachment_(std::move(attachment)),
       device_(std::move(device)),
       pools_(std::move(pools)),
+      host_(host),
       maps_(maps),
       workers_(workers),
       mailbox_(mailbox),
@@ -61,7 +113,7 @@ Bytes ClientPages::AddressOf(Unit unit, const Physical& physical) const {
   return Bytes(options_.arena.count() / 2) + page() * physical.index;
 }
 
-std::vector<PagePool::Range> ClientPages::LiveRanges(Unit unit) const {
+std::vector<PagePool::Range> ClientPages::LiveRanges(Unit unit, Bytes granularity) const {
   std::vector<PagePool::Range> ranges;
   for (const TensorNumber tensor : executor_->tensors().In(unit)) {
     const core::PageTensors::Row& row = executor_->tensors()[tensor];
@@ -72,7 +124,16 @@ std::vector<PagePool::Range> ClientPages::LiveRanges(Unit unit) const {
   }
   std::sort(ranges.begin(), ranges.end(),
             [](const auto& a, const auto& b) { return a.in_page < b.in_page; });
-  return ranges;
+  if (granularity == core::kExtentAlignment) return ranges;
+  std::vector<PagePool::Range> joined;
+  for (const PagePool::Range& range : ranges) {
+    if (joined.empty() || range.in_page >= joined.back().in_page + joined.back().bytes + granularity) {
+      joined.push_back(range);
+    } else {
+      joined.back().bytes = range.in_page + range.bytes - joined.back().in_page;
+    }
+  }
+  return joined;
 }
 
 bool ClientPages::Revoke(TensorNumber tensor, uint32_t /*uses*/) {
@@ -115,6 +176,7 @@ bool ClientPages::QueueUnmap(Physical* physical) {
 }
 
 void ClientPages::Make() {
+  if (!owner_->MayMakePage(this)) return owner_->RetryAt(this, ipc::Now() + kRetry);
   uint32_t index = next_index_;
   if (indexes_.empty()) {
     ++next_index_;
@@ -123,12 +185,14 @@ void ClientPages::Make() {
     indexes_.pop_back();
   }
   ++working_;
+  ++making_;
   workers_->Run(attachment_->tenant, [this, index] {
     auto descriptor = std::make_shared<ipc::UniqueFd>();
     const Status made = MakeMemory(*attachment_, *device_, options_.device, options_.arena,
                                    page() * index, page(), descriptor.get());
     mailbox_->Post([this, index, descriptor, made] {
       --working_;
+      --making_;
       Made(index, made.ok() ? core::Result<ipc::UniqueFd>(std::move(*descriptor)) : made.error());
       owner_->Progressed(this);
     });
@@ -255,45 +319,28 @@ void ClientPages::EndIn(const CopyOrder& order, const Status& outcome) {
   --links_[order.pool].in;
   --copying_;
   if (links_[order.pool].demanded == order.unit) links_[order.pool].demanded.reset();
-  owner_->CopiedIn(this, order.unit, outcome.ok());
+  owner_->CopiedIn(this, order.unit, outcome.ok() && !IsLost(order.unit));
   owner_->Progressed(this);
 }
 
 void ClientPages::CopyOut(const CopyOrder& order) {
   ++links_[order.pool].out;
   ++copying_;
-  std::vector<PagePool::Range> ranges = LiveRanges(order.unit);
-  Bytes bytes;
-  for (const PagePool::Range& range : ranges) bytes += range.bytes.RoundUp(core::kExtentAlignment);
+  const Bytes granularity = pools_[order.pool]->memory().granularity();
+  std::vector<PagePool::Range> ranges = LiveRanges(order.unit, granularity);
+  const Bytes bytes = BytesFor(ranges, granularity);
   pools_[order.pool]->Allocate(
-      std::max(bytes, core::kExtentAlignment),
-      [this, order, ranges = std::move(ranges)](std::optional<PagePool::Piece> piece) {
+      bytes, [this, order, ranges = std::move(ranges)](std::optional<PagePool::Piece> piece) {
         if (piece) return StartOut(order, ranges, *std::move(piece));
-        Later([this, order] { EndOut(order, core::Error{core::ErrorCode::kOutOfMemory, ""}); });
+        Later([this, order] { EndOut(order, NoRoom()); });
       });
 }
 
-// Each range goes to the parts of the piece that follow those of the range before.
 void ClientPages::StartOut(const CopyOrder& order, const std::vector<PagePool::Range>& ranges,
                            PagePool::Piece piece) {
   Copy& copy = copies_[order.unit];
-  copy.ranges.clear();
-  size_t part = 0;
-  Bytes used;  // of the part
-  for (PagePool::Range range : ranges) {
-    for (Bytes left = range.bytes; left > Bytes{}; left -= range.bytes) {
-      if (used == piece[part].bytes) {
-        ++part;
-        used = Bytes{};
-      }
-      range.bytes = std::min(left, piece[part].bytes - used);
-      range.in_pool = piece[part].offset + used;
-      copy.ranges.push_back(range);
-      range.in_page += range.bytes;
-      used += range.bytes.RoundUp(core::kExtentAlignment);
-    }
-  }
-  copy.piece = std::move(piece);
+  copy = {.version = ++version_, .pool = order.pool, .piece = std::move(piece)};
+  copy.ranges = Spread(ranges, copy.piece, pools_[order.pool]->memory().granularity());
   if (copy.ranges.empty()) return Later([this, order] { EndOut(order, core::Ok()); });
   pools_[order.pool]->Copy(device::Direction::kDeviceToHost, options_.device, Memory(order.memory),
                            copy.ranges, TurnOf(), TransferLane::Urgency::kBackground,
@@ -303,13 +350,96 @@ void ClientPages::StartOut(const CopyOrder& order, const std::vector<PagePool::R
 void ClientPages::EndOut(const CopyOrder& order, const Status& outcome) {
   --links_[order.pool].out;
   --copying_;
-  owner_->CopiedOut(this, order.unit, outcome.ok());
+  owner_->CopiedOut(this, order.unit, outcome.ok() && !IsLost(order.unit));
   owner_->Progressed(this);
 }
 
 void ClientPages::FreeCopy(Unit unit, PoolNumber pool) {
-  const auto copy = copies_.extract(unit);
-  if (!copy.empty()) pools_[pool]->Free(copy.mapped().piece);
+  const auto copy = copies_.find(unit);
+  if (copy == copies_.end() || copy->second.pool != pool) return;
+  const PagePool::Piece piece = std::move(copy->second.piece);
+  copies_.erase(copy);
+  pools_[pool]->Free(piece);
+}
+
+// ---- Memory of pools that is wanted back, or is lost.
+
+bool ClientPages::IsLost(Unit unit) const {
+  const auto copy = copies_.find(unit);
+  return copy != copies_.end() && copy->second.lost;
+}
+
+std::vector<Unit> ClientPages::LoseCopies(PoolNumber pool) {
+  std::vector<Unit> lost;
+  for (auto& [unit, copy] : copies_) {
+    if (copy.pool != pool || copy.lost || !pools_[pool]->memory().IsLost(copy.piece)) continue;
+    copy.lost = true;
+    lost.push_back(unit);
+  }
+  return lost;
+}
+
+bool ClientPages::Evacuate(PoolNumber pool) {
+  bool again = false;
+  std::vector<Unit> redundant;
+  for (auto& [unit, copy] : copies_) {
+    if (copy.pool != pool || !pools_[pool]->memory().IsClosed(copy.piece)) continue;
+    again = true;
+    if (copy.lost || copy.moves_on || gone_) continue;
+    if (executor_->books().copies().Redundant(pool).contains(unit)) redundant.push_back(unit);
+    if (executor_->books()[unit].life != core::PageState::kAway) continue;
+    const Bytes granularity = pools_[host_]->memory().granularity();
+    const Bytes bytes = BytesFor(copy.ranges, granularity);
+    if (moving_on_ >= kMovesOnMost || !pools_[pool]->MayMoveOn(bytes)) continue;
+    copy.moves_on = true;
+    ++moving_on_;
+    ++copying_;
+    pools_[host_]->AllocateReserved(bytes, [this, unit = unit, version = copy.version](
+                                               std::optional<PagePool::Piece> piece) {
+      if (piece) return StartMoveOn(unit, version, *std::move(piece));
+      Later([this, unit, version] { EndMoveOn({.unit = unit, .version = version}, NoRoom()); });
+    });
+  }
+  for (const Unit unit : redundant) owner_->DropCopy(this, unit);
+  return again;
+}
+
+void ClientPages::StartMoveOn(Unit unit, uint64_t version, PagePool::Piece target) {
+  MoveOn move{.unit = unit, .version = version, .target = std::move(target)};
+  const auto copy = copies_.find(unit);
+  if (copy == copies_.end() || copy->second.version != version)
+    return Later([this, move] { EndMoveOn(move, NoRoom()); });
+  move.from = copy->second.pool;
+  move.source = copy->second.piece;
+  move.ranges = Spread(copy->second.ranges, move.target, pools_[host_]->memory().granularity());
+  pools_[move.from]->Hold(move.source);
+  const auto ways = WaysBetween(copy->second.ranges, move.ranges);
+  if (ways.empty()) return Later([this, move] { EndMoveOn(move, core::Ok()); });
+  pools_[move.from]->MoveOn(ways, TurnOf(),
+                            [this, move](const Status& outcome) { EndMoveOn(move, outcome); });
+}
+
+// The page may have been used meanwhile, and its copy be another, or none.
+void ClientPages::EndMoveOn(const MoveOn& move, const Status& outcome) {
+  --moving_on_;
+  --copying_;
+  const auto copy = copies_.find(move.unit);
+  const bool same = copy != copies_.end() && copy->second.version == move.version;
+  if (same) copy->second.moves_on = false;
+  const bool moved = outcome.ok() && same && !gone_ && !copy->second.lost &&
+                     executor_->books()[move.unit].life == core::PageState::kAway;
+  if (moved) {
+    copy->second.version = ++version_;
+    copy->second.pool = host_;
+    copy->second.piece = move.target;
+    copy->second.ranges = move.ranges;
+    owner_->CopyMoved(this, move.unit, host_);
+    pools_[move.from]->Free(move.source);
+  } else if (!move.target.empty()) {
+    pools_[host_]->Free(move.target);
+  }
+  if (!move.source.empty()) pools_[move.from]->Unhold(move.source);
+  owner_->Progressed(this);
 }
 
 // Its words are published when this returns: the bytes are there.
@@ -331,21 +461,37 @@ void ClientPages::MoveSlot(const core::PageMemory::SlotMove& move, Bytes bytes) 
   if (!copied.ok()) spdlog::error("a tensor was not moved: {}", core::Describe(copied.error()));
 }
 
-// The pool's bytes stay where they are, and are the slot's from now on.
+// The pool's bytes stay where they are, and are the slot's from now on. Where a place in the pool
+// cannot be any multiple of a tensor's alignment the bytes of neighbours may be in one range.
 bool ClientPages::MoveCopy(const CopyMove& move) {
+  if (pools_[move.pool]->memory().granularity() > core::kExtentAlignment) return false;
   Copy& from = copies_.at(move.page);
   Copy& to = copies_[move.slot];
+  const Bytes end = move.page_offset + move.bytes;
+  from.version = ++version_;
+  to.version = ++version_;
+  to.pool = move.pool;
   std::vector<PagePool::Range> stay;
-  for (PagePool::Range range : from.ranges) {
-    if (range.in_page < move.page_offset || range.in_page >= move.page_offset + move.bytes) {
-      stay.push_back(range);
-      continue;
-    }
-    const CopyPieces::Part part{range.in_pool, range.bytes.RoundUp(core::kExtentAlignment)};
+  for (const PagePool::Range& range : from.ranges) {
+    const auto part_of = [&range](Bytes begin, Bytes until) {
+      begin = std::max(begin, range.in_page);
+      until = std::min(until, range.in_page + range.bytes);
+      return PagePool::Range{.in_page = begin,
+                             .in_pool = range.in_pool + Minus(begin, range.in_page),
+                             .bytes = Minus(until, begin)};
+    };
+    const PagePool::Range before = part_of(Bytes{}, move.page_offset);
+    PagePool::Range moved = part_of(move.page_offset, end);
+    const PagePool::Range after =
+        part_of(end.RoundUp(core::kExtentAlignment), Bytes(UINT64_MAX));
+    if (before.bytes > Bytes{}) stay.push_back(before);
+    if (after.bytes > Bytes{}) stay.push_back(after);
+    if (moved.bytes == Bytes{}) continue;
+    const CopyPieces::Part part{moved.in_pool, moved.bytes.RoundUp(core::kExtentAlignment)};
     CopyPieces::Cut(&from.piece, part);
     to.piece.push_back(part);
-    range.in_page = range.in_page - move.page_offset + move.slot_offset;
-    to.ranges.push_back(range);
+    moved.in_page = moved.in_page - move.page_offset + move.slot_offset;
+    to.ranges.push_back(moved);
   }
   from.ranges = std::move(stay);
   return true;

@@ -55,6 +55,13 @@ class ClientPages final : public core::PageBackend {
     virtual void PageGone(ClientPages* pages) = 0;
     // The device had no memory for a page: Retry() is to be called then.
     virtual void RetryAt(ClientPages* pages, core::Tick at) = 0;
+    // A copy that moved on is in the other pool now.
+    virtual void CopyMoved(ClientPages* pages, core::plan::Unit unit,
+                           core::plan::PoolNumber pool) = 0;
+    // A copy of a resident unit is in memory that is wanted back.
+    virtual void DropCopy(ClientPages* pages, core::plan::Unit unit) = 0;
+    // The device has room for one more page of the client.
+    virtual bool MayMakePage(ClientPages* pages) = 0;
   };
   struct Options {
     core::DeviceId device{};
@@ -62,11 +69,12 @@ class ClientPages final : public core::PageBackend {
     core::Bytes page;
   };
 
-  // `pools`: by the executor's numbers. All that is pointed to outlives this, and no worker runs
+  // `pools`: by the executor's numbers; `host`: of the host pool. All that is pointed to outlives this, and no worker runs
   // any more when it ends.
   ClientPages(const Options& options, std::shared_ptr<Attachment> attachment,
-              std::shared_ptr<device::Device> device, std::vector<PagePool*> pools, MapOrders* maps,
-              WorkerPool* workers, Mailbox* mailbox, Owner* owner);
+              std::shared_ptr<device::Device> device, std::vector<PagePool*> pools,
+              core::plan::PoolNumber host, MapOrders* maps, WorkerPool* workers, Mailbox* mailbox,
+              Owner* owner);
   ~ClientPages() override;
 
   // REQUIRES: before anything else. It outlives this.
@@ -77,8 +85,17 @@ class ClientPages final : public core::PageBackend {
   // Where the tensor is in the client's arena. REQUIRES: it is placed; in a slot, it is resident.
   core::Bytes AddressOf(core::TensorNumber tensor) const;
 
-  // Physical pages that are made, without those that are being destroyed.
+  // Physical pages that are made, without those that are being destroyed; and those with the ones
+  // that are being made.
   uint32_t made() const { return made_; }
+  uint32_t held() const { return made_ + making_; }
+
+  // Copies in closed chunks of the pool move on to the host pool, or are dropped. Returns true if
+  // some have to be looked at again.
+  bool Evacuate(core::plan::PoolNumber pool);
+  // The units whose copies in the pool are in lost chunks. Copies from there and to there that are
+  // under way fail.
+  std::vector<core::plan::Unit> LoseCopies(core::plan::PoolNumber pool);
 
   // The client's mapper has done an instruction for this device.
   void Ended(const MapOrders::Ended& ended);
@@ -114,8 +131,21 @@ class ClientPages final : public core::PageBackend {
     std::optional<core::Bytes> mapped{};  // in the client's arena
   };
   struct Copy {
-    PagePool::Piece piece;
-    std::vector<PagePool::Range> ranges;
+    uint64_t version = 0;  // of these bytes in this place
+    core::plan::PoolNumber pool = 0;
+    PagePool::Piece piece{};
+    std::vector<PagePool::Range> ranges{};
+    bool moves_on = false;
+    bool lost = false;
+  };
+  // A copy that moves on.
+  struct MoveOn {
+    core::plan::Unit unit = 0;
+    uint64_t version = 0;
+    core::plan::PoolNumber from = 0;
+    PagePool::Piece source{};
+    PagePool::Piece target{};
+    std::vector<PagePool::Range> ranges{};  // in the target
   };
   // Copies on a link, and of those in the one that a call waits for.
   struct LinkUse {
@@ -136,10 +166,13 @@ class ClientPages final : public core::PageBackend {
   void Destroy(uint32_t index);
   // `work` in the next pass of the loop.
   void Later(std::function<void()> work);
-  // Of the tensors that live in the unit.
-  std::vector<PagePool::Range> LiveRanges(core::plan::Unit unit) const;
+  // Of the tensors that live in the unit. Ranges with less than `granularity` between them are one.
+  std::vector<PagePool::Range> LiveRanges(core::plan::Unit unit, core::Bytes granularity) const;
   void StartOut(const CopyOrder& order, const std::vector<PagePool::Range>& ranges,
                 PagePool::Piece piece);
+  void StartMoveOn(core::plan::Unit unit, uint64_t version, PagePool::Piece target);
+  void EndMoveOn(const MoveOn& move, const core::Status& outcome);
+  bool IsLost(core::plan::Unit unit) const;
   void EndOut(const CopyOrder& order, const core::Status& outcome);
   void EndIn(const CopyOrder& order, const core::Status& outcome);
   core::TurnOwner TurnOf() const { return {attachment_->tenant, attachment_->id}; }
@@ -148,6 +181,7 @@ class ClientPages final : public core::PageBackend {
   const std::shared_ptr<Attachment> attachment_;
   const std::shared_ptr<device::Device> device_;
   const std::vector<PagePool*> pools_;
+  const core::plan::PoolNumber host_;
   MapOrders* const maps_;
   WorkerPool* const workers_;
   Mailbox* const mailbox_;
@@ -160,9 +194,12 @@ class ClientPages final : public core::PageBackend {
   std::vector<uint32_t> indexes_;                           // that are free again
   uint32_t next_index_ = 0;
   uint32_t made_ = 0;
+  uint32_t making_ = 0;
   std::optional<MapOrder> mapping_;                    // the executor's, one at a time
   std::optional<core::plan::PhysicalPage> unmapping_;  // likewise
   std::map<core::plan::Unit, Copy> copies_;
+  uint64_t version_ = 0;       // of the last copy
+  uint32_t moving_on_ = 0;     // copies
   std::vector<LinkUse> links_;              // by pool
   std::unique_ptr<device::Channel> mover_;  // of slots on the device; made for the first
   device::Word moved_{0};

@@ -85,6 +85,8 @@ core::Status Loop::Init() {
                                         options_.planner.host_capacity, options_.host_numa_node));
   host_pool_ = std::move(pool);
   away_.emplace(core::kHostPool, HostMemory(devices_, host_pool_));
+  for (const auto& [pool, device, options] : options_.harvests)
+    harvests_.emplace(device, HarvestOf{pool, Harvest(options)});
   if (options_.pages) {
     RAVEN_RETURN_IF_ERROR(InitPages());
     return InitPinned();
@@ -98,8 +100,6 @@ core::Status Loop::Init() {
   for (uint16_t i = 0; i < pools.size(); ++i) {
     if (pools[i].chunk > core::Bytes{0}) RAVEN_RETURN_IF_ERROR(AddMovesOn(core::PoolId{i}));
   }
-  for (const auto& [pool, device, options] : options_.harvests)
-    harvests_.emplace(device, HarvestOf{pool, Harvest(options)});
   return core::Ok();
 }
 
@@ -132,12 +132,30 @@ core::Status Loop::AddLanes(Way way) {
       [this, way](JobId job, const core::Status& outcome) { FinishIn(way, job, outcome); });
   // What a device has in its own share is no business of others.
   if (const auto owner = memory.owner(); owner && *owner != way.device) {
-    core::Pacer& pacer = pacers_.try_emplace(*owner, options_.transfers.in_flight).first->second;
-    lanes.out->PaceBy(&pacer);
-    lanes.in->PaceBy(&pacer);
+    lanes.out->PaceBy(PacerOf(*owner));
+    lanes.in->PaceBy(PacerOf(*owner));
   }
   RAVEN_RETURN_IF_ERROR(lanes.out->Open());
   return lanes.in->Open();
+}
+
+core::Pacer* Loop::PacerOf(core::DeviceId owner) {
+  return &pacers_.try_emplace(owner, options_.transfers.in_flight).first->second;
+}
+
+std::vector<StorePools::Other> Loop::OtherPools() const {
+  std::vector<StorePools::Other> others;
+  const core::Topology& topology = options_.planner.topology;
+  for (const auto& [id, memory] : away_) {
+    if (id == core::kHostPool) continue;
+    StorePools::Other& other = others.emplace_back();
+    other.id = id;
+    other.pool = topology.pools()[ToInt(id)];
+    other.memory = memory.get();
+    for (uint16_t i = 0; i < devices_.size(); ++i)
+      other.links.push_back(core::LinkBetween(topology, core::DeviceId{i}, id));
+  }
+  return others;
 }
 
 core::Status Loop::InitPages() {
@@ -162,6 +180,7 @@ core::Status Loop::InitPages() {
       session.RowOf(slot).SetStreamComplete(idle_word);
   };
   hooks.send_maps = [this](ClientId client) { SendMaps(*FindSession(client)); };
+  hooks.pacer = [this](core::DeviceId owner) { return PacerOf(owner); };
   const core::PlannerOptions& of = options_.planner;
   auto pages = std::make_unique<PageStore>(PageStore::Options{.device_capacity = of.device_capacity,
                                                               .arena = of.arena,
@@ -170,6 +189,8 @@ core::Status Loop::InitPages() {
                                                               .host_ahead = of.host_ahead,
                                                               .page = *options_.pages,
                                                               .links = options_.links,
+                                                              .others = OtherPools(),
+                                                              .device_granularity = of.granularity,
                                                               .transfers = options_.transfers},
                                            devices_, away_.at(core::kHostPool).get(), workers_,
                                            &mailbox_, std::move(hooks));
@@ -661,9 +682,9 @@ void Loop::UpdateHarvests() {
 }
 
 std::string Loop::WhyNotGiven(core::PoolId pool) const {
-  const MovesOn& on = moves_on_.at(pool);
-  if (!on.moves.empty())
-    return std::to_string(on.moves.size()) + " tensor(s) are being copied to the host";
+  const auto on = moves_on_.find(pool);
+  if (on != moves_on_.end() && !on->second.moves.empty())
+    return std::to_string(on->second.moves.size()) + " tensor(s) are being copied to the host";
   return planner_->OtherTier(pool).used > core::Bytes{0}
              ? "copies to it or from it are under way"
              : "the driver has not released its memory yet";

@@ -252,6 +252,9 @@ class Loop {
   core::Status AddMovesOn(core::PoolId pool);
   core::Status InitPinned();
   core::Status InitPages();
+  // Of copies from and to the device's memory for others.
+  core::Pacer* PacerOf(core::DeviceId owner);
+  std::vector<StorePools::Other> OtherPools() const;
 
   // One look at everything; true when there was something to do.
   bool Pass();

@@ -195,7 +195,7 @@ void Loop::Do(const core::ShrinkPool& action) {
             ApplyEvent(core::PoolShrunk{action.pool, action.offset, action.size});
           } else {
             LoseHarvest(action.pool, action.size);
-            ApplyEvent(core::PoolShrinkFailed{action.pool, action.size});
+            ApplyEvent(core::PoolShrinkFailed{action.pool, action.size, action.offset});
           }
           Execute();
           if (pins) pinned_->RoomCame();

@@ -1,7 +1,5 @@
 #include "daemon/page_pool.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -11,86 +9,175 @@ using core::Bytes;
 using core::DeviceId;
 using core::Status;
 
-PagePool::PagePool(Options options, AwayMemory* memory, WorkerPool* workers, Mailbox* mailbox)
+namespace {
+
+Bytes BytesOf(const PagePool::Piece& piece) {
+  Bytes bytes;
+  for (const PagePool::Part& part : piece) bytes += part.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+PagePool::PagePool(Options options, AwayMemory* memory, Hooks hooks, Bytes limit)
     : options_(std::move(options)),
       memory_(memory),
-      workers_(workers),
-      mailbox_(mailbox),
-      capacity_(options_.capacity) {
-  for (const auto& [offset, bytes] : memory_->slabs.all()) Grown(bytes, true);
-  Grow();
+      hooks_(std::move(hooks)),
+      pieces_(options_.memory) {
+  pieces_.SetLimit(limit);
+  ChangeMemory();
 }
 
-Status PagePool::AddDevice(DeviceId device, const std::string& name) {
+Status PagePool::AddDevice(DeviceId device, const std::string& name, core::Pacer* pacer) {
   Link& link = links_[device];
-  RAVEN_ASSIGN_OR_RETURN(link.out, MakeLane(device, name + " to " + options_.name,
-                                            device::Direction::kDeviceToHost, &link.out_jobs));
-  RAVEN_ASSIGN_OR_RETURN(link.in, MakeLane(device, name + " from " + options_.name,
-                                           device::Direction::kHostToDevice, &link.in_jobs));
-  return core::Ok();
+  const auto opener = [this, device](device::Direction direction) {
+    return [this, device, direction] { return memory_->Open(device, direction); };
+  };
+  RAVEN_RETURN_IF_ERROR(OpenLane(name + " to " + options_.name,
+                                 opener(device::Direction::kDeviceToHost), pacer, &link.out));
+  return OpenLane(name + " from " + options_.name, opener(device::Direction::kHostToDevice), pacer,
+                  &link.in);
 }
 
-core::Result<std::unique_ptr<TransferLane>> PagePool::MakeLane(
-    DeviceId device, const std::string& name, device::Direction direction,
-    std::unordered_map<JobId, Done>* jobs) {
-  auto lane = std::make_unique<TransferLane>(
-      name, [this, device, direction] { return memory_->Open(device, direction); },
-      options_.transfers, &words_.emplace_back(0),
-      [jobs](JobId job, const Status& outcome) {
-        const auto done = jobs->extract(job);
-        done.mapped()(outcome);
-      });
-  RAVEN_RETURN_IF_ERROR(lane->Open());
-  return lane;
+Status PagePool::AddHost(PagePool* host, bool covered) {
+  host_ = host;
+  covered_ = covered;
+  return OpenLane(
+      options_.name + " to the host", [this] { return memory_->OpenToHost(); }, nullptr, &to_host_);
+}
+
+Status PagePool::OpenLane(const std::string& name, TransferLane::OpenChannel open,
+                          core::Pacer* pacer, Lane* lane) {
+  lane->lane = std::make_unique<TransferLane>(name, std::move(open), options_.transfers,
+                                              &words_.emplace_back(0),
+                                              [this, lane](JobId job, const Status& outcome) {
+                                                memory_->Ended(outcome.ok(), now_);
+                                                const auto done = lane->jobs.extract(job);
+                                                done.mapped()(outcome);
+                                              });
+  if (pacer != nullptr) lane->lane->PaceBy(pacer);
+  return lane->lane->Open();
+}
+
+template <typename Visit>
+void PagePool::ForEachLane(Visit visit) const {
+  for (const auto& [device, link] : links_) {
+    visit(*link.in.lane);
+    visit(*link.out.lane);
+  }
+  if (to_host_.lane != nullptr) visit(*to_host_.lane);
 }
 
 // ---- Memory.
 
-void PagePool::Allocate(Bytes bytes, std::function<void(std::optional<Piece>)> then) {
-  waiting_.push_back({bytes, std::move(then)});
+Bytes PagePool::Room() const {
+  const Bytes room = Minus(pieces_.Room(), reserved_);
+  return covered_ ? std::min(room, host_->Room()) : room;
+}
+
+void PagePool::Allocate(Bytes bytes, Then then) {
+  waiting_.push_back({.bytes = bytes, .then = std::move(then)});
   ServeWaiting();
-  Grow();
+  ChangeMemory();
+}
+
+void PagePool::AllocateReserved(Bytes bytes, Then then) {
+  waiting_.push_front({.bytes = bytes, .reserved = true, .then = std::move(then)});
+  ServeWaiting();
+  ChangeMemory();
+}
+
+bool PagePool::Fits(const Waiting& waiting) const {
+  if (waiting.bytes > pieces_.free()) return false;
+  return waiting.reserved || waiting.bytes <= Room();
 }
 
 void PagePool::ServeWaiting() {
-  while (!waiting_.empty()) {
-    std::optional<Piece> piece = pieces_.Allocate(waiting_.front().bytes);
-    if (!piece && (growing_ || made_ < capacity_)) return;
-    const auto then = std::move(waiting_.front().then);
+  while (!waiting_.empty() && Fits(waiting_.front())) {
+    Waiting served = std::move(waiting_.front());
     waiting_.pop_front();
-    then(std::move(piece));
+    Piece piece = *pieces_.Allocate(served.bytes);
+    if (covered_) host_->reserved_ += BytesOf(piece);
+    served.then(std::move(piece));
   }
 }
 
-void PagePool::Grow() {
-  Bytes wanted = options_.ahead;
+void PagePool::Free(const Piece& piece) {
+  pieces_.Free(piece);
+  if (covered_) {
+    host_->reserved_ -= BytesOf(piece);
+    host_->ServeWaiting();
+  }
+  ServeWaiting();
+  ChangeMemory();
+}
+
+void PagePool::Unhold(const Piece& piece) {
+  pieces_.Unhold(piece);
+  ChangeMemory();
+}
+
+Bytes PagePool::Lack() const {
+  if (pieces_.IsGrowing()) return {};
+  Bytes wanted;
   for (const Waiting& waiting : waiting_) wanted += waiting.bytes;
-  if (growing_ || made_ >= capacity_ || pieces_.free() >= wanted) return;
-  growing_ = true;
-  const Bytes bytes = std::min(options_.step, capacity_ - made_);
-  workers_->Run(kNoUser, [this, bytes, offset = made_] {
-    const Status made = memory_->Make(offset, bytes);
-    if (!made.ok()) {
-      spdlog::warn("{}: {} more bytes not had: {}", options_.name, bytes.count(),
-                   core::Describe(made.error()));
-    }
-    mailbox_->Post([this, bytes, offset, ok = made.ok()] {
-      growing_ = false;
-      if (ok) memory_->slabs.Add(offset, bytes);
-      Grown(bytes, ok);
-      ServeWaiting();
-      Grow();
-    });
-  });
+  return Minus(wanted, Room());
 }
 
-void PagePool::Grown(Bytes bytes, bool ok) {
-  if (!ok) {
-    capacity_ = made_;
-    return;
+void PagePool::ChangeMemory() {
+  Bytes wanted = reserved_;
+  for (const Waiting& waiting : waiting_) wanted += waiting.bytes;
+  if (const auto part = pieces_.NextGrowth(wanted)) hooks_.grow(*part);
+  while (const auto part = pieces_.NextRelease()) hooks_.release(*part);
+}
+
+void PagePool::SetLimit(Bytes most) {
+  if (most == pieces_.limit()) return;
+  pieces_.SetLimit(most);
+  ChangeMemory();
+}
+
+void PagePool::Grown(core::Tick now, bool ok) {
+  if (ok) {
+    pieces_.Grown();
+  } else {
+    pieces_.GrowFailed(now);
   }
-  pieces_.Free({{made_, bytes}});
-  made_ += bytes;
+  ServeWaiting();
+  ChangeMemory();
+}
+
+void PagePool::Released(Bytes offset, bool ok) {
+  if (ok) {
+    pieces_.Released(offset);
+  } else {
+    pieces_.ReleaseFailed(offset);
+  }
+  ChangeMemory();
+}
+
+void PagePool::Recall(Bytes offset) {
+  pieces_.Recall(offset);
+  ChangeMemory();
+}
+
+void PagePool::Keep(Bytes offset) {
+  pieces_.Keep(offset);
+  ServeWaiting();
+}
+
+void PagePool::Lose(Bytes offset) {
+  pieces_.Lose(offset);
+  ChangeMemory();
+}
+
+void PagePool::Fail() {
+  pieces_.Fail();
+  ChangeMemory();
+}
+
+void PagePool::Abort(const core::Error& why) {
+  ForEachLane([&why](TransferLane& lane) { lane.Abort(why); });
 }
 
 // ---- Copies.
@@ -116,30 +203,54 @@ void PagePool::Copy(device::Direction direction, DeviceId device, std::byte* pag
     chunks.insert(chunks.end(), cut.begin(), cut.end());
   }
   Link& link = links_.at(device);
-  const JobId job =
-      (out ? link.out : link.in)->Submit(std::move(chunks), owner, urgency, nullptr, 0);
-  (out ? link.out_jobs : link.in_jobs).emplace(job, std::move(done));
+  Lane& lane = out ? link.out : link.in;
+  const JobId job = lane.lane->Submit(std::move(chunks), owner, urgency, nullptr, 0);
+  lane.jobs.emplace(job, std::move(done));
+}
+
+void PagePool::MoveOn(const std::vector<Way>& ways, core::TurnOwner owner, Done done) {
+  const auto urgency = TransferLane::Urgency::kDemand;
+  std::vector<TransferLane::Chunk> chunks;
+  for (const Way& way : ways) {
+    // A medium's bytes are written by the CPU, which reaches all of the host pool.
+    const SlabMap whole(way.to + way.bytes);
+    const auto cut = Cut(host_->memory_->TargetAt(Bytes{}), way.to,
+                         memory_->owner() ? host_->memory_->slabs : whole,
+                         memory_->SourceAt(Bytes{}), way.from, memory_->slabs, way.bytes,
+                         ChunkOf(urgency));
+    chunks.insert(chunks.end(), cut.begin(), cut.end());
+  }
+  const JobId job = to_host_.lane->Submit(std::move(chunks), owner, urgency, nullptr, 0);
+  to_host_.jobs.emplace(job, std::move(done));
 }
 
 bool PagePool::Poll(core::Tick now) {
+  now_ = now;
+  pieces_.Advance(now);
+  ChangeMemory();
   bool busy = false;
-  for (auto& [device, link] : links_) {
-    busy |= link.in->Pump(now);
-    busy |= link.out->Pump(now);
+  ForEachLane([&](TransferLane& lane) { busy |= lane.Pump(now); });
+  // Nothing helps the first one that waits.
+  while (!waiting_.empty() && !pieces_.IsGrowing() && !Fits(waiting_.front())) {
+    const Then then = std::move(waiting_.front().then);
+    waiting_.pop_front();
+    then(std::nullopt);
+    ServeWaiting();
+    busy = true;
   }
   return busy;
 }
 
 bool PagePool::IsCopying() const {
-  return std::any_of(links_.begin(), links_.end(), [](const auto& of) {
-    return !of.second.in->idle() || !of.second.out->idle();
-  });
+  bool copying = !waiting_.empty();
+  ForEachLane([&copying](const TransferLane& lane) { copying |= !lane.idle(); });
+  return copying;
 }
 
 core::Tick PagePool::NextPump(core::Tick poll) const {
-  core::Tick next = core::kNever;
-  for (const auto& [device, link] : links_)
-    next = std::min({next, link.in->NextPump(poll), link.out->NextPump(poll)});
+  core::Tick next = waiting_.empty() ? core::kNever : poll;
+  ForEachLane(
+      [&](const TransferLane& lane) { next = std::min(next, lane.NextPump(poll)); });
   return next;
 }
 

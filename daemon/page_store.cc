@@ -43,12 +43,17 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
       workers_(workers),
       mailbox_(mailbox),
       hooks_(std::move(hooks)),
-      host_({.name = "the host pool",
-             .capacity = options_.host_capacity,
-             .step = options_.host_step,
-             .ahead = options_.host_ahead,
-             .transfers = options_.transfers},
-            host, workers, mailbox),
+      pools_({.host_capacity = options_.host_capacity,
+              .host_step = options_.host_step,
+              .host_ahead = options_.host_ahead,
+              .links = options_.links,
+              .others = options_.others,
+              .device_granularity = options_.device_granularity,
+              .transfers = options_.transfers},
+             devices_, host,
+             {.grow = [this](core::GrowPool action) { replies_.push_back(action); },
+              .shrink = [this](core::ShrinkPool action) { replies_.push_back(action); },
+              .pacer = hooks_.pacer}),
       limits_(options_.device_capacity) {
   for (size_t i = 0; i < devices_.size(); ++i) {
     const Bytes page = options_.page > Bytes{}
@@ -66,30 +71,35 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
 PageStore::~PageStore() = default;
 
 core::Status PageStore::Open() {
-  for (uint16_t i = 0; i < devices_.size(); ++i)
-    RAVEN_RETURN_IF_ERROR(host_.AddDevice(DeviceId{i}, devices_[i]->info().uuid));
-  return core::Ok();
+  return pools_.Open(devices_);
 }
 
 void PageStore::Apply(const core::Event& event, Tick now, core::Plan* plan) {
   now_ = now;
   std::visit([this](const auto& one) { On(one); }, event);
+  if (!std::holds_alternative<core::TimePassed>(event)) divide_pools_ = true;
   std::move(replies_.begin(), replies_.end(), std::back_inserter(*plan));
   replies_.clear();
 }
 
 bool PageStore::Poll(Tick now, core::Plan* plan) {
   now_ = now;
-  bool busy = host_.Poll(now);
+  MakeRoomInPools();
+  bool busy = pools_.Poll(now);
+  divide_pools_ |= busy;
   while (!retries_.empty() && retries_.begin()->first <= now) {
     ClientPages* const pages = retries_.extract(retries_.begin()).value().second;
     pages->Retry();
     Progressed(pages);
   }
-  for (Device& device : on_) {
-    busy |= device.advances;
-    RunDevice(device);
+  for (Device& device : on_) divide_pools_ |= device.advances;
+  if (std::exchange(divide_pools_, false)) {
+    LimitHarvests();
+    DividePools();
+    busy = true;
   }
+  if (now >= evacuate_at_) Evacuate();
+  for (Device& device : on_) RunDevice(device);
   Apply(core::TimePassed{}, now, plan);
   return busy;
 }
@@ -124,8 +134,11 @@ void PageStore::RunPart(Part& part) {
   }
   for (const SlotId slot : std::exchange(part.granted, {})) Answer(part, slot);
   for (const SlotId slot : std::exchange(part.refused, {})) {
-    if (part.client->rows[ToInt(slot)].request)
-      Fail(part, slot, {ErrorCode::kDevice, "a copy of its bytes failed"});
+    const Row& row = part.client->rows[ToInt(slot)];
+    if (!row.request) continue;
+    Fail(part, slot,
+         row.lost ? Error{ErrorCode::kLost, row.why_lost}
+                  : Error{ErrorCode::kDevice, "a copy of its bytes failed"});
   }
 }
 
@@ -216,28 +229,25 @@ PageStore::Part& PageStore::PartOf(Client& client, DeviceId device) {
   Part& part = client.parts[device];
   if (part.pages != nullptr) return part;
   const auto [attachment, maps] = hooks_.attachment(client.id);
-  const core::LinkModel& link = options_.links[ToInt(device)];
+  std::vector<PagePool*> pools;
+  for (StorePools::Member* member : pools_.Of(device)) pools.push_back(member->pool.get());
   Device& on = on_[ToInt(device)];
   part.client = &client;
   part.pages = std::make_unique<ClientPages>(
       ClientPages::Options{
           .device = device, .arena = options_.arena[ToInt(device)], .page = on.page},
-      attachment, devices_[ToInt(device)], std::vector<PagePool*>{&host_}, maps, workers_, mailbox_,
+      attachment, devices_[ToInt(device)], pools, pools_.HostOf(device), maps, workers_, mailbox_,
       static_cast<ClientPages::Owner*>(this));
   parts_[part.pages.get()] = &part;
   const uint32_t most = MostOf(client, device);
   core::PageScheduler::Client joins;
   joins.id = client.id;
   joins.backend = part.pages.get();
-  joins.limits = {.page = on.page,
-                  .pages = most,
-                  .pools = {{.capacity = std::min(client.budgets.host, options_.host_capacity),
-                             .in_rate = link.up_bytes_per_second,
-                             .out_rate = link.down_bytes_per_second,
-                             .per_copy = link.latency}}};
+  joins.limits = {.page = on.page, .pages = most, .pools = pools_.CopyPoolsOf(device)};
   joins.most = most;
   on.scheduler->Join(std::move(joins));
   part.pages->SetExecutor(&on.scheduler->client(client.id).executor());
+  DividePools();
   return part;
 }
 
@@ -331,7 +341,7 @@ void PageStore::Handle(Part& part, SlotId slot, core::CallResult result, bool fa
     case core::CallResult::kLost:
       return Fail(part, slot,
                   {ErrorCode::kLost, row.unneeded ? "its client said that it will not be read again"
-                                                  : "a copy of them failed"});
+                                                  : row.why_lost});
   }
 }
 
@@ -501,10 +511,6 @@ void PageStore::On(const core::Freed& event) {
   Progressed(part.pages.get());
 }
 
-void PageStore::On(const core::PinnedHeld& event) {
-  pinned_[event.tenant] = event.bytes;
-}
-
 void PageStore::On(const core::PinnedUsed& event) {
   clients_.at(event.client)->pinned = event.bytes;
 }
@@ -619,7 +625,8 @@ void PageStore::CountMoves(Part& part) {
 Tick PageStore::NextWake() const {
   Tick next = deadlines_.empty() ? core::kNever : std::get<Tick>(*deadlines_.begin());
   if (!retries_.empty()) next = std::min(next, retries_.begin()->first);
-  return next;
+  if (evacuate_at_ > now_) next = std::min(next, evacuate_at_);
+  return std::min(next, pools_.NextWake());
 }
 
 // ---- Views.
@@ -649,7 +656,7 @@ core::TensorView PageStore::View(TensorId tensor) const {
   const core::plan::UnitState& first = executor.books()[placed.units.first];
   view.dirty = first.life == core::PageState::kDirty;
   view.has_copy = first.pool != core::plan::kNoPool;
-  view.away = core::kHostPool;
+  if (view.has_copy) view.away = pools_.Of(row.device)[first.pool]->of.id;
   return view;
 }
 
@@ -685,7 +692,10 @@ core::ClientView PageStore::View(ClientId id) const {
     const core::PageBooks& books = ExecutorOf(part).books();
     view.device_held += part.pages->page() * part.pages->made();
     view.in_use += part.pages->page() * core::PagesInUse(books);
-    view.host_used += books.copies().pools().used();
+    const core::plan::CopyPools& pools = books.copies().pools();
+    const Bytes host = pools.used(pools_.HostOf(device));
+    view.host_used += host;
+    view.others_used += pools.used() - host;
   }
   view.device_used = client.live - client.away;
   return view;
@@ -723,11 +733,6 @@ core::TierView PageStore::DeviceTier(DeviceId device) const {
   return tier;
 }
 
-std::string PageStore::NameOf(core::PoolId pool) const {
-  if (pool == core::kHostPool) return "host";
-  return "device " + std::to_string(ToInt(core::DeviceOf(pool)));
-}
-
 Bytes PageStore::PinnedByAll() const {
   Bytes pinned;
   for (const auto& [tenant, bytes] : pinned_) pinned += bytes;
@@ -736,21 +741,24 @@ Bytes PageStore::PinnedByAll() const {
 
 core::TierView PageStore::HostTier() const {
   const Bytes pinned = PinnedByAll();
+  const PoolMemory& memory = pools_.host().memory();
   return {.capacity = options_.host_capacity,
-          .held = host_.made() + pinned,
-          .used = host_.used() + pinned};
+          .held = memory.made() + pinned,
+          .used = memory.used() + pinned};
 }
 
 core::Status PageStore::MayPin(ClientId client, Bytes block, Bytes slab,
                                const IdlePinned& without) const {
   const Bytes pinned = PinnedByAll();
-  const Bytes taken = pinned + host_.made() + slab;
+  const PoolMemory& host = pools_.host().memory();
+  const Bytes taken =
+      pinned + std::max(host.made(), host.used() + pools_.host().reserved()) + slab;
   if (taken <= options_.host_capacity + without.own + without.others) return core::Ok();
   return Error{ErrorCode::kOutOfMemory,
                "pinned memory is exhausted: no room for " + core::SizeText(block) + " of client " +
                    std::to_string(ToInt(client)) + " in the host pool of " +
                    core::SizeText(options_.host_capacity) + ", which holds " +
-                   core::SizeText(host_.used()) + " of tensors and " + core::SizeText(pinned) +
+                   core::SizeText(host.used()) + " of tensors and " + core::SizeText(pinned) +
                    " of pinned blocks; free pinned blocks or tensors"};
 }
 

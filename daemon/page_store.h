@@ -8,7 +8,7 @@
 // It is answered when its pages are mapped; a fetch when its bytes are there, too. Requests that
 // may not hold their pages yet wait in their order.
 //
-// Owns: the clients, their pages, the host pool's pieces. Units: bytes. Threads: the planner loop.
+// Owns: the clients, their pages, the pools' bookkeeping. Units: bytes. Threads: the planner loop.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,7 @@
 #include "core/types.h"
 #include "daemon/client_pages.h"
 #include "daemon/page_pool.h"
+#include "daemon/store_pools.h"
 
 namespace ravenstore::daemon {
 
@@ -45,6 +46,8 @@ class PageStore final : public core::StorePlanner,
     core::Bytes host_ahead;
     core::Bytes page;                    // 0: of the device's capacity (core/plan/page_size.h)
     std::vector<core::LinkModel> links;  // of each device to the host
+    std::vector<StorePools::Other> others{};
+    core::Bytes device_granularity = core::MiB(2);
     TransferLane::Options transfers;
   };
   // What is done to a client's rows and segment.
@@ -56,6 +59,8 @@ class PageStore final : public core::StorePlanner,
     std::function<void(core::ClientId, core::SlotId, core::DeviceId, core::Bytes)> publish;
     // Of MapOrders.
     std::function<void(core::ClientId)> send_maps;
+    // As StorePools::Hooks. Not set: there is none.
+    std::function<core::Pacer*(core::DeviceId)> pacer{};
   };
 
   PageStore(Options options, device::Devices devices, AwayMemory* host, WorkerPool* workers,
@@ -71,8 +76,8 @@ class PageStore final : public core::StorePlanner,
   // The client's pages may be destroyed: nothing of it is under way. REQUIRES: ClientGone was said.
   bool IsQuiet(core::ClientId client) const;
   void Forget(core::ClientId client);
-  bool IsCopying() const { return host_.IsCopying(); }
-  core::Tick NextPump(core::Tick poll) const { return host_.NextPump(poll); }
+  bool IsCopying() const { return pools_.IsCopying(); }
+  core::Tick NextPump(core::Tick poll) const { return pools_.NextPump(poll); }
 
   // ---- StorePlanner.
   void Apply(const core::Event& event, core::Tick now, core::Plan* plan) override;
@@ -87,15 +92,15 @@ class PageStore final : public core::StorePlanner,
   core::TenantView View(core::TenantId tenant, core::DeviceId device) const override;
   std::vector<core::ClientId> Clients() const override;
   core::TierView DeviceTier(core::DeviceId device) const override;
-  core::Bytes Harvested(core::DeviceId /*device*/) const override { return {}; }
-  core::Bytes HarvestStuck(core::DeviceId /*device*/) const override { return {}; }
+  core::Bytes Harvested(core::DeviceId device) const override;
+  core::Bytes HarvestStuck(core::DeviceId device) const override;
   core::Bytes Guaranteed(core::DeviceId /*device*/, core::TenantId /*asker*/) const override {
     return {};
   }
-  std::string NameOf(core::PoolId pool) const override;
+  std::string NameOf(core::PoolId pool) const override { return pools_.NameOf(pool); }
   core::TierView HostTier() const override;
-  std::vector<core::PoolId> OtherPools() const override { return {}; }
-  core::TierView OtherTier(core::PoolId /*pool*/) const override { return {}; }
+  std::vector<core::PoolId> OtherPools() const override;
+  core::TierView OtherTier(core::PoolId pool) const override { return pools_.TierOf(pool); }
   core::Status MayPin(core::ClientId client, core::Bytes block, core::Bytes slab,
                       const IdlePinned& without) const override;
   const core::PlannerStats& stats() const override { return stats_; }
@@ -120,6 +125,7 @@ class PageStore final : public core::StorePlanner,
     bool away = false;      // its word is "away"
     bool unneeded = false;  // its client will not read it again
     bool lost = false;      // its bytes are gone, for ever
+    std::string why_lost{};
     std::optional<Request> request{};
 
     // The client may use it without asking. What its log says else is late, or false.
@@ -168,6 +174,16 @@ class PageStore final : public core::StorePlanner,
   void On(const core::PutSeen& event);
   void On(const core::StreamComplete& event);
   void On(const core::Freed& event);
+  void On(const core::PoolGrown& event);
+  void On(const core::PoolGrowFailed& event);
+  void On(const core::PoolShrunk& event);
+  void On(const core::PoolShrinkFailed& event);
+  void On(const core::PoolLimit& event);
+  void On(const core::PoolRate& event);
+  void On(const core::PoolFailed& event);
+  void On(const core::ChunkRecalled& event);
+  void On(const core::ChunkKept& event);
+  void On(const core::ChunkLost& event);
   void On(const core::PinnedHeld& event);
   void On(const core::PinnedUsed& event);
   void On(const core::TimePassed& event);
@@ -187,6 +203,9 @@ class PageStore final : public core::StorePlanner,
   void Progressed(ClientPages* pages) override;
   void PageGone(ClientPages* pages) override;
   void RetryAt(ClientPages* pages, core::Tick at) override;
+  void CopyMoved(ClientPages* pages, core::plan::Unit unit, core::plan::PoolNumber pool) override;
+  void DropCopy(ClientPages* pages, core::plan::Unit unit) override;
+  bool MayMakePage(ClientPages* pages) override;
 
   // ---- core::PageMaker. The scheduler whose Advance() it is.
   void MakePage(core::ClientId client) override;
@@ -224,12 +243,31 @@ class PageStore final : public core::StorePlanner,
   void CountMoves(Part& part);
   core::Bytes PinnedByAll() const;
 
+  // ---- Pools (page_store_pools.cc).
+  using Members = std::vector<StorePools::Member*>;
+  const Members& PoolsOf(const Part& part) const { return pools_.Of(part.pages->device()); }
+  // Calls `visit` with each part of clients that are there and the executor's number of the pool.
+  template <typename Visit>
+  void ForEachUser(const PagePool& pool, Visit visit);
+  void DividePools();
+  // Copies that others may do without make room for those that wait.
+  void MakeRoomInPools();
+  void LimitHarvests();
+  void Evacuate();
+  void LoseCopies(PagePool* pool);
+  void LoseUnit(Part& part, core::plan::Unit unit);
+  // Of the device, what is harvested not included: pages that clients hold, or would like to.
+  core::Bytes NeededOf(core::DeviceId device) const;
+
   const Options options_;
   const device::Devices devices_;
   WorkerPool* const workers_;
   Mailbox* const mailbox_;
   const Hooks hooks_;
-  PagePool host_;
+  core::Plan replies_;
+  StorePools pools_;
+  bool divide_pools_ = true;    // again: something has changed
+  core::Tick evacuate_at_{};    // not before
   std::map<core::ClientId, std::unique_ptr<Client>> clients_;
   std::map<ClientPages*, Part*> parts_;
   std::unordered_map<core::TensorId, std::pair<core::ClientId, core::SlotId>> by_id_;
@@ -240,7 +278,6 @@ class PageStore final : public core::StorePlanner,
   core::DeviceId advancing_{};
   std::set<std::tuple<core::Tick, core::ClientId, core::SlotId>> deadlines_;  // of requests
   std::set<std::pair<core::Tick, ClientPages*>> retries_;
-  core::Plan replies_;
   core::PlannerStats stats_;
   uint64_t last_id_ = 0;
   core::Tick now_{};

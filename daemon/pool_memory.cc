@@ -55,6 +55,17 @@ void PoolMemory::Free(const Piece& piece) {
   });
 }
 
+void PoolMemory::Hold(const Piece& piece) {
+  ForEachChunk(chunks_, piece, [](Chunk& chunk, const Part&) { ++chunk.holds; });
+}
+
+void PoolMemory::Unhold(const Piece& piece) {
+  ForEachChunk(chunks_, piece, [](Chunk& chunk, const Part&) {
+    RAVEN_CHECK(chunk.holds > 0);
+    --chunk.holds;
+  });
+}
+
 Bytes PoolMemory::used() const {
   Bytes used;
   for (const auto& [offset, chunk] : chunks_) used += chunk.used;
@@ -200,7 +211,7 @@ bool PoolMemory::HasClosed() const {
 std::optional<PoolMemory::Part> PoolMemory::NextRelease() {
   if (options_.step == Bytes{}) return std::nullopt;
   for (auto& [offset, chunk] : chunks_) {
-    if (!chunk.closed || chunk.leaves || chunk.used > Bytes{}) continue;
+    if (!chunk.closed || chunk.leaves || chunk.used > Bytes{} || chunk.holds > 0) continue;
     chunk.leaves = true;
     return Part{offset, chunk.bytes};
   }

@@ -28,9 +28,9 @@ class PoolMemory {
   struct Options {
     core::Bytes range;  // of the pool's offsets
     core::Bytes granularity = core::kExtentAlignment;
-    core::Bytes step;   // of a chunk; 0: of fixed size, all memory is there from the beginning
-    core::Bytes unit;   // a chunk may be smaller than `step`, but is a multiple of this
-    core::Bytes ahead;  // that stays free, where memory is to be had
+    core::Bytes step{};   // of a chunk; 0: of fixed size, all memory is there from the beginning
+    core::Bytes unit{};   // a chunk may be smaller than `step`, but is a multiple of this
+    core::Bytes ahead{};  // that stays free, where memory is to be had
     // A chunk that stays empty for this time is released, after at most twice that. 0: never.
     core::Duration idle{0};
     core::Duration pause{0};  // after a growth that failed
@@ -42,6 +42,9 @@ class PoolMemory {
   // nullopt: fewer bytes are free now.
   std::optional<Piece> Allocate(core::Bytes bytes);
   void Free(const Piece& piece);
+  // The piece is being read: its chunks stay until Unhold(), also if it is freed.
+  void Hold(const Piece& piece);
+  void Unhold(const Piece& piece);
   core::Bytes granularity() const { return options_.granularity; }
   core::Bytes free() const { return pieces_.free(); }
   core::Bytes used() const;
@@ -87,6 +90,7 @@ class PoolMemory {
   struct Chunk {
     core::Bytes bytes;
     core::Bytes used;
+    uint32_t holds = 0;
     Taken taken = Taken::kNot;
     bool closed = false;
     bool leaves = false;    // it is being released

@@ -349,13 +349,11 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
   options.pages = config_.page;
   options.links = links_;
   if (options.pages) {
-    if (!others.pools.empty()) {
-      return Error{ErrorCode::kInvalidArgument,
-                   "\"devices.page\": pages have no peer, file, remote or harvested pools yet"};
-    }
+    Bytes away = planner.host_capacity;
+    for (const core::Pool& other : others.pools) away += other.capacity;
     // Of a client's addresses one half is of tensors, here or away; see daemon/client_pages.h.
     for (size_t i = 0; i < devices_.size(); ++i) {
-      const Bytes all = (planner.device_capacity[i] + planner.host_capacity) * 4;
+      const Bytes all = (planner.device_capacity[i] + away) * 4;
       planner.arena[i] = std::min(std::max(all, core::GiB(1)), arena_most);
     }
   }

@@ -66,10 +66,13 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     memory_ = HostMemory(devices_, std::move(*devices_[0]->ReservePoolVaRange(pool, -1)));
     PagePool::Options of_pool;
     of_pool.name = "the host pool";
-    of_pool.capacity = pool;
-    of_pool.step = MiB(4);
-    of_pool.ahead = MiB(2);
-    pool_ = std::make_unique<PagePool>(of_pool, memory_.get(), workers_.get(), &mailbox_);
+    of_pool.memory = {
+        .range = pool, .step = MiB(4), .unit = core::kExtentAlignment, .ahead = MiB(2)};
+    pool_ = std::make_unique<PagePool>(
+        of_pool, memory_.get(),
+        PagePool::Hooks{.grow = [this](const CopyPieces::Part& part) { grows_ = part; },
+                        .release = [](const CopyPieces::Part&) {}},
+        pool);
     RAVEN_CHECK(pool_->AddDevice(kDevice, "device 0").ok());
     places_ = std::make_unique<core::plan::Places>(core::plan::SmallTensorRule{
         .page = kPage, .largest_slot = slots ? Bytes(kPage.count() / 4) : Bytes{}});
@@ -83,7 +86,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
                     .pools = {{.capacity = pool, .in_rate = 1e10, .out_rate = 1e10}}};
     books.coming_most = kPage * 2;
     pages_ = std::make_unique<ClientPages>(options, attachment_, devices_[0],
-                                           std::vector<PagePool*>{pool_.get()}, maps_.get(),
+                                           std::vector<PagePool*>{pool_.get()}, 0, maps_.get(),
                                            workers_.get(), &mailbox_, this);
     executor_ = std::make_unique<core::PageExecutor>(books, pages_.get());
     pages_->SetExecutor(executor_.get());
@@ -97,7 +100,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
       return pages_->IsQuiet() && executor_->IsQuiet() && executor_->books().memory().pages() == 0;
     });
     EXPECT_TRUE(bare_ || pages_->made() == 0);
-    EXPECT_EQ(pool_->used(), Bytes{}) << "a piece is not freed";
+    EXPECT_EQ(pool_->memory().used(), Bytes{}) << "a piece is not freed";
     pages_.reset();
     workers_.reset();
   }
@@ -140,6 +143,14 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   void Progressed(ClientPages*) override {}
   void PageGone(ClientPages*) override { ++gone_; }
   void RetryAt(ClientPages*, core::Tick) override { FAIL() << "the device has memory"; }
+  void CopyMoved(ClientPages*, core::plan::Unit unit, core::plan::PoolNumber pool) override {
+    executor_->CopyMoved(unit, pool);
+  }
+  void DropCopy(ClientPages*, core::plan::Unit unit) override {
+    std::vector<TensorNumber> lost;
+    executor_->Lose(unit, &lost);
+  }
+  bool MayMakePage(ClientPages*) override { return true; }
 
   // ---- The client's mapper.
   void Map() {
@@ -166,6 +177,11 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     std::vector<MapOrders::Ended> ended;
     ASSERT_TRUE(maps_->Poll(&ended));
     for (const auto& one : ended) pages_->Ended(one);
+    if (const auto part = std::exchange(grows_, std::nullopt)) {
+      ASSERT_TRUE(memory_->Make(part->offset, part->bytes).ok());
+      memory_->slabs.Add(part->offset, part->bytes);
+      pool_->Grown(ipc::Now(), true);
+    }
     pool_->Poll(ipc::Now());
     executor_->Start();
     core::CheckBooks(executor_->books());
@@ -257,6 +273,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   Mailbox mailbox_;
   std::unique_ptr<WorkerPool> workers_ = std::make_unique<WorkerPool>("test", 2);
   std::unique_ptr<AwayMemory> memory_;
+  std::optional<CopyPieces::Part> grows_;
   std::unique_ptr<PagePool> pool_;
   std::unique_ptr<MapOrders> maps_;
   std::unique_ptr<ipc::MapConsumer> mapper_;

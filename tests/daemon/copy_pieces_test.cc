@@ -57,6 +57,23 @@ TEST(CopyPiecesTest, APartIsCutOutOfAPiece) {
   EXPECT_THAT(piece, ElementsAre(Part{MiB(0), MiB(1)}, Part{MiB(3) + KiB(512), KiB(512)}));
 }
 
+TEST(CopyPiecesTest, AllThatIsFreeInARangeIsTaken) {
+  CopyPieces pieces;
+  pieces.Free({{Bytes{}, MiB(4)}, {MiB(6), MiB(4)}});
+  EXPECT_THAT(pieces.AllocateAll({MiB(2), MiB(6)}),
+              ElementsAre(Part{MiB(2), MiB(2)}, Part{MiB(6), MiB(2)}));
+  EXPECT_THAT(pieces.AllocateAll({MiB(2), MiB(6)}), ElementsAre());
+  EXPECT_EQ(pieces.free(), MiB(4));
+  EXPECT_THAT(*pieces.Allocate(MiB(2)), ElementsAre(Part{Bytes{}, MiB(2)}));
+}
+
+TEST(CopyPiecesTest, PartsAreMultiplesOfTheGranularity) {
+  CopyPieces pieces(KiB(64));
+  pieces.Free({{Bytes{}, MiB(1)}});
+  EXPECT_THAT(*pieces.Allocate(Bytes(1)), ElementsAre(Part{Bytes{}, KiB(64)}));
+  EXPECT_THAT(*pieces.Allocate(KiB(65)), ElementsAre(Part{KiB(64), KiB(128)}));
+}
+
 TEST(CopyPiecesTest, NoByteIsLostOrHadTwice) {
   constexpr uint32_t kSeed = 5;
   RecordProperty("seed", static_cast<int>(kSeed));

@@ -77,8 +77,21 @@ class PageStoreTest : public testing::Test {
     EXPECT_TRUE(maps_->Poll(&ended));
     store_->MapsEnded(kClient, ended);
     store_->Poll(ipc::Now(), &plan_);
+    MakeMemory();
     store_->CheckInvariants();
     std::this_thread::yield();
+  }
+  // Of pools that grow.
+  void MakeMemory() {
+    for (size_t i = 0; i < plan_.size(); ++i) {
+      const core::GrowPool* grows = std::get_if<core::GrowPool>(&plan_[i]);
+      if (grows == nullptr) continue;
+      const core::GrowPool action = *grows;
+      plan_.erase(plan_.begin() + static_cast<ptrdiff_t>(i--));
+      ASSERT_TRUE(memory_->Make(action.offset, action.size).ok());
+      memory_->slabs.Add(action.offset, action.size);
+      Apply(core::PoolGrown{action.pool, action.offset, action.size});
+    }
   }
   void PumpUntil(const std::function<bool()>& done) {
     for (int i = 0; i < 1'000'000; ++i) {

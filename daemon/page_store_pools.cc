@@ -1,0 +1,275 @@
+// What PageStore does about the pools for copies: who may have how much there, and memory that
+// others want back.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/books/page_views.h"
+#include "daemon/page_store.h"
+
+namespace ravenstore::daemon {
+
+using core::Bytes;
+using core::ClientId;
+using core::DeviceId;
+using core::PoolId;
+using core::SlotId;
+using core::TensorNumber;
+using core::ToInt;
+using core::plan::PoolNumber;
+using core::plan::Unit;
+
+namespace {
+
+// Memory that is wanted back is looked at again after that time. Shorter: the loop does little
+// else. Longer: its owner waits.
+constexpr auto kEvacuateAgain = std::chrono::milliseconds(5);
+
+Bytes BudgetIn(const core::Budgets& budgets, PoolId pool) {
+  if (pool == core::kHostPool) return budgets.host;
+  const auto found = budgets.others.find(pool);
+  return found == budgets.others.end() ? Bytes(UINT64_MAX) : found->second;
+}
+
+}  // namespace
+
+template <typename Visit>
+void PageStore::ForEachUser(const PagePool& pool, Visit visit) {
+  for (const auto& [pages, part] : parts_) {
+    if (part->client->gone) continue;
+    const Members& members = PoolsOf(*part);
+    for (PoolNumber number = 0; number < members.size(); ++number) {
+      if (members[number]->pool.get() == &pool) visit(*part, number);
+    }
+  }
+}
+
+void PageStore::DividePools() {
+  for (auto& [id, member] : pools_.all()) {
+    std::vector<StorePools::Use> uses;
+    std::vector<std::pair<Part*, PoolNumber>> users;
+    ForEachUser(*member.pool, [&](Part& part, PoolNumber number) {
+      const core::plan::CopyPools& pools = ExecutorOf(part).books().copies().pools();
+      const Client& client = *part.client;
+      const auto tenant = tenants_.find(client.tenant);
+      uses.push_back({.client = client.id,
+                      .tenant = client.tenant,
+                      .used = pools.used(number),
+                      .redundant = pools.redundant(number),
+                      .client_budget = BudgetIn(client.budgets, id),
+                      .tenant_budget = tenant == tenants_.end() ? Bytes(UINT64_MAX)
+                                                                : BudgetIn(tenant->second, id)});
+      users.emplace_back(&part, number);
+    });
+    StorePools::Divide(*member.pool, &uses);
+    for (size_t i = 0; i < uses.size(); ++i) {
+      const auto [part, number] = users[i];
+      const core::PageExecutor& executor = ExecutorOf(*part);
+      if (executor.books().view().limits.pools[number].capacity == uses[i].may_have) continue;
+      SchedulerOf(*part).Moved(part->client->id).SetPoolCapacity(number, uses[i].may_have);
+      Progressed(part->pages.get());
+    }
+  }
+}
+
+void PageStore::MakeRoomInPools() {
+  for (auto& [id, member] : pools_.all()) {
+    PagePool& pool = *member.pool;
+    if (pool.Lack() == Bytes{}) continue;
+    ForEachUser(pool, [&](Part& part, PoolNumber number) {
+      if (const Bytes lack = pool.Lack(); lack > Bytes{})
+        SchedulerOf(part).Moved(part.client->id).DropCopies(number, lack);
+    });
+  }
+}
+
+// ---- Memory that comes and goes.
+
+void PageStore::On(const core::PoolGrown& event) {
+  pools_.all().at(event.pool).pool->Grown(now_, true);
+}
+
+void PageStore::On(const core::PoolGrowFailed& event) {
+  pools_.all().at(event.pool).pool->Grown(now_, false);
+}
+
+void PageStore::On(const core::PoolShrunk& event) {
+  pools_.all().at(event.pool).pool->Released(event.offset, true);
+}
+
+void PageStore::On(const core::PoolShrinkFailed& event) {
+  pools_.all().at(event.pool).pool->Released(event.offset, false);
+}
+
+void PageStore::On(const core::PoolLimit& event) {
+  StorePools::Member& member = pools_.all().at(event.pool);
+  member.lent = std::min(event.most, member.of.pool.capacity);
+  if (!member.is_harvested()) member.pool->SetLimit(member.lent);
+  LimitHarvests();
+  Evacuate();
+}
+
+void PageStore::On(const core::PoolRate& event) {
+  StorePools::Member& member = pools_.all().at(event.pool);
+  member.rate = event.bytes_per_second;
+  ForEachUser(*member.pool, [&](Part& part, PoolNumber number) {
+    const core::LinkModel link = member.LinkOf(part.pages->device());
+    SchedulerOf(part)
+        .Moved(part.client->id)
+        .SetPoolRates(number, link.up_bytes_per_second, link.down_bytes_per_second);
+  });
+}
+
+void PageStore::On(const core::PinnedHeld& event) {
+  pinned_[event.tenant] = event.bytes;
+  pools_.host().SetLimit(Minus(options_.host_capacity, PinnedByAll()));
+}
+
+void PageStore::On(const core::ChunkRecalled& event) {
+  pools_.all().at(event.pool).pool->Recall(event.offset);
+  Evacuate();
+}
+
+void PageStore::On(const core::ChunkKept& event) {
+  pools_.all().at(event.pool).pool->Keep(event.offset);
+}
+
+void PageStore::On(const core::ChunkLost& event) {
+  PagePool& pool = *pools_.all().at(event.pool).pool;
+  pool.Lose(event.offset);
+  LoseCopies(&pool);
+}
+
+void PageStore::On(const core::PoolFailed& event) {
+  StorePools::Member& member = pools_.all().at(event.pool);
+  if (std::exchange(member.failed, true)) return;
+  member.pool->Fail();
+  LoseCopies(member.pool.get());
+  member.pool->Abort({core::ErrorCode::kLost, member.pool->name() + " failed"});
+}
+
+// What a device's own clients would have there is not harvested.
+void PageStore::LimitHarvests() {
+  for (uint16_t i = 0; i < devices_.size(); ++i) {
+    StorePools::Member* const member = pools_.HarvestOf(DeviceId{i});
+    if (member == nullptr) continue;
+    const Bytes left = Minus(limits_[i], NeededOf(DeviceId{i}));
+    member->pool->SetLimit(std::min(member->lent, left).RoundDown(options_.device_granularity));
+    if (member->pool->memory().HasClosed()) evacuate_at_ = std::min(evacuate_at_, now_);
+  }
+}
+
+Bytes PageStore::NeededOf(DeviceId device) const {
+  Bytes held;
+  Bytes wanted;
+  for (const auto& [id, client] : clients_) {
+    const auto part = client->parts.find(device);
+    if (part == client->parts.end()) continue;
+    const ClientPages& pages = *part->second.pages;
+    held += pages.page() * pages.held();
+    if (client->gone) continue;
+    const uint64_t occupied =
+        ExecutorOf(part->second).books().totals().occupied().pages();
+    wanted += pages.page() * std::min<uint64_t>(occupied, MostOf(*client, device));
+  }
+  // Creates that wait for room have no pages yet.
+  for (const auto& [deadline, id, slot] : deadlines_) {
+    const Client& client = *clients_.at(id);
+    const Row& row = client.rows[ToInt(slot)];
+    if (row.device != device || !row.request->is_create) continue;
+    const Part& part = client.parts.at(device);
+    if (ExecutorOf(part).tensors()[ToInt(slot)].pinned) continue;
+    wanted += row.size.RoundUp(part.pages->page()) + part.pages->page();
+  }
+  return std::max(held, wanted);
+}
+
+bool PageStore::MayMakePage(ClientPages* pages) {
+  const DeviceId device = pages->device();
+  const Bytes harvested = Harvested(device);
+  if (harvested == Bytes{}) return true;
+  Bytes held = pages->page();
+  for (const auto& [other, part] : parts_) {
+    if (other->device() == device) held += other->page() * other->held();
+  }
+  return held + harvested <= limits_[ToInt(device)];
+}
+
+void PageStore::Evacuate() {
+  bool again = false;
+  for (auto& [id, member] : pools_.all()) {
+    if (!member.comes_and_goes() || !member.pool->memory().HasClosed()) continue;
+    ForEachUser(*member.pool, [&](Part& part, PoolNumber number) {
+      again |= part.pages->Evacuate(number);
+    });
+  }
+  evacuate_at_ = again ? now_ + kEvacuateAgain : core::kNever;
+}
+
+void PageStore::CopyMoved(ClientPages* pages, Unit unit, PoolNumber pool) {
+  Part& part = PartOf(pages);
+  SchedulerOf(part).Moved(part.client->id).CopyMoved(unit, pool);
+}
+
+void PageStore::DropCopy(ClientPages* pages, Unit unit) {
+  Part& part = PartOf(pages);
+  std::vector<TensorNumber> lost;
+  SchedulerOf(part).Moved(part.client->id).Lose(unit, &lost);
+  RAVEN_CHECK(lost.empty());
+  Progressed(pages);
+}
+
+// ---- Copies that are lost.
+
+void PageStore::LoseCopies(PagePool* pool) {
+  ForEachUser(*pool, [&](Part& part, PoolNumber number) {
+    for (const Unit unit : part.pages->LoseCopies(number)) LoseUnit(part, unit);
+    Progressed(part.pages.get());
+  });
+}
+
+void PageStore::LoseUnit(Part& part, Unit unit) {
+  core::PageScheduler& scheduler = SchedulerOf(part);
+  const core::PageExecutor& executor = ExecutorOf(part);
+  const PoolNumber pool = executor.books()[unit].pool;
+  const bool loses = !executor.books()[unit].IsResident() && pool != core::plan::kNoPool;
+  const auto in = executor.tensors().In(unit);
+  const std::vector<TensorNumber> tensors(in.begin(), in.end());
+  for (const TensorNumber tensor : tensors) {
+    if (!loses) break;
+    Row& row = part.client->rows[tensor];
+    row.lost = true;
+    row.why_lost = PoolsOf(part)[pool]->pool->name() + " lost its bytes";
+    // Its request waits for room, or for these bytes.
+    if (row.request && scheduler.Refuse(part.client->id, tensor))
+      part.refused.push_back(SlotId{tensor});
+  }
+  std::vector<TensorNumber> lost;
+  scheduler.Moved(part.client->id).Lose(unit, &lost);
+  for (const TensorNumber tensor : lost) {
+    Row& row = part.client->rows[tensor];
+    if (std::exchange(row.lives, false)) part.client->live -= row.size;
+  }
+}
+
+// ---- Views.
+
+Bytes PageStore::Harvested(DeviceId device) const {
+  const StorePools::Member* const member = pools_.HarvestOf(device);
+  return member == nullptr ? Bytes{} : member->pool->memory().committed();
+}
+
+Bytes PageStore::HarvestStuck(DeviceId device) const {
+  const StorePools::Member* const member = pools_.HarvestOf(device);
+  return member == nullptr ? Bytes{} : member->pool->memory().stuck();
+}
+
+std::vector<PoolId> PageStore::OtherPools() const {
+  std::vector<PoolId> ids;
+  for (const auto& [id, member] : pools_.all()) {
+    if (id != core::kHostPool) ids.push_back(id);
+  }
+  return ids;
+}
+
+}  // namespace ravenstore::daemon
