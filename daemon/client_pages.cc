@@ -387,7 +387,7 @@ bool ClientPages::Evacuate(PoolNumber pool) {
     again = true;
     if (copy.lost || copy.moves_on || gone_) continue;
     if (executor_->books().copies().Redundant(pool).contains(unit)) redundant.push_back(unit);
-    if (executor_->books()[unit].life != core::PageState::kAway) continue;
+    if (!core::CanMoveOn(executor_->books()[unit])) continue;
     const Bytes granularity = pools_[host_]->memory().granularity();
     const Bytes bytes = BytesFor(copy.ranges, granularity);
     if (moving_on_ >= kMovesOnMost || !pools_[pool]->MayMoveOn(bytes)) continue;
@@ -427,7 +427,7 @@ void ClientPages::EndMoveOn(const MoveOn& move, const Status& outcome) {
   const bool same = copy != copies_.end() && copy->second.version == move.version;
   if (same) copy->second.moves_on = false;
   const bool moved = outcome.ok() && same && !gone_ && !copy->second.lost &&
-                     executor_->books()[move.unit].life == core::PageState::kAway;
+                     core::CanMoveOn(executor_->books()[move.unit]);
   if (moved) {
     copy->second.version = ++version_;
     copy->second.pool = host_;

@@ -292,8 +292,7 @@ void PageBooks::DropCopy(Unit unit) {
 
 void PageBooks::MoveCopy(Unit unit, plan::PoolNumber pool) {
   UnitState& state = units_[unit];
-  RAVEN_CHECK(state.life == PageState::kAway);
-  RAVEN_CHECK(state.pool != plan::kNoPool);
+  RAVEN_CHECK(CanMoveOn(state));
   copies_.Move(unit, std::exchange(state.pool, pool), pool);
   Update(unit);
 }

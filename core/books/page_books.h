@@ -153,7 +153,8 @@ class PageBooks {
     limits_.pools[pool].in_rate = in;
     limits_.pools[pool].out_rate = out;
   }
-  // The away unit's copy is in that pool from now on, be it beyond the pool's capacity.
+  // The unit's copy is in that pool from now on, be it beyond the pool's capacity. REQUIRES:
+  // CanMoveOn (page_views.h).
   void MoveCopy(plan::Unit unit, plan::PoolNumber pool);
   // A page of slots is emptied: its slots get other places on the device, and it is free.
   // `slots`: of SlotPages::FindSparse; their tensors' words are revoked.

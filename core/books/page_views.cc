@@ -67,6 +67,11 @@ bool CanMoveCopy(const PageBooks& books, const UnitSpan& pages, const UnitSpan& 
   return decide::HasPlace(CreateIn(books, slot));
 }
 
+bool CanMoveOn(const UnitState& unit) {
+  const bool waits = unit.life == PageState::kMapping || unit.life == PageState::kQueued;
+  return (unit.life == PageState::kAway || waits) && unit.pool != plan::kNoPool;
+}
+
 std::optional<Unit> CopyToDrop(const PageBooks& books, plan::PoolNumber pool) {
   const plan::ResidencyPlan& plan = books.view().plan;
   std::optional<Unit> found;

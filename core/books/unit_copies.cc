@@ -32,9 +32,11 @@ void UnitCopies::Remove(Unit unit, PoolNumber pool) {
 
 void UnitCopies::Move(Unit unit, PoolNumber from, PoolNumber to) {
   RAVEN_CHECK(redundant_[from].count(unit) == 0);
-  RAVEN_CHECK(units_[unit].coming == Bytes{});
   pools_.Remove(from, units_[unit].bytes);
   pools_.Add(to, units_[unit].bytes);
+  const Bytes coming = units_[unit].coming;
+  EndComing(unit);
+  if (coming > Bytes{}) BeginComing(unit, to, coming);
 }
 
 void UnitCopies::SetRedundant(Unit unit, PoolNumber pool, bool redundant) {

@@ -33,7 +33,7 @@ class UnitCopies {
   void Shrink(plan::Unit unit, plan::PoolNumber pool, Bytes bytes);
   // It has none any more. REQUIRES: it has one, in this pool.
   void Remove(plan::Unit unit, plan::PoolNumber pool);
-  // The copy is in another pool from now on. REQUIRES: it is not redundant, and does not come.
+  // The copy is in another pool from now on. REQUIRES: it is not redundant.
   void Move(plan::Unit unit, plan::PoolNumber from, plan::PoolNumber to);
   // Copies that were removed since the last call, in order: the backend frees their memory.
   struct Removed {

@@ -107,7 +107,7 @@ class PageExecutor {
   // the bytes that they have taken.
   Bytes DropCopies(plan::PoolNumber pool, Bytes bytes);
   // The backend has moved the unit's copy to that pool. No room there is no reason against it: the
-  // pool then holds more than its capacity. REQUIRES: the unit is away.
+  // pool then holds more than its capacity. REQUIRES: CanMoveOn (page_views.h).
   void CopyMoved(plan::Unit unit, plan::PoolNumber pool) { books_.MoveCopy(unit, pool); }
   // The copy of the unit is gone. If it was the only one, the tensors there end: calls that wait
   // for them are refused. Appends those to `lost`; their owner removes them. A copy of the unit

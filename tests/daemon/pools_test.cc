@@ -334,17 +334,30 @@ TEST_F(PoolsTest, AFileThatFailsLosesWhatLiesThereAndTheDaemonServesOn) {
   ASSERT_EQ(::ftruncate(FileOf(daemon).get(), 0), 0);
   size_t lost = 0;
   size_t whole = 0;
-  for (Held& one : held) {
-    try {
-      const void* data = store.get(one.tensor, nullptr, {.blocking = true});
-      ASSERT_TRUE(Holds(data, one.seed)) << one.seed;
-      // Else device and host are full, and what is on the host cannot change places.
-      store.free(std::move(one.tensor), nullptr);
-      ++whole;
-    } catch (const Lost& error) {
-      EXPECT_NE(std::string(error.what()).find("file"), std::string::npos) << error.what();
-      ++lost;
+  // On pages a get whose copy failed is to be tried again, until the file is given up.
+  const auto get = [&store](Tensor& tensor) -> const void* {
+    for (int tries = 0; tries < 20; ++tries) {
+      try {
+        return store.get(tensor, nullptr, {.blocking = true});
+      } catch (const Lost& error) {
+        EXPECT_NE(std::string(error.what()).find("file"), std::string::npos) << error.what();
+        return nullptr;
+      } catch (const Error&) {
+      }
     }
+    ADD_FAILURE() << "the file is not given up";
+    return nullptr;
+  };
+  for (Held& one : held) {
+    const void* data = get(one.tensor);
+    if (data == nullptr) {
+      ++lost;
+      continue;
+    }
+    ASSERT_TRUE(Holds(data, one.seed)) << one.seed;
+    // Else device and host are full, and what is on the host cannot change places.
+    store.free(std::move(one.tensor), nullptr);
+    ++whole;
   }
   EXPECT_GT(lost, 8u);
   EXPECT_GT(whole, 10u);
@@ -514,7 +527,8 @@ class BusyOwnerTest : public PoolsTest {
     for (int round = 0; round < 3; ++round) ExpectAllHold(store, held);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     const Stats after = store.stats();
-    EXPECT_EQ(TierOf(daemon, "host").used(), 0u) << "all that left went to the peer";
+    // On pages the ends of tensors may go there: so few bytes are as soon back from the host.
+    EXPECT_LT(TierOf(daemon, "host").used(), KiB(64)) << "all that left went to the peer";
     const proto::DeviceUse owner = StatsOf(daemon).devices(1);
     EXPECT_EQ(owner.busy(), percent > 0);
     EXPECT_EQ(owner.utilization(), static_cast<uint32_t>(percent));

@@ -262,6 +262,16 @@ TEST_F(PageExecutorTest, ALostCopyOfAResidentPageLosesNothing) {
   EXPECT_TRUE(lost.empty());
 }
 
+// One that is being mapped, too: its client's mapper may take any time.
+TEST_F(PageExecutorTest, TheCopyOfAPageThatIsNotCopiedInMovesToAnotherPool) {
+  FillAndCreateOneMore();
+  EXPECT_FALSE(CanMoveOn(executor_.books()[0])) << "it is being copied out";
+  EndOut(true);
+  EXPECT_TRUE(CanMoveOn(executor_.books()[0]));
+  executor_.CopyMoved(0, 0);
+  CheckBooks(executor_.books());
+}
+
 TEST_F(PageExecutorTest, CopiesOfResidentPagesAreDropped) {
   WaitForTensorThatLeft();
   EndIn(true);

@@ -607,7 +607,7 @@ void PageWorld::LoseCopy() {
   }
 }
 
-// Of an away unit, and also where the other pool has no room.
+// Also where the other pool has no room.
 void PageWorld::MoveACopy() {
   if (copies_.empty()) return;
   const auto which =
@@ -615,7 +615,7 @@ void PageWorld::MoveACopy() {
   const auto [from, unit] = which->first;
   const auto to = static_cast<plan::PoolNumber>(random_->Below(options_.pools.size()));
   const plan::UnitState& state = executor_->books()[unit];
-  if (state.life != PageState::kAway || state.pool != from || to == from) return;
+  if (!CanMoveOn(state) || state.pool != from || to == from) return;
   copies_[{to, unit}] = std::move(which->second);
   copies_.erase(which);
   executor_->CopyMoved(unit, to);
