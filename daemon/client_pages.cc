@@ -93,6 +93,7 @@ ClientPages::ClientPages(const Options& options, std::shared_ptr<Attachment> att
       links_(pools_.size()) {}
 
 ClientPages::~ClientPages() {
+  if (!gone_) return;  // the daemon ends
   RAVEN_CHECK(IsQuiet());
   for (const auto& [unit, copy] : copies_) RAVEN_CHECK(copy.piece.empty());
 }
@@ -127,7 +128,8 @@ std::vector<PagePool::Range> ClientPages::LiveRanges(Unit unit, Bytes granularit
   if (granularity == core::kExtentAlignment) return ranges;
   std::vector<PagePool::Range> joined;
   for (const PagePool::Range& range : ranges) {
-    if (joined.empty() || range.in_page >= joined.back().in_page + joined.back().bytes + granularity) {
+    if (joined.empty() ||
+        range.in_page >= joined.back().in_page + joined.back().bytes + granularity) {
       joined.push_back(range);
     } else {
       joined.back().bytes = range.in_page + range.bytes - joined.back().in_page;
@@ -394,11 +396,11 @@ bool ClientPages::Evacuate(PoolNumber pool) {
     copy.moves_on = true;
     ++moving_on_;
     ++copying_;
-    pools_[host_]->AllocateReserved(bytes, [this, unit = unit, version = copy.version](
-                                               std::optional<PagePool::Piece> piece) {
-      if (piece) return StartMoveOn(unit, version, *std::move(piece));
-      Later([this, unit, version] { EndMoveOn({.unit = unit, .version = version}, NoRoom()); });
-    });
+    pools_[host_]->AllocateReserved(
+        bytes, [this, unit = unit, version = copy.version](std::optional<PagePool::Piece> piece) {
+          if (piece) return StartMoveOn(unit, version, *std::move(piece));
+          Later([this, unit, version] { EndMoveOn({.unit = unit, .version = version}, NoRoom()); });
+        });
   }
   for (const Unit unit : redundant) owner_->DropCopy(this, unit);
   return again;
@@ -482,8 +484,7 @@ bool ClientPages::MoveCopy(const CopyMove& move) {
     };
     const PagePool::Range before = part_of(Bytes{}, move.page_offset);
     PagePool::Range moved = part_of(move.page_offset, end);
-    const PagePool::Range after =
-        part_of(end.RoundUp(core::kExtentAlignment), Bytes(UINT64_MAX));
+    const PagePool::Range after = part_of(end.RoundUp(core::kExtentAlignment), Bytes(UINT64_MAX));
     if (before.bytes > Bytes{}) stay.push_back(before);
     if (after.bytes > Bytes{}) stay.push_back(after);
     if (moved.bytes == Bytes{}) continue;

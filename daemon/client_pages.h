@@ -69,8 +69,8 @@ class ClientPages final : public core::PageBackend {
     core::Bytes page;
   };
 
-  // `pools`: by the executor's numbers; `host`: of the host pool. All that is pointed to outlives this, and no worker runs
-  // any more when it ends.
+  // `pools`: by the executor's numbers; `host`: of the host pool. All that is pointed to outlives
+  // this, and no worker runs any more when it ends.
   ClientPages(const Options& options, std::shared_ptr<Attachment> attachment,
               std::shared_ptr<device::Device> device, std::vector<PagePool*> pools,
               core::plan::PoolNumber host, MapOrders* maps, WorkerPool* workers, Mailbox* mailbox,
@@ -198,8 +198,8 @@ class ClientPages final : public core::PageBackend {
   std::optional<MapOrder> mapping_;                    // the executor's, one at a time
   std::optional<core::plan::PhysicalPage> unmapping_;  // likewise
   std::map<core::plan::Unit, Copy> copies_;
-  uint64_t version_ = 0;       // of the last copy
-  uint32_t moving_on_ = 0;     // copies
+  uint64_t version_ = 0;                    // of the last copy
+  uint32_t moving_on_ = 0;                  // copies
   std::vector<LinkUse> links_;              // by pool
   std::unique_ptr<device::Channel> mover_;  // of slots on the device; made for the first
   device::Word moved_{0};

@@ -61,7 +61,9 @@ Loop::Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Ou
   for (auto& memory : others) away_.emplace(core::PoolId{next++}, std::move(memory));
 }
 
-Loop::~Loop() = default;
+Loop::~Loop() {
+  if (pages_ != nullptr) pages_->EndCopies();
+}
 
 core::Result<std::unique_ptr<Loop>> Loop::Create(LoopOptions options, device::Devices devices,
                                                  WorkerPool* workers, Outbox outbox,

@@ -214,14 +214,18 @@ void PagePool::MoveOn(const std::vector<Way>& ways, core::TurnOwner owner, Done 
   for (const Way& way : ways) {
     // A medium's bytes are written by the CPU, which reaches all of the host pool.
     const SlabMap whole(way.to + way.bytes);
-    const auto cut = Cut(host_->memory_->TargetAt(Bytes{}), way.to,
-                         memory_->owner() ? host_->memory_->slabs : whole,
-                         memory_->SourceAt(Bytes{}), way.from, memory_->slabs, way.bytes,
-                         ChunkOf(urgency));
+    const auto cut = Cut(
+        host_->memory_->TargetAt(Bytes{}), way.to, memory_->owner() ? host_->memory_->slabs : whole,
+        memory_->SourceAt(Bytes{}), way.from, memory_->slabs, way.bytes, ChunkOf(urgency));
     chunks.insert(chunks.end(), cut.begin(), cut.end());
   }
   const JobId job = to_host_.lane->Submit(std::move(chunks), owner, urgency, nullptr, 0);
   to_host_.jobs.emplace(job, std::move(done));
+}
+
+void PagePool::EndCopies() {
+  links_.clear();
+  to_host_ = {};
 }
 
 bool PagePool::Poll(core::Tick now) {
@@ -249,8 +253,7 @@ bool PagePool::IsCopying() const {
 
 core::Tick PagePool::NextPump(core::Tick poll) const {
   core::Tick next = waiting_.empty() ? core::kNever : poll;
-  ForEachLane(
-      [&](const TransferLane& lane) { next = std::min(next, lane.NextPump(poll)); });
+  ForEachLane([&](const TransferLane& lane) { next = std::min(next, lane.NextPump(poll)); });
   return next;
 }
 

@@ -112,6 +112,8 @@ class PagePool {
             Done done);
   // The same, to the host pool.
   void MoveOn(const std::vector<Way>& ways, core::TurnOwner owner, Done done);
+  // The links end, and with them the copies under way. Nothing else may be called after.
+  void EndCopies();
   // True when anything has ended or begun.
   bool Poll(core::Tick now);
   bool IsCopying() const;

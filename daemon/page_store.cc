@@ -340,8 +340,8 @@ void PageStore::Handle(Part& part, SlotId slot, core::CallResult result, bool fa
                                                 " has no room for more tensors"});
     case core::CallResult::kLost:
       return Fail(part, slot,
-                  {ErrorCode::kLost, row.unneeded ? "its client said that it will not be read again"
-                                                  : row.why_lost});
+                  {ErrorCode::kLost,
+                   row.unneeded ? "its client said that it will not be read again" : row.why_lost});
   }
 }
 
@@ -751,8 +751,7 @@ core::Status PageStore::MayPin(ClientId client, Bytes block, Bytes slab,
                                const IdlePinned& without) const {
   const Bytes pinned = PinnedByAll();
   const PoolMemory& host = pools_.host().memory();
-  const Bytes taken =
-      pinned + std::max(host.made(), host.used() + pools_.host().reserved()) + slab;
+  const Bytes taken = pinned + std::max(host.made(), host.used() + pools_.host().reserved()) + slab;
   if (taken <= options_.host_capacity + without.own + without.others) return core::Ok();
   return Error{ErrorCode::kOutOfMemory,
                "pinned memory is exhausted: no room for " + core::SizeText(block) + " of client " +

@@ -76,6 +76,8 @@ class PageStore final : public core::StorePlanner,
   // The client's pages may be destroyed: nothing of it is under way. REQUIRES: ClientGone was said.
   bool IsQuiet(core::ClientId client) const;
   void Forget(core::ClientId client);
+  // The daemon ends, with the pools' memory: copies under way end, and no other begins.
+  void EndCopies() { pools_.EndCopies(); }
   bool IsCopying() const { return pools_.IsCopying(); }
   core::Tick NextPump(core::Tick poll) const { return pools_.NextPump(poll); }
 
@@ -266,8 +268,8 @@ class PageStore final : public core::StorePlanner,
   const Hooks hooks_;
   core::Plan replies_;
   StorePools pools_;
-  bool divide_pools_ = true;    // again: something has changed
-  core::Tick evacuate_at_{};    // not before
+  bool divide_pools_ = true;  // again: something has changed
+  core::Tick evacuate_at_{};  // not before
   std::map<core::ClientId, std::unique_ptr<Client>> clients_;
   std::map<ClientPages*, Part*> parts_;
   std::unordered_map<core::TensorId, std::pair<core::ClientId, core::SlotId>> by_id_;

@@ -66,7 +66,7 @@ void PageStore::DividePools() {
       const auto [part, number] = users[i];
       const core::PageExecutor& executor = ExecutorOf(*part);
       if (executor.books().view().limits.pools[number].capacity == uses[i].may_have) continue;
-      SchedulerOf(*part).Moved(part->client->id).SetPoolCapacity(number, uses[i].may_have);
+      SchedulerOf(*part).Moved(part->client->id).books().SetPoolCapacity(number, uses[i].may_have);
       Progressed(part->pages.get());
     }
   }
@@ -116,6 +116,7 @@ void PageStore::On(const core::PoolRate& event) {
     const core::LinkModel link = member.LinkOf(part.pages->device());
     SchedulerOf(part)
         .Moved(part.client->id)
+        .books()
         .SetPoolRates(number, link.up_bytes_per_second, link.down_bytes_per_second);
   });
 }
@@ -168,8 +169,7 @@ Bytes PageStore::NeededOf(DeviceId device) const {
     const ClientPages& pages = *part->second.pages;
     held += pages.page() * pages.held();
     if (client->gone) continue;
-    const uint64_t occupied =
-        ExecutorOf(part->second).books().totals().occupied().pages();
+    const uint64_t occupied = ExecutorOf(part->second).books().totals().occupied().pages();
     wanted += pages.page() * std::min<uint64_t>(occupied, MostOf(*client, device));
   }
   // Creates that wait for room have no pages yet.
@@ -199,16 +199,15 @@ void PageStore::Evacuate() {
   bool again = false;
   for (auto& [id, member] : pools_.all()) {
     if (!member.comes_and_goes() || !member.pool->memory().HasClosed()) continue;
-    ForEachUser(*member.pool, [&](Part& part, PoolNumber number) {
-      again |= part.pages->Evacuate(number);
-    });
+    ForEachUser(*member.pool,
+                [&](Part& part, PoolNumber number) { again |= part.pages->Evacuate(number); });
   }
   evacuate_at_ = again ? now_ + kEvacuateAgain : core::kNever;
 }
 
 void PageStore::CopyMoved(ClientPages* pages, Unit unit, PoolNumber pool) {
   Part& part = PartOf(pages);
-  SchedulerOf(part).Moved(part.client->id).CopyMoved(unit, pool);
+  SchedulerOf(part).Moved(part.client->id).books().MoveCopy(unit, pool);
 }
 
 void PageStore::DropCopy(ClientPages* pages, Unit unit) {

@@ -77,9 +77,14 @@ StorePools::StorePools(Options options, const device::Devices& devices, AwayMemo
 
 void StorePools::Add(Other other, PoolMemory::Options memory, const std::string& name) {
   const PoolId id = other.id;
-  PagePool::Hooks hooks{
-      .grow = [this, id](const auto& part) { hooks_.grow({id, part.offset, part.bytes}); },
-      .release = [this, id](const auto& part) { hooks_.shrink({id, part.offset, part.bytes}); }};
+  PagePool::Hooks hooks{.grow =
+                            [this, id](const auto& part) {
+                              hooks_.grow({id, part.offset, part.bytes});
+                            },
+                        .release =
+                            [this, id](const auto& part) {
+                              hooks_.shrink({id, part.offset, part.bytes});
+                            }};
   // Nothing comes to one that comes and goes before its first limit.
   const bool is_limited = other.pool.chunk > Bytes{};
   Member& member = members_[id];
@@ -149,6 +154,10 @@ void StorePools::Divide(const PagePool& pool, std::vector<Use>* uses) {
                                 Minus(use.tenant_budget, of_tenant[use.tenant]));
     use.may_have = use.used + std::min(left, pool.Room() + redundant - use.redundant);
   }
+}
+
+void StorePools::EndCopies() {
+  for (auto& [id, member] : members_) member.pool->EndCopies();
 }
 
 bool StorePools::Poll(core::Tick now) {

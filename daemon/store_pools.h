@@ -57,8 +57,8 @@ class StorePools {
   struct Member {
     Other of;
     std::unique_ptr<PagePool> pool{};
-    double rate = 0;         // the most of its links; 0: their own
-    core::Bytes lent{};      // of one that comes and goes, as its PoolLimit says
+    double rate = 0;     // the most of its links; 0: their own
+    core::Bytes lent{};  // of one that comes and goes, as its PoolLimit says
     bool failed = false;
 
     bool is_harvested() const { return of.pool.covered; }
@@ -70,10 +70,10 @@ class StorePools {
     core::ClientId client{};
     core::TenantId tenant{};
     core::Bytes used;
-    core::Bytes redundant;       // of these: other clients may have that room
-    core::Bytes client_budget;   // for all devices together
-    core::Bytes tenant_budget;   // for all clients together
-    core::Bytes may_have{};      // what Divide() says
+    core::Bytes redundant;      // of these: other clients may have that room
+    core::Bytes client_budget;  // for all devices together
+    core::Bytes tenant_budget;  // for all clients together
+    core::Bytes may_have{};     // what Divide() says
   };
 
   // `host` and the other pools' memory outlive this.
@@ -98,6 +98,8 @@ class StorePools {
   // Sets Use::may_have of all uses of one pool.
   static void Divide(const PagePool& pool, std::vector<Use>* uses);
 
+  // The links end, and with them the copies under way. Nothing else may be called after.
+  void EndCopies();
   bool Poll(core::Tick now);
   bool IsCopying() const;
   core::Tick NextPump(core::Tick poll) const;

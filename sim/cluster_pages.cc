@@ -319,7 +319,7 @@ void ClusterPages::Balance(Bytes needed) {
     Grow();
   if (pieces_.staying() > target + kSparePieces && options_.now() >= sweep_at_)
     ShrinkEmpty(target + kSparePieces);
-  executor_.SetPoolCapacity(kRemote, piece * pieces_.staying());
+  executor_.books().SetPoolCapacity(kRemote, piece * pieces_.staying());
   if (pieces_.AnyLeaves()) Evacuate();
 }
 
@@ -354,7 +354,7 @@ void ClusterPages::Evacuate() {
       executor_.Lose(unit, &ends_.lost);
     } else if (options_.now() >= copy.fetch_at &&
                core::decide::HasPlace(core::CreateIn(books, {}))) {
-      executor_.Fetch(unit);
+      executor_.books().Demand(unit);
     }
   }
   Sweep();

@@ -106,7 +106,8 @@ class PageBooks {
     units_[unit].contested = true;
     Update(unit);
   }
-  // The unit comes as if a call waited for it. REQUIRES: a tensor lives there.
+  // The unit comes as if a call waited for it: perhaps its copy is in memory that another wants
+  // back. It has to be repeated after a copy in that failed. REQUIRES: a tensor lives there.
   void Demand(plan::Unit unit);
 
   // ---- The plan.
@@ -144,7 +145,7 @@ class PageBooks {
   void Force(plan::Unit unit);
   // REQUIRES: the copy is redundant.
   void DropCopy(plan::Unit unit);
-  // The pool's copies may take more than that from now on: it then has no room.
+  // Copies that take more remain; until there is room again none is added.
   void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity) {
     limits_.pools[pool].capacity = capacity;
   }

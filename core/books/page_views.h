@@ -26,7 +26,8 @@ PageMemory::Place PlaceOf(const PageBooks& books, plan::Unit unit);
 // A tensor of these pages may go to the slot: all are away, with copies in one pool, and no call
 // holds one.
 bool CanMoveCopy(const PageBooks& books, const plan::UnitSpan& pages, const plan::UnitSpan& slot);
-// The unit's copy is its only one, and is not being copied to the device: it may go to another pool.
+// The unit's copy is the only one, and is not being copied to the device: it may go to another
+// pool.
 bool CanMoveOn(const plan::UnitState& unit);
 // A resident unit whose copy in the pool can be dropped for another; nullopt: there is none.
 // O(redundant copies of the pool).

@@ -95,27 +95,15 @@ class PageExecutor {
   // Where a call waits for memory, the owner calls Leave() of some client; else Start() does that.
   void SetOthersMakeRoom(bool others) { moves_.SetOthersMakeRoom(others); }
 
-  // ---- Pools for copies that change.
-  // Copies that take more remain; until there is room again none is added.
-  void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity) {
-    books_.SetPoolCapacity(pool, capacity);
-  }
-  void SetPoolRates(plan::PoolNumber pool, double in, double out) {
-    books_.SetPoolRates(pool, in, out);
-  }
+  // ---- Pools for copies that change. See also PageBooks::SetPoolCapacity, SetPoolRates, MoveCopy
+  // for a copy that the backend has moved, and Demand for a unit that comes without a call.
   // Copies of resident units are dropped until they have taken `bytes`, or there are none. Returns
   // the bytes that they have taken.
   Bytes DropCopies(plan::PoolNumber pool, Bytes bytes);
-  // The backend has moved the unit's copy to that pool. No room there is no reason against it: the
-  // pool then holds more than its capacity. REQUIRES: CanMoveOn (page_views.h).
-  void CopyMoved(plan::Unit unit, plan::PoolNumber pool) { books_.MoveCopy(unit, pool); }
   // The copy of the unit is gone. If it was the only one, the tensors there end: calls that wait
   // for them are refused. Appends those to `lost`; their owner removes them. A copy of the unit
   // that is under way has to fail.
   void Lose(plan::Unit unit, std::vector<TensorNumber>* lost);
-  // The unit comes though no call waits for it: its copy is in memory that another wants back. It
-  // has to be repeated after a copy in that failed. REQUIRES: a tensor lives there.
-  void Fetch(plan::Unit unit) { books_.Demand(unit); }
 
   // ---- The backend's reports.
   void Mapped(plan::Unit unit) { moves_.Mapped(unit); }

@@ -144,7 +144,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   void PageGone(ClientPages*) override { ++gone_; }
   void RetryAt(ClientPages*, core::Tick) override { FAIL() << "the device has memory"; }
   void CopyMoved(ClientPages*, core::plan::Unit unit, core::plan::PoolNumber pool) override {
-    executor_->CopyMoved(unit, pool);
+    executor_->books().MoveCopy(unit, pool);
   }
   void DropCopy(ClientPages*, core::plan::Unit unit) override {
     std::vector<TensorNumber> lost;

@@ -19,8 +19,8 @@ class PoolMemoryTest : public testing::Test {
  protected:
   // Other nodes' memory, in pieces of 4 MiB.
   static PoolMemory::Options Pieces() {
-    return {.range = MiB(16), .step = MiB(4), .unit = MiB(4), .idle = seconds(10),
-            .pause = seconds(1)};
+    return {
+        .range = MiB(16), .step = MiB(4), .unit = MiB(4), .idle = seconds(10), .pause = seconds(1)};
   }
   // Idle memory of a device.
   static PoolMemory::Options Harvest() {

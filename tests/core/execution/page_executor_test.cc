@@ -268,7 +268,7 @@ TEST_F(PageExecutorTest, TheCopyOfAPageThatIsNotCopiedInMovesToAnotherPool) {
   EXPECT_FALSE(CanMoveOn(executor_.books()[0])) << "it is being copied out";
   EndOut(true);
   EXPECT_TRUE(CanMoveOn(executor_.books()[0]));
-  executor_.CopyMoved(0, 0);
+  executor_.books().MoveCopy(0, 0);
   CheckBooks(executor_.books());
 }
 
@@ -286,7 +286,7 @@ TEST_F(PageExecutorTest, APageIsFetchedWithoutACall) {
   EndOut(true);
   executor_.Begin(2);
   Put(2, true);
-  executor_.Fetch(0);
+  executor_.books().Demand(0);
   Map();
   EndOut(true);
   ASSERT_TRUE(backend_.in);

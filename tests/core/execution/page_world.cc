@@ -116,7 +116,7 @@ void PageWorld::Finish() {
   EndKeeps();
   ChangeShare(options_.pages);
   for (plan::PoolNumber pool = 0; pool < options_.pools.size(); ++pool)
-    executor_->SetPoolCapacity(pool, options_.pools[pool]);
+    executor_->books().SetPoolCapacity(pool, options_.pools[pool]);
   for (const TensorNumber tensor : std::vector<TensorNumber>(live_)) {
     for (int i = 0; i < 2000 && fault_.empty(); ++i) {
       if (tensors_[tensor].word == Word::kInUse && !tensors_[tensor].has_request) break;
@@ -574,13 +574,13 @@ void PageWorld::ChangePools() {
     // Never more than in the end: creates that such a pool admits would find no place then.
     const Bytes all = options_.pools[pool];
     const Bytes less = std::min(all, page_ * random_->Below(2 * options_.pages));
-    executor_->SetPoolCapacity(pool, choice == 0 ? all : less);
+    executor_->books().SetPoolCapacity(pool, choice == 0 ? all : less);
   } else if (choice < 3) {
     LoseCopy();
   } else if (executor_->books().units().size() > 0) {
     const auto unit = static_cast<Unit>(random_->Below(executor_->books().units().size()));
     if (executor_->books()[unit].live == 0) return;
-    executor_->Fetch(unit);
+    executor_->books().Demand(unit);
     counts_.fetched += executor_->books()[unit].demanded ? 1 : 0;
   }
 }
@@ -618,7 +618,7 @@ void PageWorld::MoveACopy() {
   if (!CanMoveOn(state) || state.pool != from || to == from) return;
   copies_[{to, unit}] = std::move(which->second);
   copies_.erase(which);
-  executor_->CopyMoved(unit, to);
+  executor_->books().MoveCopy(unit, to);
   ++counts_.moved;
 }
 

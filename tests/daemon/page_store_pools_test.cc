@@ -1,0 +1,201 @@
+// A PageStore with memory of other nodes, which comes and goes. Its bytes are checked elsewhere
+// (client_pages_test, pools_test): no client maps here.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/daemon/page_store_fixture.h"
+#include "tests/device/fake_pieces.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using core::Bytes;
+using core::MiB;
+using core::SlotId;
+using core::TensorId;
+using Way = device::FakePieces::Way;
+
+constexpr core::PoolId kRemote{2};
+constexpr Bytes kPiece = MiB(4);
+
+// It is there before the store, and after.
+struct RemoteMemoryOfATest {
+  RemoteMemoryOfATest() {
+    auto pieces = std::make_unique<device::FakePieces>(MiB(64), kPiece);
+    lenders = pieces.get();
+    remote = MemoryInPieces(devices, std::move(pieces));
+  }
+  // Nearer than the host.
+  StorePools::Other Pool() const {
+    StorePools::Other other;
+    other.id = kRemote;
+    other.pool = {.kind = core::PoolKind::kRemote,
+                  .capacity = MiB(64),
+                  .granularity = remote->granularity(),
+                  .chunk = kPiece};
+    other.memory = remote.get();
+    other.links = {{.up_bytes_per_second = 200e9, .down_bytes_per_second = 200e9}};
+    return other;
+  }
+
+  device::Devices devices = device::OpenHostDevices({.total = MiB(64)});
+  device::FakePieces* lenders = nullptr;
+  std::unique_ptr<AwayMemory> remote;
+};
+
+class PageStorePoolsTest : private RemoteMemoryOfATest, public PageStoreFixture {
+ protected:
+  PageStorePoolsTest() : PageStoreFixture(RemoteMemoryOfATest::devices, {Pool()}, MiB(64)) {
+    Apply(core::PoolLimit{kRemote, MiB(64)});
+  }
+
+  // Eight tensors, of which four fit on the device.
+  void MakeEight() {
+    for (uint32_t i = 0; i < 8; ++i) {
+      tensors_.push_back(Create(SlotId{i}));
+      Put(tensors_.back(), 1);
+    }
+    PumpUntil([this] { return !store_->IsCopying(); });
+  }
+  Bytes Used() const { return store_->OtherTier(kRemote).used; }
+  std::optional<uint32_t> FirstIn(core::PoolId pool) const {
+    for (uint32_t i = 0; i < tensors_.size(); ++i) {
+      const core::TensorView view = store_->View(tensors_[i]);
+      if (view.residency == core::Residency::kAway && view.away == pool) return i;
+    }
+    return std::nullopt;
+  }
+  void Fetch(uint32_t i) { Apply(core::FetchRequested{tensors_[i], kDevice, core::kNever}); }
+  void ExpectLost(uint32_t i) {
+    const auto error = Await<core::FetchError>(SlotId{i}).error;
+    EXPECT_EQ(error.code, core::ErrorCode::kLost);
+    EXPECT_EQ(error.message, "remote 0 lost its bytes");
+  }
+  void ExpectComes(uint32_t i) {
+    Fetch(i);
+    EXPECT_EQ(Await<core::FetchReply>(SlotId{i}).tensor, tensors_[i]);
+    Put(tensors_[i], 1);
+  }
+  device::FakePieces& lenders() { return *RemoteMemoryOfATest::lenders; }
+
+  std::vector<TensorId> tensors_;
+};
+
+TEST_F(PageStorePoolsTest, CopiesGoToTheNearestPoolWithRoom) {
+  MakeEight();
+  EXPECT_GE(Used(), MiB(8));
+  EXPECT_EQ(store_->HostTier().used, Bytes{});
+  EXPECT_EQ(store_->OtherTier(kRemote).held.count() % kPiece.count(), 0u);
+  EXPECT_EQ(store_->View(kClient).others_used, Used());
+  for (uint32_t i = 0; i < 8; ++i) ExpectComes(i);
+}
+
+TEST_F(PageStorePoolsTest, NothingGoesWhereNoMemoryIsLent) {
+  Apply(core::PoolLimit{kRemote, Bytes{}});
+  MakeEight();
+  EXPECT_EQ(Used(), Bytes{});
+  EXPECT_GE(store_->HostTier().used, MiB(8));
+}
+
+TEST_F(PageStorePoolsTest, ABudgetHoldsForAllCopiesOfAClient) {
+  core::Budgets budgets{MiB(8), MiB(64)};
+  budgets.others[kRemote] = MiB(4);
+  Apply(core::ClientLimits{kClient, budgets});
+  MakeEight();
+  EXPECT_GT(Used(), Bytes{});
+  EXPECT_LE(Used(), MiB(4));
+  EXPECT_GT(store_->HostTier().used, Bytes{});
+}
+
+TEST_F(PageStorePoolsTest, CopiesInARecalledPieceMoveToTheHost) {
+  MakeEight();
+  ASSERT_TRUE(FirstIn(kRemote).has_value());
+  for (const Bytes piece : lenders().pieces()) Apply(core::ChunkRecalled{kRemote, piece});
+  Apply(core::PoolLimit{kRemote, Bytes{}});
+  PumpUntil([this] { return lenders().pieces().empty(); });
+  EXPECT_EQ(Used(), Bytes{});
+  EXPECT_FALSE(FirstIn(kRemote).has_value());
+  EXPECT_TRUE(FirstIn(core::kHostPool).has_value());
+  for (uint32_t i = 0; i < 8; ++i) ExpectComes(i);
+}
+
+TEST_F(PageStorePoolsTest, AMoveToTheHostThatFailsIsTriedAgain) {
+  MakeEight();
+  int fails = 3;
+  lenders().SetFault([&fails](Way way, Bytes) {
+    const bool fault = way == Way::kRead && fails-- > 0;
+    return fault ? device::FakePieces::Fault::kFails : device::FakePieces::Fault::kNone;
+  });
+  for (const Bytes piece : lenders().pieces()) Apply(core::ChunkRecalled{kRemote, piece});
+  PumpUntil([&] { return lenders().pieces().empty(); });
+  for (uint32_t i = 0; i < 8; ++i) ExpectComes(i);
+}
+
+TEST_F(PageStorePoolsTest, BytesInALostPieceAreLostAndNoOthers) {
+  MakeEight();
+  const uint32_t first = *FirstIn(kRemote);
+  std::set<uint32_t> resident;
+  for (uint32_t i = 0; i < 8; ++i) {
+    if (store_->View(tensors_[i]).residency == core::Residency::kOnDevice) resident.insert(i);
+  }
+  for (const Bytes piece : lenders().pieces()) {
+    EXPECT_TRUE(lenders().Lose(piece));
+    Apply(core::ChunkLost{kRemote, piece});
+  }
+  Fetch(first);
+  ExpectLost(first);
+  for (const uint32_t i : resident) {
+    Apply(core::GetSeen{tensors_[i]});
+    Put(tensors_[i], 2);
+  }
+  Apply(core::Freed{tensors_[first]});
+  EXPECT_TRUE(Take<core::Release>(SlotId{first}).has_value());
+  tensors_[first] = Create(SlotId{first});
+}
+
+TEST_F(PageStorePoolsTest, AGetOfBytesThatAreLostOnTheirWayFails) {
+  MakeEight();
+  const uint32_t first = *FirstIn(kRemote);
+  lenders().Hold(Way::kRead);
+  Fetch(first);
+  PumpUntil([this] { return store_->IsCopying(); });
+  ASSERT_TRUE(lenders().AwaitHeld(1));
+  for (const Bytes piece : lenders().pieces()) {
+    EXPECT_TRUE(lenders().Lose(piece));
+    Apply(core::ChunkLost{kRemote, piece});
+  }
+  lenders().Release();
+  ExpectLost(first);
+}
+
+TEST_F(PageStorePoolsTest, APoolThatFailsTakesNoCopyAnyMore) {
+  MakeEight();
+  const uint32_t first = *FirstIn(kRemote);
+  Apply(core::PoolFailed{kRemote});
+  EXPECT_EQ(store_->OtherTier(kRemote).capacity, Bytes{});
+  Fetch(first);
+  ExpectLost(first);
+  for (uint32_t i = 8; i < 14; ++i) Put(Create(SlotId{i}), 1);
+  EXPECT_GT(store_->HostTier().used, Bytes{});
+}
+
+TEST_F(PageStorePoolsTest, AClientMayGoWhileItsCopiesMoveOn) {
+  MakeEight();
+  lenders().Hold(Way::kRead);
+  for (const Bytes piece : lenders().pieces()) Apply(core::ChunkRecalled{kRemote, piece});
+  PumpUntil([this] { return store_->IsCopying(); });
+  Apply(core::ClientGone{kClient});
+  Pump();
+  lenders().Release();
+  PumpUntil([this] { return store_->IsQuiet(kClient) && lenders().pieces().empty(); });
+  store_->Forget(kClient);
+  EXPECT_EQ(store_->HostTier().used, Bytes{});
+  ends_ = true;
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
