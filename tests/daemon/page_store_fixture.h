@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -121,6 +122,7 @@ class PageStoreFixture : public testing::Test {
       const Reply* reply = std::get_if<Reply>(&*next);
       if (reply == nullptr || reply->slot != slot) continue;
       const Reply taken = *reply;
+      if constexpr (std::is_same_v<Reply, core::FetchReply>) away_.erase(slot);
       plan_.erase(next);
       return taken;
     }

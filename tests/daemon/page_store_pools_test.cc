@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -130,7 +132,7 @@ TEST_F(PageStorePoolsTest, AMoveToTheHostThatFailsIsTriedAgain) {
     const bool fault = way == Way::kRead && fails-- > 0;
     return fault ? device::FakePieces::Fault::kFails : device::FakePieces::Fault::kNone;
   });
-  for (const Bytes piece : lenders().pieces()) Apply(core::ChunkRecalled{kRemote, piece});
+  Apply(core::PoolLimit{kRemote, Bytes{}});
   PumpUntil([&] { return lenders().pieces().empty(); });
   for (uint32_t i = 0; i < 8; ++i) ExpectComes(i);
 }
@@ -162,8 +164,7 @@ TEST_F(PageStorePoolsTest, AGetOfBytesThatAreLostOnTheirWayFails) {
   const uint32_t first = *FirstIn(kRemote);
   lenders().Hold(Way::kRead);
   Fetch(first);
-  PumpUntil([this] { return store_->IsCopying(); });
-  ASSERT_TRUE(lenders().AwaitHeld(1));
+  PumpUntil([this] { return lenders().held() > 0; });
   for (const Bytes piece : lenders().pieces()) {
     EXPECT_TRUE(lenders().Lose(piece));
     Apply(core::ChunkLost{kRemote, piece});
@@ -186,8 +187,8 @@ TEST_F(PageStorePoolsTest, APoolThatFailsTakesNoCopyAnyMore) {
 TEST_F(PageStorePoolsTest, AClientMayGoWhileItsCopiesMoveOn) {
   MakeEight();
   lenders().Hold(Way::kRead);
-  for (const Bytes piece : lenders().pieces()) Apply(core::ChunkRecalled{kRemote, piece});
-  PumpUntil([this] { return store_->IsCopying(); });
+  Apply(core::PoolLimit{kRemote, Bytes{}});
+  PumpUntil([this] { return lenders().held() > 0; });
   Apply(core::ClientGone{kClient});
   Pump();
   lenders().Release();

@@ -63,6 +63,10 @@ class FakePieces : public PiecedMedium {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kPatience, [this, count] { return held_.size() >= count; });
   }
+  size_t held() const {
+    const std::lock_guard lock(mutex_);
+    return held_.size();
+  }
   void Release() {
     std::unique_lock lock(mutex_);
     held_back_ = false;
