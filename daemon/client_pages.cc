@@ -390,14 +390,16 @@ bool ClientPages::Evacuate(PoolNumber pool) {
     if (copy.lost || copy.moves_on || gone_) continue;
     if (executor_->books().copies().Redundant(pool).contains(unit)) redundant.push_back(unit);
     if (!core::CanMoveOn(executor_->books()[unit])) continue;
-    const Bytes granularity = pools_[host_]->memory().granularity();
+    // Both ends of each part of the move are at multiples of that.
+    const Bytes granularity = pools_[pool]->memory().granularity();
     const Bytes bytes = BytesFor(copy.ranges, granularity);
     if (moving_on_ >= kMovesOnMost || !pools_[pool]->MayMoveOn(bytes)) continue;
     copy.moves_on = true;
     ++moving_on_;
     ++copying_;
     pools_[host_]->AllocateReserved(
-        bytes, [this, unit = unit, version = copy.version](std::optional<PagePool::Piece> piece) {
+        bytes, granularity,
+        [this, unit = unit, version = copy.version](std::optional<PagePool::Piece> piece) {
           if (piece) return StartMoveOn(unit, version, *std::move(piece));
           Later([this, unit, version] { EndMoveOn({.unit = unit, .version = version}, NoRoom()); });
         });
@@ -413,7 +415,7 @@ void ClientPages::StartMoveOn(Unit unit, uint64_t version, PagePool::Piece targe
     return Later([this, move] { EndMoveOn(move, NoRoom()); });
   move.from = copy->second.pool;
   move.source = copy->second.piece;
-  move.ranges = Spread(copy->second.ranges, move.target, pools_[host_]->memory().granularity());
+  move.ranges = Spread(copy->second.ranges, move.target, pools_[move.from]->memory().granularity());
   pools_[move.from]->Hold(move.source);
   const auto ways = WaysBetween(copy->second.ranges, move.ranges);
   if (ways.empty()) return Later([this, move] { EndMoveOn(move, core::Ok()); });

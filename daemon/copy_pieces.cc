@@ -9,7 +9,7 @@ namespace ravenstore::daemon {
 
 using core::Bytes;
 
-std::optional<CopyPieces::Piece> CopyPieces::Allocate(Bytes bytes) {
+std::optional<CopyPieces::Piece> CopyPieces::Allocate(Bytes bytes, Bytes unit) {
   Bytes missing = bytes.RoundUp(granularity_);
   RAVEN_CHECK(missing > Bytes{});
   if (missing > free_) return std::nullopt;
@@ -18,7 +18,11 @@ std::optional<CopyPieces::Piece> CopyPieces::Allocate(Bytes bytes) {
     // The smallest that is large enough, else the largest.
     auto best = by_size_.lower_bound({missing, Bytes{}});
     if (best == by_size_.end()) best = std::prev(best);
-    const Bytes taken = std::min(missing, best->first);
+    const Bytes taken = missing <= best->first ? missing : best->first.RoundDown(unit);
+    if (taken == Bytes{}) {
+      Free(piece);
+      return std::nullopt;
+    }
     piece.push_back(Take(holes_.find(best->second), taken));
     missing -= taken;
   }

@@ -37,7 +37,10 @@ class CopyPieces {
   core::Bytes granularity() const { return granularity_; }
   core::Bytes free() const { return free_; }
   // nullopt: fewer bytes are free. REQUIRES: bytes > 0.
-  std::optional<Piece> Allocate(core::Bytes bytes);
+  std::optional<Piece> Allocate(core::Bytes bytes) { return Allocate(bytes, granularity_); }
+  // All parts but the last have a multiple of `unit` bytes; nullopt also if there are no such
+  // parts. REQUIRES: `unit` is a power of two, and not less than the granularity.
+  std::optional<Piece> Allocate(core::Bytes bytes, core::Bytes unit);
   // Also of memory that has come to the pool. REQUIRES: no part is free already.
   void Free(const Piece& piece);
   // Takes all that is free in that part of the memory.

@@ -76,13 +76,13 @@ Bytes PagePool::Room() const {
 }
 
 void PagePool::Allocate(Bytes bytes, Then then) {
-  waiting_.push_back({.bytes = bytes, .then = std::move(then)});
+  waiting_.push_back({.bytes = bytes, .unit = pieces_.granularity(), .then = std::move(then)});
   ServeWaiting();
   ChangeMemory();
 }
 
-void PagePool::AllocateReserved(Bytes bytes, Then then) {
-  waiting_.push_front({.bytes = bytes, .reserved = true, .then = std::move(then)});
+void PagePool::AllocateReserved(Bytes bytes, Bytes unit, Then then) {
+  waiting_.push_front({.bytes = bytes, .unit = unit, .reserved = true, .then = std::move(then)});
   ServeWaiting();
   ChangeMemory();
 }
@@ -94,11 +94,12 @@ bool PagePool::Fits(const Waiting& waiting) const {
 
 void PagePool::ServeWaiting() {
   while (!waiting_.empty() && Fits(waiting_.front())) {
-    Waiting served = std::move(waiting_.front());
+    auto piece = pieces_.Allocate(waiting_.front().bytes, waiting_.front().unit);
+    if (!piece) return;
+    const Then then = std::move(waiting_.front().then);
     waiting_.pop_front();
-    Piece piece = *pieces_.Allocate(served.bytes);
-    if (covered_) host_->reserved_ += BytesOf(piece);
-    served.then(std::move(piece));
+    if (covered_) host_->reserved_ += BytesOf(*piece);
+    then(std::move(piece));
   }
 }
 
@@ -234,8 +235,9 @@ bool PagePool::Poll(core::Tick now) {
   ChangeMemory();
   bool busy = false;
   ForEachLane([&](TransferLane& lane) { busy |= lane.Pump(now); });
+  ServeWaiting();
   // Nothing helps the first one that waits.
-  while (!waiting_.empty() && !pieces_.IsGrowing() && !Fits(waiting_.front())) {
+  while (!waiting_.empty() && !pieces_.IsGrowing()) {
     const Then then = std::move(waiting_.front().then);
     waiting_.pop_front();
     then(std::nullopt);

@@ -80,8 +80,9 @@ class PagePool {
   // Calls `then` with a piece of that many bytes as soon as there is one; with nullopt in a Poll()
   // if there is not enough memory and none comes.
   void Allocate(core::Bytes bytes, Then then);
-  // The same for a copy that moves on: also where only the room of covered pools is left.
-  void AllocateReserved(core::Bytes bytes, Then then);
+  // The same for a copy that moves on: also where only the room of covered pools is left. All parts
+  // but the last have a multiple of `unit` bytes.
+  void AllocateReserved(core::Bytes bytes, core::Bytes unit, Then then);
   // The host pool has room for a copy of this pool that moves on.
   bool MayMoveOn(core::Bytes bytes) const {
     return host_ != nullptr && (covered_ || bytes <= host_->Room());
@@ -131,8 +132,9 @@ class PagePool {
   };
   struct Waiting {
     core::Bytes bytes;
+    core::Bytes unit;
     bool reserved = false;
-    Then then;
+    Then then{};
   };
 
   core::Status OpenLane(const std::string& name, TransferLane::OpenChannel open, core::Pacer* pacer,

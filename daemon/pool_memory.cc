@@ -33,8 +33,8 @@ void PoolMemory::ForEachChunk(Map& chunks, const Piece& piece, Visit visit) {
 
 // ---- Copies.
 
-std::optional<PoolMemory::Piece> PoolMemory::Allocate(Bytes bytes) {
-  auto piece = pieces_.Allocate(bytes);
+std::optional<PoolMemory::Piece> PoolMemory::Allocate(Bytes bytes, Bytes unit) {
+  auto piece = pieces_.Allocate(bytes, unit);
   if (!piece) return piece;
   ForEachChunk(chunks_, *piece, [](Chunk& chunk, const Part& part) {
     chunk.used += part.bytes;

@@ -40,7 +40,8 @@ class PoolMemory {
 
   // ---- Copies.
   // nullopt: fewer bytes are free now.
-  std::optional<Piece> Allocate(core::Bytes bytes);
+  std::optional<Piece> Allocate(core::Bytes bytes) { return Allocate(bytes, granularity()); }
+  std::optional<Piece> Allocate(core::Bytes bytes, core::Bytes unit);  // as CopyPieces
   void Free(const Piece& piece);
   // The piece is being read: its chunks stay until Unhold(), also if it is freed.
   void Hold(const Piece& piece);

@@ -18,6 +18,7 @@
 #include "core/plan/places.h"
 #include "daemon/away_memory.h"
 #include "ipc/clock.h"
+#include "tests/device/fake_pieces.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -29,6 +30,7 @@ using core::TensorNumber;
 
 constexpr Bytes kPage = MiB(2);
 constexpr Bytes kArena = MiB(1024);
+constexpr Bytes kPiece = MiB(4);  // of other nodes' memory
 constexpr core::DeviceId kDevice{0};
 
 class ClientPagesTest : public testing::Test, public ClientPages::Owner {
@@ -41,8 +43,8 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     uint8_t mark = 0;
   };
 
-  // `slots`: small tensors have slots.
-  void Begin(uint32_t pages, Bytes pool, bool slots = false) {
+  // `slots`: small tensors have slots. `remote`: of other nodes' memory; nearer than the host.
+  void Begin(uint32_t pages, Bytes pool, bool slots = false, Bytes remote = {}) {
     devices_ = device::OpenHostDevices({.fault = [this](device::HostStep step) {
       using Kind = device::HostStep::Kind;
       const bool copies = step.kind == Kind::kUp || step.kind == Kind::kDown;
@@ -74,6 +76,8 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
                         .release = [](const CopyPieces::Part&) {}},
         pool);
     RAVEN_CHECK(pool_->AddDevice(kDevice, "device 0").ok());
+    std::vector<PagePool*> pools = {pool_.get()};
+    if (remote > Bytes{}) pools.insert(pools.begin(), MakeRemote(remote));
     places_ = std::make_unique<core::plan::Places>(core::plan::SmallTensorRule{
         .page = kPage, .largest_slot = slots ? Bytes(kPage.count() / 4) : Bytes{}});
     ClientPages::Options options;
@@ -84,10 +88,13 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     books.limits = {.page = kPage,
                     .pages = pages,
                     .pools = {{.capacity = pool, .in_rate = 1e10, .out_rate = 1e10}}};
+    if (remote_ != nullptr)
+      books.limits.pools.insert(books.limits.pools.begin(),
+                                {.capacity = remote, .in_rate = 2e10, .out_rate = 2e10});
     books.coming_most = kPage * 2;
-    pages_ = std::make_unique<ClientPages>(options, attachment_, devices_[0],
-                                           std::vector<PagePool*>{pool_.get()}, 0, maps_.get(),
-                                           workers_.get(), &mailbox_, this);
+    pages_ = std::make_unique<ClientPages>(options, attachment_, devices_[0], pools,
+                                           static_cast<core::plan::PoolNumber>(pools.size() - 1),
+                                           maps_.get(), workers_.get(), &mailbox_, this);
     executor_ = std::make_unique<core::PageExecutor>(books, pages_.get());
     pages_->SetExecutor(executor_.get());
   }
@@ -101,8 +108,30 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     });
     EXPECT_TRUE(bare_ || pages_->made() == 0);
     EXPECT_EQ(pool_->memory().used(), Bytes{}) << "a piece is not freed";
+    EXPECT_TRUE(remote_ == nullptr || remote_->memory().used() == Bytes{});
     pages_.reset();
     workers_.reset();
+  }
+
+  PagePool* MakeRemote(Bytes bytes) {
+    auto pieces = std::make_unique<device::FakePieces>(bytes, kPiece);
+    lenders_ = pieces.get();
+    remote_memory_ = MemoryInPieces(devices_, std::move(pieces));
+    PagePool::Options options;
+    options.name = "other nodes";
+    options.memory = {.range = bytes,
+                      .granularity = remote_memory_->granularity(),
+                      .step = kPiece,
+                      .unit = kPiece};
+    remote_ = std::make_unique<PagePool>(
+        options, remote_memory_.get(),
+        PagePool::Hooks{
+            .grow = [this](const CopyPieces::Part& part) { remote_grows_ = part; },
+            .release = [this](const CopyPieces::Part& part) { remote_releases_.push_back(part); }},
+        bytes);
+    RAVEN_CHECK(remote_->AddDevice(kDevice, "device 0").ok());
+    RAVEN_CHECK(remote_->AddHost(pool_.get(), false).ok());
+    return remote_.get();
   }
 
   // ---- ClientPages::Owner.
@@ -183,9 +212,45 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
       pool_->Grown(ipc::Now(), true);
     }
     pool_->Poll(ipc::Now());
+    if (remote_ != nullptr) PumpRemote();
     executor_->Start();
     core::CheckBooks(executor_->books());
     std::this_thread::yield();
+  }
+  void PumpRemote() {
+    if (const auto part = std::exchange(remote_grows_, std::nullopt)) {
+      ASSERT_TRUE(remote_memory_->Make(part->offset, part->bytes).ok());
+      remote_memory_->slabs.Add(part->offset, part->bytes);
+      remote_->Grown(ipc::Now(), true);
+    }
+    for (const CopyPieces::Part& part : std::exchange(remote_releases_, {})) {
+      remote_memory_->slabs.Remove(part.offset);
+      ASSERT_TRUE(remote_memory_->Destroy(part.offset).ok());
+      ++released_;
+      remote_->Released(part.offset, true);
+    }
+    remote_->Poll(ipc::Now());
+    if (remote_->memory().HasClosed()) pages_->Evacuate(0);
+    core::PageBooks& books = executor_->books();
+    books.SetPoolCapacity(0, books.copies().pools().used(0) + remote_->Room());
+  }
+  // A lender wants a piece back, changes its mind, or dies.
+  void Disturb(std::mt19937& random) {
+    const Bytes piece = kPiece * (random() % (remote_->memory().limit().count() / kPiece.count()));
+    const uint32_t choice = random() % 8;
+    if (choice < 5) return remote_->Recall(piece);
+    if (choice < 7) return remote_->Keep(piece);
+    if (!lenders_->Lose(piece)) return;
+    remote_->Lose(piece);
+    std::vector<TensorNumber> lost;
+    for (const core::plan::Unit unit : pages_->LoseCopies(0)) executor_->Lose(unit, &lost);
+    for (const TensorNumber tensor : lost) {
+      EXPECT_EQ(tensors_[tensor].word, Word::kAway);
+      executor_->Remove(tensor);
+      places_->Free(tensors_[tensor].place, tensors_[tensor].size);
+      tensors_[tensor] = {};
+      ++lost_;
+    }
   }
   void PumpUntil(const std::function<bool()>& done) {
     for (int i = 0; i < 1'000'000; ++i) {
@@ -262,6 +327,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
         ExpectHolds(tensor);
         Put(tensor, random() % 2 == 0);
       }
+      if (remote_ != nullptr && random() % 20 == 0) Disturb(random);
       if (random() % 3 == 0) Pump();
       if (HasFatalFailure()) return;
     }
@@ -274,7 +340,14 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   std::unique_ptr<WorkerPool> workers_ = std::make_unique<WorkerPool>("test", 2);
   std::unique_ptr<AwayMemory> memory_;
   std::optional<CopyPieces::Part> grows_;
+  std::optional<CopyPieces::Part> remote_grows_;
+  std::vector<CopyPieces::Part> remote_releases_;
+  device::FakePieces* lenders_ = nullptr;
+  std::unique_ptr<AwayMemory> remote_memory_;
+  int released_ = 0;
+  int lost_ = 0;
   std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<PagePool> remote_;
   std::unique_ptr<MapOrders> maps_;
   std::unique_ptr<ipc::MapConsumer> mapper_;
   std::map<uint32_t, ipc::UniqueFd> offered_;
@@ -316,6 +389,20 @@ TEST_F(ClientPagesTest, ACopyThatFailsIsTriedAgainAndNeverBringsWrongBytes) {
     fail_copies_ = 2;
     Play(10 + i, 60, 24);
   }
+}
+
+TEST_F(ClientPagesTest, BytesComeBackFromMemoryThatComesAndGoes) {
+  Begin(6, MiB(64), false, MiB(24));
+  Play(6, 4000, 24);
+  EXPECT_GT(released_, 10);
+  EXPECT_GT(lost_, 5);
+}
+
+TEST_F(ClientPagesTest, SoDoThoseOfSmallTensorsInMemoryThatComesAndGoes) {
+  Begin(4, MiB(64), true, MiB(24));
+  Play(7, 4000, 64);
+  EXPECT_GT(released_, 10);
+  EXPECT_GT(lost_, 5);
 }
 
 TEST_F(ClientPagesTest, PagesBeyondTheShareAreDestroyed) {

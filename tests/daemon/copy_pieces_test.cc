@@ -57,6 +57,16 @@ TEST(CopyPiecesTest, APartIsCutOutOfAPiece) {
   EXPECT_THAT(piece, ElementsAre(Part{MiB(0), MiB(1)}, Part{MiB(3) + KiB(512), KiB(512)}));
 }
 
+TEST(CopyPiecesTest, PartsMayHaveToBeMultiplesOfMore) {
+  CopyPieces pieces;
+  pieces.Free({{Bytes{}, KiB(100)}, {MiB(1), KiB(63)}});
+  EXPECT_FALSE(pieces.Allocate(KiB(128), KiB(64)).has_value());
+  EXPECT_EQ(pieces.free(), KiB(163));
+  pieces.Free({{MiB(2), KiB(90)}});
+  EXPECT_THAT(*pieces.Allocate(KiB(130), KiB(64)),
+              ElementsAre(Part{Bytes{}, KiB(64)}, Part{MiB(2), KiB(66)}));
+}
+
 TEST(CopyPiecesTest, AllThatIsFreeInARangeIsTaken) {
   CopyPieces pieces;
   pieces.Free({{Bytes{}, MiB(4)}, {MiB(6), MiB(4)}});

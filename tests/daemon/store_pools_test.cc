@@ -113,7 +113,7 @@ TEST_F(StorePoolsTest, WhatIsInHarvestedMemoryHasRoomOnTheHost) {
   Pool(core::kHostPool).Allocate(MiB(8), keep);
   pools_->Poll({});
   EXPECT_EQ(pieces.size(), 1u) << "it is for those copies";
-  Pool(core::kHostPool).AllocateReserved(MiB(10), keep);
+  Pool(core::kHostPool).AllocateReserved(MiB(10), core::kExtentAlignment, keep);
   Grow();
   ASSERT_EQ(pieces.size(), 2u);
   Pool(kHarvestOf1).Free(pieces[0]);
