@@ -64,9 +64,15 @@ void PageStore::DividePools() {
     StorePools::Divide(*member.pool, &uses);
     for (size_t i = 0; i < uses.size(); ++i) {
       const auto [part, number] = users[i];
-      const core::PageExecutor& executor = ExecutorOf(*part);
-      if (executor.books().view().limits.pools[number].capacity == uses[i].may_have) continue;
-      SchedulerOf(*part).Moved(part->client->id).books().SetPoolCapacity(number, uses[i].may_have);
+      core::plan::CopyPool as = ExecutorOf(*part).books().view().limits.pools[number];
+      const core::LinkModel link = member.LinkOf(part->pages->device());
+      if (as.capacity == uses[i].may_have && as.in_rate == link.up_bytes_per_second &&
+          as.out_rate == link.down_bytes_per_second)
+        continue;
+      as.capacity = uses[i].may_have;
+      as.in_rate = link.up_bytes_per_second;
+      as.out_rate = link.down_bytes_per_second;
+      SchedulerOf(*part).Moved(part->client->id).books().SetPool(number, as);
       Progressed(part->pages.get());
     }
   }
@@ -110,15 +116,7 @@ void PageStore::On(const core::PoolLimit& event) {
 }
 
 void PageStore::On(const core::PoolRate& event) {
-  StorePools::Member& member = pools_.all().at(event.pool);
-  member.rate = event.bytes_per_second;
-  ForEachUser(*member.pool, [&](Part& part, PoolNumber number) {
-    const core::LinkModel link = member.LinkOf(part.pages->device());
-    SchedulerOf(part)
-        .Moved(part.client->id)
-        .books()
-        .SetPoolRates(number, link.up_bytes_per_second, link.down_bytes_per_second);
-  });
+  pools_.all().at(event.pool).rate = event.bytes_per_second;
 }
 
 void PageStore::On(const core::PinnedHeld& event) {

@@ -319,7 +319,9 @@ void ClusterPages::Balance(Bytes needed) {
     Grow();
   if (pieces_.staying() > target + kSparePieces && options_.now() >= sweep_at_)
     ShrinkEmpty(target + kSparePieces);
-  executor_.books().SetPoolCapacity(kRemote, piece * pieces_.staying());
+  core::plan::CopyPool remote_pool = executor_.books().view().limits.pools[kRemote];
+  remote_pool.capacity = piece * pieces_.staying();
+  executor_.books().SetPool(kRemote, remote_pool);
   if (pieces_.AnyLeaves()) Evacuate();
 }
 

@@ -284,16 +284,15 @@ void PageBooks::Force(Unit unit) {
   Update(unit);
 }
 
-void PageBooks::DropCopy(Unit unit) {
-  RAVEN_CHECK(units_[unit].life == PageState::kClean);
-  Apply(unit, PageEvent::kDropCopy);
-  Update(unit);
-}
-
 void PageBooks::MoveCopy(Unit unit, plan::PoolNumber pool) {
   UnitState& state = units_[unit];
-  RAVEN_CHECK(CanMoveOn(state));
-  copies_.Move(unit, std::exchange(state.pool, pool), pool);
+  if (pool == plan::kNoPool) {
+    RAVEN_CHECK(state.life == PageState::kClean);
+    Apply(unit, PageEvent::kDropCopy);
+  } else {
+    RAVEN_CHECK(CanMoveOn(state));
+    copies_.Move(unit, std::exchange(state.pool, pool), pool);
+  }
   Update(unit);
 }
 

@@ -143,20 +143,12 @@ class PageBooks {
   void Drop(plan::Unit unit);
   // The unit leaves: immediately, or when its copy has ended.
   void Force(plan::Unit unit);
-  // REQUIRES: the copy is redundant.
-  void DropCopy(plan::Unit unit);
-  // Copies that take more remain; until there is room again none is added.
-  void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity) {
-    limits_.pools[pool].capacity = capacity;
-  }
-  // Bytes per second, from now on.
-  void SetPoolRates(plan::PoolNumber pool, double in, double out) {
-    limits_.pools[pool].in_rate = in;
-    limits_.pools[pool].out_rate = out;
-  }
-  // The unit's copy is in that pool from now on, be it beyond the pool's capacity. REQUIRES:
-  // CanMoveOn (page_views.h).
+  // The unit's copy is in that pool from now on, be it beyond the pool's capacity. kNoPool: it is
+  // dropped. REQUIRES: CanMoveOn (page_views.h); the copy is redundant if it is dropped.
   void MoveCopy(plan::Unit unit, plan::PoolNumber pool);
+  // The pool has that capacity and these rates from now on. Copies that take more remain; until
+  // there is room again none is added.
+  void SetPool(plan::PoolNumber pool, const plan::CopyPool& as) { limits_.pools[pool] = as; }
   // A page of slots is emptied: its slots get other places on the device, and it is free.
   // `slots`: of SlotPages::FindSparse; their tensors' words are revoked.
   std::vector<PageMemory::SlotMove> Compact(const std::vector<plan::Unit>& slots);

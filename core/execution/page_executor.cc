@@ -138,7 +138,7 @@ Bytes PageExecutor::DropCopies(PoolNumber pool, Bytes bytes) {
   while (dropped() < bytes) {
     const auto unit = CopyToDrop(books_, pool);
     if (!unit) break;
-    books_.DropCopy(*unit);
+    books_.MoveCopy(*unit, plan::kNoPool);
   }
   moves_.FreeCopies();
   return dropped();
@@ -146,7 +146,8 @@ Bytes PageExecutor::DropCopies(PoolNumber pool, Bytes bytes) {
 
 void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
   const plan::UnitState& state = books_[unit];
-  if (state.life == PageState::kClean && state.pool != plan::kNoPool) books_.DropCopy(unit);
+  if (state.life == PageState::kClean && state.pool != plan::kNoPool)
+    books_.MoveCopy(unit, plan::kNoPool);
   if (state.IsResident()) return;
   const auto living = tensors_.In(unit);
   const std::vector<TensorNumber> tensors(living.begin(), living.end());

@@ -95,8 +95,8 @@ class PageExecutor {
   // Where a call waits for memory, the owner calls Leave() of some client; else Start() does that.
   void SetOthersMakeRoom(bool others) { moves_.SetOthersMakeRoom(others); }
 
-  // ---- Pools for copies that change. See also PageBooks::SetPoolCapacity, SetPoolRates, MoveCopy
-  // for a copy that the backend has moved, and Demand for a unit that comes without a call.
+  // ---- Pools for copies that change. See also PageBooks::SetPool; MoveCopy, for a copy that the
+  // backend has moved; and Demand, for a unit that comes without a call.
   // Copies of resident units are dropped until they have taken `bytes`, or there are none. Returns
   // the bytes that they have taken.
   Bytes DropCopies(plan::PoolNumber pool, Bytes bytes);

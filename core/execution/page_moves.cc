@@ -115,7 +115,7 @@ bool PageMoves::MakeRoomForCopy(Unit unit, PoolNumber pool) {
   while (!books_.copies().pools().HasRoom(pool, books_[unit].bytes)) {
     const auto other = CopyToDrop(books_, pool);
     if (!other) return false;
-    books_.DropCopy(*other);
+    books_.MoveCopy(*other, plan::kNoPool);
     ++stats_.dropped_copies;
   }
   return true;

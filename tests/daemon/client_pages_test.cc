@@ -232,7 +232,9 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     remote_->Poll(ipc::Now());
     if (remote_->memory().HasClosed()) pages_->Evacuate(0);
     core::PageBooks& books = executor_->books();
-    books.SetPoolCapacity(0, books.copies().pools().used(0) + remote_->Room());
+    core::plan::CopyPool remote = books.view().limits.pools[0];
+    remote.capacity = books.copies().pools().used(0) + remote_->Room();
+    books.SetPool(0, remote);
   }
   // A lender wants a piece back, changes its mind, or dies.
   void Disturb(std::mt19937& random) {

@@ -142,7 +142,7 @@ TEST(PageBooksCopiesTest, ACopyOfAResidentPageGivesItsRoomToAnother) {
   EXPECT_TRUE(store.books.copies().pools().CanCopyOut());
   EXPECT_FALSE(store.books.copies().pools().HasRoom(0, store.books[2].bytes));
   EXPECT_EQ(CopyToDrop(store.books, 0), std::optional<Unit>(0));
-  store.books.DropCopy(0);
+  store.books.MoveCopy(0, plan::kNoPool);
   EXPECT_TRUE(store.books[0].IsDirty());
   store.CopyOut(2);
   store.books.Drop(2);
@@ -158,13 +158,13 @@ TEST(PageBooksCopiesTest, APoolThatShrinksKeepsItsCopies) {
   store.books.Drop(0);
   store.Create(2);
   EXPECT_TRUE(decide::HasPlace(CreateIn(store.books, {4, 1})));
-  store.books.SetPoolCapacity(0, Bytes{});
+  store.books.SetPool(0, {.capacity = Bytes{}, .in_rate = 1, .out_rate = 1});
   EXPECT_EQ(store.books.copies().pools().used(), kPage);
   EXPECT_FALSE(store.books.copies().pools().HasRoom(0, kPage));
   EXPECT_FALSE(decide::HasPlace(CreateIn(store.books, {4, 1})));
   CheckBooks(store.books);
   store.books.RemoveTensor(0, kPage);
-  store.books.SetPoolCapacity(0, kPage);
+  store.books.SetPool(0, {.capacity = kPage, .in_rate = 1, .out_rate = 1});
   EXPECT_TRUE(store.books.copies().pools().HasRoom(0, kPage));
   CheckBooks(store.books);
 }

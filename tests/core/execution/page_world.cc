@@ -116,7 +116,7 @@ void PageWorld::Finish() {
   EndKeeps();
   ChangeShare(options_.pages);
   for (plan::PoolNumber pool = 0; pool < options_.pools.size(); ++pool)
-    executor_->books().SetPoolCapacity(pool, options_.pools[pool]);
+    SetPoolCapacity(pool, options_.pools[pool]);
   for (const TensorNumber tensor : std::vector<TensorNumber>(live_)) {
     for (int i = 0; i < 2000 && fault_.empty(); ++i) {
       if (tensors_[tensor].word == Word::kInUse && !tensors_[tensor].has_request) break;
@@ -562,6 +562,12 @@ void PageWorld::EndCopyOut(const UnderWay& of, bool fails) {
   executor_->CopiedOut(of.copy.unit, !fails);
 }
 
+void PageWorld::SetPoolCapacity(plan::PoolNumber pool, Bytes capacity) {
+  plan::CopyPool as = executor_->books().view().limits.pools[pool];
+  as.capacity = capacity;
+  executor_->books().SetPool(pool, as);
+}
+
 void PageWorld::ChangePools() {
   const auto pool = static_cast<plan::PoolNumber>(random_->Below(options_.pools.size()));
   const uint64_t choice = random_->Below(6);
@@ -574,7 +580,7 @@ void PageWorld::ChangePools() {
     // Never more than in the end: creates that such a pool admits would find no place then.
     const Bytes all = options_.pools[pool];
     const Bytes less = std::min(all, page_ * random_->Below(2 * options_.pages));
-    executor_->books().SetPoolCapacity(pool, choice == 0 ? all : less);
+    SetPoolCapacity(pool, choice == 0 ? all : less);
   } else if (choice < 3) {
     LoseCopy();
   } else if (executor_->books().units().size() > 0) {

@@ -141,6 +141,7 @@ class PageWorld : public PageBackend {
   void EndCopyOut(const UnderWay& of, bool fails);
   // A pool changes, or loses a copy.
   void ChangePools();
+  void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity);
   void LoseCopy();
   void MoveACopy();
   void RemoveTensor(TensorNumber tensor);
