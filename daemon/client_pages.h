@@ -90,6 +90,12 @@ class ClientPages final : public core::PageBackend {
   uint32_t made() const { return made_; }
   uint32_t held() const { return made_ + making_; }
 
+  // Where the unit's copy begins in its pool; 0 if it has none yet.
+  core::Bytes CopyOffset(core::plan::Unit unit) const {
+    const auto copy = copies_.find(unit);
+    const bool is_placed = copy != copies_.end() && !copy->second.piece.empty();
+    return is_placed ? copy->second.piece.front().offset : core::Bytes{};
+  }
   // Copies in closed chunks of the pool move on to the host pool, or are dropped. Returns true if
   // some have to be looked at again.
   bool Evacuate(core::plan::PoolNumber pool);

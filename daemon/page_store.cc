@@ -77,7 +77,6 @@ core::Status PageStore::Open() {
 void PageStore::Apply(const core::Event& event, Tick now, core::Plan* plan) {
   now_ = now;
   std::visit([this](const auto& one) { On(one); }, event);
-  if (!std::holds_alternative<core::TimePassed>(event)) divide_pools_ = true;
   std::move(replies_.begin(), replies_.end(), std::back_inserter(*plan));
   replies_.clear();
 }
@@ -86,18 +85,17 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
   now_ = now;
   MakeRoomInPools();
   bool busy = pools_.Poll(now);
-  divide_pools_ |= busy;
   while (!retries_.empty() && retries_.begin()->first <= now) {
     ClientPages* const pages = retries_.extract(retries_.begin()).value().second;
     pages->Retry();
     Progressed(pages);
   }
-  for (Device& device : on_) divide_pools_ |= device.advances;
-  if (std::exchange(divide_pools_, false)) {
-    LimitHarvests();
-    DividePools();
-    busy = true;
-  }
+  for (const Device& device : on_) busy |= device.advances;
+  if (busy) LimitHarvests();
+  // A call that waits may have the room of copies that have become redundant.
+  const bool waits = busy && stats_.waiting > 0;
+  if (HavePoolsChanged() || divide_pools_ || waits) DividePools();
+  divide_pools_ = false;
   if (now >= evacuate_at_) Evacuate();
   for (Device& device : on_) RunDevice(device);
   Apply(core::TimePassed{}, now, plan);
@@ -172,6 +170,7 @@ void PageStore::On(const core::DeviceLimit& event) {
 }
 
 void PageStore::LimitsChanged() {
+  divide_pools_ = true;
   for (const auto& [pages, part] : parts_) {
     if (part->client->gone) continue;
     SchedulerOf(*part).SetMost(part->client->id, MostOf(*part->client, pages->device()), false);
@@ -663,6 +662,10 @@ core::TensorView PageStore::View(TensorId tensor) const {
 core::Explanation PageStore::Explain(TensorId tensor, Tick /*now*/) const {
   core::Explanation why;
   why.tensor = View(tensor);
+  const auto& [client, slot] = by_id_.at(tensor);
+  const Part& part = clients_.at(client)->parts.at(why.tensor.device);
+  const core::plan::Unit first = ExecutorOf(part).tensors()[ToInt(slot)].units.first;
+  why.away_offset = part.pages->CopyOffset(first);
   return why;
 }
 

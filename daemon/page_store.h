@@ -251,6 +251,8 @@ class PageStore final : public core::StorePlanner,
   // Calls `visit` with each part of clients that are there and the executor's number of the pool.
   template <typename Visit>
   void ForEachUser(const PagePool& pool, Visit visit);
+  // Since the last time.
+  bool HavePoolsChanged();
   void DividePools();
   // Copies that others may do without make room for those that wait.
   void MakeRoomInPools();
@@ -268,6 +270,7 @@ class PageStore final : public core::StorePlanner,
   const Hooks hooks_;
   core::Plan replies_;
   StorePools pools_;
+  uint64_t pools_version_ = 0;
   bool divide_pools_ = true;  // again: something has changed
   core::Tick evacuate_at_{};  // not before
   std::map<core::ClientId, std::unique_ptr<Client>> clients_;

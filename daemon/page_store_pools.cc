@@ -44,6 +44,12 @@ void PageStore::ForEachUser(const PagePool& pool, Visit visit) {
   }
 }
 
+bool PageStore::HavePoolsChanged() {
+  uint64_t version = 0;
+  for (const auto& [id, member] : pools_.all()) version += member.pool->memory().version();
+  return std::exchange(pools_version_, version) != version;
+}
+
 void PageStore::DividePools() {
   for (auto& [id, member] : pools_.all()) {
     std::vector<StorePools::Use> uses;
@@ -117,6 +123,7 @@ void PageStore::On(const core::PoolLimit& event) {
 
 void PageStore::On(const core::PoolRate& event) {
   pools_.all().at(event.pool).rate = event.bytes_per_second;
+  divide_pools_ = true;
 }
 
 void PageStore::On(const core::PinnedHeld& event) {

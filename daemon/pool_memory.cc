@@ -36,6 +36,7 @@ void PoolMemory::ForEachChunk(Map& chunks, const Piece& piece, Visit visit) {
 std::optional<PoolMemory::Piece> PoolMemory::Allocate(Bytes bytes, Bytes unit) {
   auto piece = pieces_.Allocate(bytes, unit);
   if (!piece) return piece;
+  ++version_;
   ForEachChunk(chunks_, *piece, [](Chunk& chunk, const Part& part) {
     chunk.used += part.bytes;
     chunk.was_idle = false;
@@ -44,6 +45,7 @@ std::optional<PoolMemory::Piece> PoolMemory::Allocate(Bytes bytes, Bytes unit) {
 }
 
 void PoolMemory::Free(const Piece& piece) {
+  ++version_;
   ForEachChunk(chunks_, piece, [this](Chunk& chunk, const Part& part) {
     RAVEN_CHECK(chunk.used >= part.bytes);
     chunk.used -= part.bytes;
@@ -93,6 +95,7 @@ Bytes PoolMemory::Growth() const {
 }
 
 void PoolMemory::SetLimit(Bytes most) {
+  ++version_;
   limit_ = most;
   Balance();
 }
@@ -116,6 +119,7 @@ std::optional<PoolMemory::Part> PoolMemory::NextGrowth(Bytes waited) {
 }
 
 void PoolMemory::Grown() {
+  ++version_;
   const Part part = std::exchange(coming_, {});
   const auto chunk = chunks_.emplace(part.offset, Chunk{.bytes = part.bytes}).first;
   made_ += part.bytes;
@@ -129,17 +133,20 @@ void PoolMemory::Grown() {
 }
 
 void PoolMemory::GrowFailed(Tick now) {
+  ++version_;
   coming_ = {};
   grows_at_ = now + options_.pause;
 }
 
 void PoolMemory::Close(Chunks::iterator chunk) {
+  ++version_;
   chunk->second.closed = true;
   chunk->second.free = pieces_.AllocateAll({chunk->first, chunk->second.bytes});
   open_ -= chunk->second.bytes;
 }
 
 void PoolMemory::Open(Chunks::iterator chunk) {
+  ++version_;
   chunk->second.closed = false;
   pieces_.Free(std::exchange(chunk->second.free, {}));
   open_ += chunk->second.bytes;
@@ -219,6 +226,7 @@ std::optional<PoolMemory::Part> PoolMemory::NextRelease() {
 }
 
 void PoolMemory::Released(Bytes offset) {
+  ++version_;
   const auto chunk = chunks_.extract(offset);
   RAVEN_CHECK(chunk.mapped().leaves);
   made_ -= chunk.mapped().bytes;
@@ -233,6 +241,7 @@ void PoolMemory::ReleaseFailed(Bytes offset) {
 }
 
 void PoolMemory::Advance(Tick now) {
+  if (now_ < grows_at_ && now >= grows_at_) ++version_;
   now_ = now;
   if (now >= idle_look_) LookForIdle(now);
 }

@@ -56,6 +56,8 @@ class PoolMemory {
   core::Bytes stuck() const { return stuck_; }
   // That may be free, with the memory that may still come.
   core::Bytes Room() const { return free() + coming_.bytes + Growth(); }
+  // Rises with each change of what is free or may come.
+  uint64_t version() const { return version_; }
   // Some of it is in a chunk that is closed; or that is lost.
   bool IsClosed(const Piece& piece) const;
   bool IsLost(const Piece& piece) const;
@@ -120,6 +122,7 @@ class PoolMemory {
   core::Bytes made_;
   core::Bytes open_;
   core::Bytes stuck_;
+  uint64_t version_ = 0;
   core::Tick grows_at_{};  // not before
   core::Tick now_{};
   core::Tick idle_look_ = core::kNever;

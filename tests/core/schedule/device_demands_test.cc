@@ -79,7 +79,7 @@ TEST_F(DeviceDemandsTest, OthersPagesThatHaveNoPlaceElsewhereAreOnTheDevice) {
   EXPECT_TRUE(demands_.HasPlace(*clients_[1], span, 1));
   Create(0, 0, MiB(8));
   EXPECT_TRUE(demands_.HasPlace(*clients_[1], span, 1));  // the first client's fit its pool
-  clients_[0]->executor().books().SetPoolCapacity(0, {});
+  clients_[0]->executor().books().SetPool(0, {.capacity = {}, .in_rate = 1, .out_rate = 1});
   EXPECT_TRUE(demands_.HasPlace(*clients_[1], span, 4));
 }
 
