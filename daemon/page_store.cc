@@ -81,6 +81,7 @@ void PageStore::Apply(const core::Event& event, Tick now, core::Plan* plan) {
 bool PageStore::Poll(Tick now, core::Plan* plan) {
   now_ = now;
   bool busy = host_.Poll(now);
+  busy |= ForgetRows();
   while (!retries_.empty() && retries_.begin()->first <= now) {
     ClientPages* const pages = retries_.extract(retries_.begin()).value().second;
     pages->Retry();
@@ -182,11 +183,9 @@ void PageStore::On(const core::ClientGone& event) {
     SchedulerOf(part).Leave(client.id);
     Progressed(part.pages.get());
   }
-  for (uint32_t slot = 0; slot < client.rows.size(); ++slot) {
-    const Row& row = client.rows[slot];
-    if (row.request) deadlines_.erase({row.request->deadline, client.id, SlotId{slot}});
-    by_id_.erase(row.id);
-  }
+  gone_.push_back(std::exchange(client.rows, {}));
+  if (client.stats.waiting == 0) return;
+  std::erase_if(deadlines_, [&](const auto& of) { return std::get<ClientId>(of) == event.client; });
   stats_.waiting -= std::exchange(client.stats.waiting, 0);
 }
 
@@ -248,15 +247,27 @@ const core::PageExecutor& PageStore::ExecutorOf(const Part& part) const {
 // ---- Requests.
 
 PageStore::Row& PageStore::RowOf(Client& client, SlotId slot) {
-  if (ToInt(slot) >= client.rows.size()) client.rows.resize(ToInt(slot) + 1);
+  client.rows.GrowTo(ToInt(slot) + 1);
   return client.rows[ToInt(slot)];
 }
 
-PageStore::Client* PageStore::Find(TensorId tensor, SlotId* slot) {
-  const auto found = by_id_.find(tensor);
-  if (found == by_id_.end()) return nullptr;
-  *slot = found->second.second;
-  return clients_.at(found->second.first).get();
+PageStore::Found PageStore::Find(TensorId tensor) const {
+  const auto of = ids_.Find(tensor);
+  const auto client = of ? clients_.find(of->client) : clients_.end();
+  if (client == clients_.end() || client->second->gone) return {};
+  return {client->second.get(), of->slot};
+}
+
+bool PageStore::ForgetRows() {
+  constexpr int kRows = 4096;  // some 100 us
+  if (gone_.empty()) return false;
+  Rows& rows = gone_.back();
+  for (int i = 0; i < kRows && !rows.empty(); ++i) {
+    if (rows.back().id != core::kNoTensor) ids_.Remove(rows.back().id);
+    rows.pop_back();
+  }
+  if (rows.empty()) gone_.pop_back();
+  return true;
 }
 
 core::Duration PageStore::ClockOf(const Client& client) const {
@@ -281,8 +292,7 @@ void PageStore::On(const core::CreateRequested& event) {
                                               " of addresses on device " +
                                               std::to_string(ToInt(event.device))});
   }
-  row.id = TensorId{++last_id_};
-  by_id_[row.id] = {client.id, event.slot};
+  row.id = ids_.Add({client.id, event.slot});
   ++client.tensors;
   Progressed(part.pages.get());
   const core::CallResult result =
@@ -291,8 +301,7 @@ void PageStore::On(const core::CreateRequested& event) {
 }
 
 void PageStore::On(const core::FetchRequested& event) {
-  SlotId slot{};
-  Client* client = Find(event.tensor, &slot);
+  const auto [client, slot] = Find(event.tensor);
   if (client == nullptr || client->rows[ToInt(slot)].request) return;
   Row& row = client->rows[ToInt(slot)];
   Part& part = client->parts.at(row.device);
@@ -336,14 +345,14 @@ void PageStore::Handle(Part& part, SlotId slot, core::CallResult result, bool fa
 }
 
 void PageStore::AddRequest(Client& client, SlotId slot, const Request& request) {
-  client.rows[ToInt(slot)].request = request;
+  client.rows[ToInt(slot)].request = std::make_unique<Request>(request);
   deadlines_.insert({request.deadline, client.id, slot});
   ++client.stats.waiting;
   ++stats_.waiting;
 }
 
 PageStore::Request PageStore::TakeRequest(Part& part, SlotId slot) {
-  const Request request = *std::exchange(part.client->rows[ToInt(slot)].request, std::nullopt);
+  const Request request = *std::exchange(part.client->rows[ToInt(slot)].request, nullptr);
   deadlines_.erase({request.deadline, part.client->id, slot});
   --part.client->stats.waiting;
   --stats_.waiting;
@@ -391,7 +400,7 @@ void PageStore::Fail(Part& part, SlotId slot, Error error) {
 void PageStore::EndRow(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
   if (row.id != core::kNoTensor) {
-    by_id_.erase(row.id);
+    ids_.Remove(row.id);
     --part.client->tensors;
   }
   row = {};
@@ -429,8 +438,7 @@ void PageStore::Answer(Part& part, SlotId slot) {
 // ---- What clients did.
 
 void PageStore::On(const core::GetSeen& event) {
-  SlotId slot{};
-  Client* client = Find(event.tensor, &slot);
+  const auto [client, slot] = Find(event.tensor);
   if (client == nullptr) return;
   ++client->stats.hits;
   ++stats_.hits;
@@ -442,8 +450,7 @@ void PageStore::On(const core::GetSeen& event) {
 }
 
 void PageStore::On(const core::PutSeen& event) {
-  SlotId slot{};
-  Client* client = Find(event.tensor, &slot);
+  const auto [client, slot] = Find(event.tensor);
   if (client == nullptr || !client->rows[ToInt(slot)].is_usable()) return;
   Row& row = client->rows[ToInt(slot)];
   Part& part = client->parts.at(row.device);
@@ -458,9 +465,8 @@ void PageStore::On(const core::PutSeen& event) {
 }
 
 void PageStore::On(const core::StreamComplete& event) {
-  SlotId slot{};
-  if (Client* client = Find(event.tensor, &slot))
-    Reach(client->parts.at(client->rows[ToInt(slot)].device), slot);
+  const auto [client, slot] = Find(event.tensor);
+  if (client != nullptr) Reach(client->parts.at(client->rows[ToInt(slot)].device), slot);
 }
 
 // A put's ticket is behind those of earlier puts: its stream has waited for them.
@@ -482,8 +488,7 @@ void PageStore::Reach(Part& part, SlotId slot) {
 }
 
 void PageStore::On(const core::Freed& event) {
-  SlotId slot{};
-  Client* client = Find(event.tensor, &slot);
+  const auto [client, slot] = Find(event.tensor);
   // The client frees what it has asked for: its own concern.
   if (client == nullptr || client->rows[ToInt(slot)].request) return;
   Row& row = client->rows[ToInt(slot)];
@@ -597,6 +602,12 @@ void PageStore::MakePage(ClientId client) {
   on_[ToInt(advancing_)].makes = client;
 }
 
+// Its tables may be large.
+void PageStore::Discard(std::unique_ptr<core::ScheduledClient> client) {
+  workers_->Run(kNoUser,
+                [client = std::shared_ptr(std::move(client))]() mutable { client.reset(); });
+}
+
 void PageStore::MapsEnded(ClientId client, const std::vector<MapOrders::Ended>& ended) {
   Client& of = *clients_.at(client);
   for (const MapOrders::Ended& one : ended) {
@@ -630,15 +641,15 @@ TensorId PageStore::Find(ClientId client, SlotId slot) const {
 }
 
 core::TensorView PageStore::View(TensorId tensor) const {
-  const auto& [id, slot] = by_id_.at(tensor);
-  const Client& client = *clients_.at(id);
+  const auto [of, slot] = Find(tensor);
+  const Client& client = *of;
   const Row& row = client.rows[ToInt(slot)];
   const ClientPages& pages = *client.parts.at(row.device).pages;
   const core::PageExecutor& executor = ExecutorOf(client.parts.at(row.device));
   const core::PageTensors::Row& placed = executor.tensors()[ToInt(slot)];
   core::TensorView view{};
   view.id = tensor;
-  view.client = id;
+  view.client = client.id;
   view.slot = slot;
   view.name = row.name;
   view.size = row.size;

@@ -20,16 +20,17 @@
 #include <set>
 #include <string>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "core/chunked.h"
 #include "core/link_model.h"
 #include "core/schedule/page_scheduler.h"
 #include "core/store_planner.h"
 #include "core/types.h"
 #include "daemon/client_pages.h"
 #include "daemon/page_pool.h"
+#include "daemon/tensor_ids.h"
 
 namespace ravenstore::daemon {
 
@@ -79,7 +80,7 @@ class PageStore final : public core::StorePlanner,
   core::Tick NextWake() const override;
   core::TensorId Find(core::ClientId client, core::SlotId slot) const override;
   core::TensorView View(core::TensorId tensor) const override;
-  bool Knows(core::TensorId tensor) const override { return by_id_.contains(tensor); }
+  bool Knows(core::TensorId tensor) const override { return Find(tensor).client != nullptr; }
   core::Explanation Explain(core::TensorId tensor, core::Tick now) const override;
   bool List(core::ClientId client, uint32_t* slot, size_t limit,
             std::vector<core::TensorView>* views) const override;
@@ -120,11 +121,13 @@ class PageStore final : public core::StorePlanner,
     bool away = false;      // its word is "away"
     bool unneeded = false;  // its client will not read it again
     bool lost = false;      // its bytes are gone, for ever
-    std::optional<Request> request{};
+    std::unique_ptr<Request> request{};
 
     // The client may use it without asking. What its log says else is late, or false.
     bool is_usable() const { return lives && !away && !request; }
   };
+  // They never move: a client may have millions, and the loop waits for none.
+  using Rows = core::Chunked<Row, 1024>;
   struct Client;
   // A client's part of a device.
   struct Part {
@@ -140,7 +143,7 @@ class PageStore final : public core::StorePlanner,
     core::Budgets budgets;
     bool gone = false;
     core::Tick attached{};
-    std::vector<Row> rows;  // by slot
+    Rows rows;  // by slot
     std::map<core::DeviceId, Part> parts;
     core::PlannerStats stats;
     core::Bytes pinned;  // blocks of pinned memory
@@ -190,6 +193,7 @@ class PageStore final : public core::StorePlanner,
 
   // ---- core::PageMaker. The scheduler whose Advance() it is.
   void MakePage(core::ClientId client) override;
+  void Discard(std::unique_ptr<core::ScheduledClient> client) override;
 
   // ---- Requests.
   Part& PartOf(Client& client, core::DeviceId device);
@@ -202,7 +206,13 @@ class PageStore final : public core::StorePlanner,
   uint32_t MostOf(const Client& client, core::DeviceId device) const;
   void LimitsChanged();
   Row& RowOf(Client& client, core::SlotId slot);
-  Client* Find(core::TensorId tensor, core::SlotId* slot);
+  struct Found {
+    Client* client = nullptr;  // null: the tensor is not known, or its client is gone
+    core::SlotId slot{};
+  };
+  Found Find(core::TensorId tensor) const;
+  // Ends the ids of some tensors of clients that are gone. Returns false if there are none.
+  bool ForgetRows();
   // The client's clock without its waits for the store.
   core::Duration ClockOf(const Client& client) const;
   void AddRequest(Client& client, core::SlotId slot, const Request& request);
@@ -232,7 +242,8 @@ class PageStore final : public core::StorePlanner,
   PagePool host_;
   std::map<core::ClientId, std::unique_ptr<Client>> clients_;
   std::map<ClientPages*, Part*> parts_;
-  std::unordered_map<core::TensorId, std::pair<core::ClientId, core::SlotId>> by_id_;
+  TensorIds ids_;
+  std::vector<Rows> gone_;  // of clients that are; their ids are to be removed
   std::map<core::TenantId, core::Budgets> tenants_;
   std::map<core::TenantId, core::Bytes> pinned_;
   std::vector<core::Bytes> limits_;  // of each device, by DeviceLimit
@@ -242,7 +253,6 @@ class PageStore final : public core::StorePlanner,
   std::set<std::pair<core::Tick, ClientPages*>> retries_;
   core::Plan replies_;
   core::PlannerStats stats_;
-  uint64_t last_id_ = 0;
   core::Tick now_{};
 };
 

@@ -10,7 +10,7 @@ using plan::Unit;
 
 void PageTensors::Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes offset,
                         Bytes size) {
-  if (tensor >= rows_.size()) rows_.resize(tensor + 1);
+  rows_.GrowTo(tensor + 1);
   RAVEN_CHECK(rows_[tensor].life == Life::kNone);
   rows_[tensor] = {.units = units, .offset = offset, .size = size, .life = Life::kPlaced};
   if (units.end() > in_.size()) in_.resize(units.end());

@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "core/chunked.h"
 #include "core/plan/units.h"
 #include "core/types.h"
 
@@ -77,7 +78,7 @@ class PageTensors {
   uint32_t& AtIn(plan::Unit unit, TensorNumber tensor);
 
   Bytes page_;
-  std::vector<Row> rows_;
+  Chunked<Row, 1024> rows_;
   std::vector<std::vector<TensorNumber>> in_;  // by unit
 };
 

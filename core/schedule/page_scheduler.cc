@@ -348,7 +348,7 @@ void PageScheduler::EraseReleased() {
     const PageExecutor& executor = Of(id).executor();
     if (!executor.IsQuiet() || free_pages_.making() == id || executor.books().memory().pages() > 0)
       return false;
-    by_id_.erase(id);
+    maker_->Discard(std::move(by_id_.extract(id).mapped()));
     std::erase(touched_, id);
     return true;
   });

@@ -46,6 +46,8 @@ class PageMaker {
   // A physical page begins to be made for the client; it ends with PageScheduler::PageMade, never
   // from within this call.
   virtual void MakePage(ClientId client) = 0;
+  // The client is gone, and its memory is released. It may take long to destroy.
+  virtual void Discard(std::unique_ptr<ScheduledClient> /*client*/) {}
 };
 
 enum class CallResult : uint8_t {
