@@ -10,6 +10,17 @@ using plan::PoolNumber;
 using plan::Unit;
 using plan::UnitSpan;
 
+namespace {
+
+// The tensors in these units, or their priorities, have become others.
+void UpdatePriorities(const PageTensors& tensors, const UnitSpan& units, PageBooks* books) {
+  if (!tensors.has_priorities()) return;
+  for (uint32_t i = 0; i < units.count; ++i)
+    books->SetPriority(units[i], tensors.PriorityIn(units[i]));
+}
+
+}  // namespace
+
 PageExecutor::PageExecutor(const PageBooks::Options& options, PageBackend* backend)
     : backend_(backend),
       books_(options),
@@ -44,6 +55,8 @@ bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot) {
   books_.Ensure(slot);
   books_.AddAwayTensor(slot.first, pool, row.size);
   tensors_.Move(tensor, slot);
+  UpdatePriorities(tensors_, row.units, &books_);
+  UpdatePriorities(tensors_, slot, &books_);
   moves_.CountMoveToSlot();
   return true;
 }
@@ -62,11 +75,14 @@ void PageExecutor::Begin(TensorNumber tensor) {
   const UnitSpan& units = tensors_[tensor].units;
   for (uint32_t i = 0; i < units.count; ++i)
     books_.AddTensor(units[i], tensors_.BytesIn(tensor, i));
+  UpdatePriorities(tensors_, units, &books_);
 }
 
-void PageExecutor::Unpin(TensorNumber tensor) {
-  PageTensors::Row& row = tensors_[tensor];
-  RAVEN_CHECK(std::exchange(row.pinned, false));
+void PageExecutor::Unpin(TensorNumber tensor, Priority priority) {
+  const PageTensors::Row& row = tensors_[tensor];
+  tensors_.SetPriority(tensor, priority);
+  UpdatePriorities(tensors_, row.units, &books_);
+  tensors_.EndHold(tensor);
   for (uint32_t i = 0; i < row.units.count; ++i) books_.Unpin(row.units[i]);
 }
 
@@ -85,6 +101,7 @@ void PageExecutor::End(TensorNumber tensor) {
   const UnitSpan& units = tensors_[tensor].units;
   for (uint32_t i = 0; i < units.count; ++i)
     books_.RemoveTensor(units[i], tensors_.BytesIn(tensor, i));
+  UpdatePriorities(tensors_, units, &books_);
 }
 
 void PageExecutor::Remove(TensorNumber tensor) {

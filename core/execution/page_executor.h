@@ -65,7 +65,8 @@ class PageExecutor {
   // The tensor lives from now on. REQUIRES: it is pinned and resident.
   void Begin(TensorNumber tensor);
   // A put or a free ends the pin for the CPU; its units stay until the stream has come there.
-  void Unpin(TensorNumber tensor);
+  // `priority`: the tensor's, from a put on.
+  void Unpin(TensorNumber tensor, Priority priority = Priority::kNormal);
   // The stream has come to an Unpin.
   void Reach(TensorNumber tensor);
   // The tensor's bytes have changed, and will be read again.

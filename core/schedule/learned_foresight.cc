@@ -42,7 +42,7 @@ void LearnedForesight::Before(const ClientCall& call, PageBooks* books) {
     remake_ = true;
   } else if (guidance.discard) {
     books->SetPlan({});
-    for (Unit unit = 0; unit < books->units().size(); ++unit)
+    for (Unit unit = 0; unit < books->view().units.size(); ++unit)
       books->Announce(unit, next_uses_.Of(unit));
   } else if (planner_.has_plan()) {
     MoveTo(guidance.position, books);

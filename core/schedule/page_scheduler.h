@@ -1,7 +1,7 @@
 // One device: its clients, and the decisions between them.
 //
 // Clients whose calls are all expected have one plan (core/plan/shared_plan.h). Otherwise each has
-// a share of the device (core/decide/page_shares.h) and a plan of its own. Clients join and leave
+// a share of the device (core/decide/tenant_shares.h) and a plan of its own. Clients join and leave
 // at any time.
 //
 // A client's calls are passed in order. A create or a get that returns kWaits goes on later: after
@@ -32,6 +32,7 @@
 #include "core/decide/plan_drift.h"
 #include "core/schedule/client_foresight.h"
 #include "core/schedule/device_demands.h"
+#include "core/schedule/device_tenants.h"
 #include "core/schedule/free_pages.h"
 #include "core/schedule/scheduled_client.h"
 #include "core/types.h"
@@ -70,9 +71,8 @@ class PageScheduler {
     plan::PlanLimits limits;  // .pages: its first share, as far as pages are free
     std::unique_ptr<ClientForesight> foresight = nullptr;  // null: what is learned, with hints
     bool waits_for_stream = false;                         // as ScheduledClient::Options
-    uint32_t most = UINT32_MAX;                            // pages that it may hold
-    uint32_t guarantee = 0;                                // of the device's pages
-    double weight = 1;                                     // above 0
+    TenantId tenant{};
+    uint32_t most = UINT32_MAX;  // pages that it may hold
   };
 
   // `maker` outlives it.
@@ -84,6 +84,8 @@ class PageScheduler {
   // The client may hold that many pages from now on. `trims`: it keeps no page in which nothing
   // lives, until its next create.
   void SetMost(ClientId client, uint32_t pages, bool trims);
+  // The tenants' limits, which the next Advance() follows.
+  DeviceTenants& tenants() { return tenants_; }
   // Pages of the device that clients may have: fewer than Options::pages if others need it.
   void SetPages(uint32_t pages);
   // The client makes no call any more; its tensors live.
@@ -101,7 +103,7 @@ class PageScheduler {
   // A get of a resident tensor that the client has made without asking.
   void Use(ClientId client, TensorNumber tensor, Duration at);
   CallEnd Put(ClientId client, TensorNumber tensor, bool modifies, const NextUse& next_use,
-              Duration at);
+              Duration at, Priority priority = Priority::kNormal);
   // The row is free when EndUse() has ended the call.
   CallEnd Free(ClientId client, TensorNumber tensor, Duration at);
   void Step(ClientId client) { Of(client).Step(); }
@@ -148,7 +150,6 @@ class PageScheduler {
   bool CanSharePlan() const;
   void MakeSharedPlan();
   void HandOver();
-  void ClientsChanged();
   // Divides the device among its clients.
   void DividePages(Duration now);
   void Start(ScheduledClient* client);
@@ -159,12 +160,13 @@ class PageScheduler {
   uint32_t pages_;  // that clients may have
   PageMaker* const maker_;
   FreePages free_pages_;
+  DeviceTenants tenants_;
   std::map<ClientId, std::unique_ptr<ScheduledClient>> by_id_;  // also those that are gone
   std::vector<ScheduledClient*> clients_;                       // that are not, as they joined
   std::vector<ClientId> gone_;
   std::vector<ClientId> touched_;  // since the last Advance()
   std::vector<ClientId> started_;
-  DeviceDemands demands_;
+  DeviceDemands demands_{&tenants_};
   // The demands that the shares are of, with the turn; their version. nullopt: the clients or what
   // they may hold are others since.
   std::vector<decide::PageDemand> divided_;

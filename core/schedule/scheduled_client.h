@@ -43,14 +43,14 @@ class ScheduledClient {
     // A call is done for the plan when the stream has executed it, since the client then makes the
     // next one. Else it is done when it holds its pages.
     bool waits_for_stream = false;
+    TenantId tenant{};
     uint32_t most = UINT32_MAX;  // pages that it may hold
-    uint32_t guarantee = 0;      // of the device's pages
-    double weight = 1;           // above 0
   };
 
   explicit ScheduledClient(Options options);
 
   ClientId id() const { return options_.id; }
+  TenantId tenant() const { return options_.tenant; }
   PageExecutor& executor() { return executor_; }
   const PageExecutor& executor() const { return executor_; }
   const ClientForesight& foresight() const { return *options_.foresight; }
@@ -133,7 +133,6 @@ class ScheduledClient {
   void Done(const ClientCall& call) { options_.foresight->After(call, &executor_.books()); }
   // Pages that its calls would hold with the first one that waits; 0: none does.
   uint32_t WaitsFor() const;
-  bool IsSlot(TensorNumber tensor) const { return executor_.tensors()[tensor].units.is_slot(); }
 
   const Options options_;
   PageExecutor executor_;

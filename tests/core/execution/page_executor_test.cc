@@ -133,6 +133,29 @@ TEST_F(PageExecutorTest, AnIdlePageLeavesForACallThatWaits) {
 }
 
 // A plan that begins after the create knows of the tensor that the create makes.
+TEST_F(PageExecutorTest, APageHasTheHighestPriorityOfItsTensors) {
+  const auto priority = [this] { return executor_.books()[0].priority; };
+  executor_.Place(0, {0, 1}, Bytes{}, KiB(512));
+  executor_.Place(1, {0, 1}, KiB(512), KiB(512));
+  for (TensorNumber tensor : {0u, 1u}) {
+    if (!executor_.Pin(tensor)) Map();
+    executor_.Begin(tensor);
+  }
+  EXPECT_EQ(priority(), Priority::kNormal);
+  executor_.Unpin(0, Priority::kLow);
+  EXPECT_EQ(priority(), Priority::kNormal);
+  executor_.Unpin(1, Priority::kLow);
+  EXPECT_EQ(priority(), Priority::kLow);
+  executor_.Pin(1);
+  executor_.Unpin(1, Priority::kHigh);
+  EXPECT_EQ(priority(), Priority::kHigh);
+  EXPECT_EQ(executor_.Snapshot()[0].priority, Priority::kHigh);
+  executor_.End(1);
+  EXPECT_EQ(priority(), Priority::kLow);
+  executor_.End(0);
+  EXPECT_EQ(priority(), Priority::kNormal);
+}
+
 TEST_F(PageExecutorTest, ACreateThatWaitsIsInTheSnapshot) {
   FillAndCreateOneMore();
   const plan::UnitSnapshot waiting = executor_.Snapshot()[4];

@@ -50,7 +50,7 @@ std::string PageWorld::Describe() const {
   const PageBooks& books = executor_->books();
   std::string text =
       "copies " + std::to_string(books.copies().pools().used().count() / page_.count()) + " pages";
-  for (Unit unit = 0; unit < books.units().size(); ++unit) {
+  for (Unit unit = 0; unit < books.view().units.size(); ++unit) {
     const auto& state = books[unit];
     if (state.live == 0 && !state.InUse() && state.life == PageState::kAway) continue;
     text += "; unit " + std::to_string(unit) + " " + std::to_string(static_cast<int>(state.life)) +
@@ -572,8 +572,8 @@ void PageWorld::ChangePools() {
     executor_->SetPoolCapacity(pool, choice == 0 ? all : less);
   } else if (choice < 3) {
     LoseCopy();
-  } else if (executor_->books().units().size() > 0) {
-    const auto unit = static_cast<Unit>(random_->Below(executor_->books().units().size()));
+  } else if (executor_->books().view().units.size() > 0) {
+    const auto unit = static_cast<Unit>(random_->Below(executor_->books().view().units.size()));
     if (executor_->books()[unit].live == 0) return;
     executor_->Fetch(unit);
     counts_.fetched += executor_->books()[unit].demanded ? 1 : 0;
@@ -616,7 +616,7 @@ void PageWorld::ChangeShare(uint32_t pages) {
 void PageWorld::AnnounceNeeds() {
   PageBooks& books = executor_->books();
   books.SetPlan({});
-  for (Unit unit = 0; unit < books.units().size(); ++unit) {
+  for (Unit unit = 0; unit < books.view().units.size(); ++unit) {
     const auto need = static_cast<plan::Position>(random_->Below(1000));
     books.Announce(unit, random_->OneIn(4) ? plan::kNoPosition : need);
   }

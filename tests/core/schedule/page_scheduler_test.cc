@@ -90,6 +90,21 @@ TEST(PageSchedulerTest, ACreateWithoutAPlaceIsRefused) {
   EXPECT_TRUE(IsResident(&world, kSecond, 0));
 }
 
+TEST(PageSchedulerTest, ClientsThatRankTheirTensorsHaveNoCommonPlan) {
+  ScheduleWorld world(8);
+  world.Join(kFirst);
+  world.Join(kSecond);
+  for (int pass = 0; pass < 4; ++pass) {
+    for (const ClientId id : {kFirst, kSecond}) Pass(&world, id, 6);
+  }
+  EXPECT_EQ(ShareOf(&world, kFirst) + ShareOf(&world, kSecond), 16u) << "they have one";
+  world.Create(kFirst, 0, MiB(2));
+  world.Settle();
+  world.scheduler().Put(kFirst, 0, true, {}, Duration(1'000'000'000), Priority::kHigh);
+  world.Settle();
+  EXPECT_EQ(ShareOf(&world, kFirst) + ShareOf(&world, kSecond), 8u);
+}
+
 TEST(PageSchedulerTest, CallsThatWaitForRoomGoOnInOrder) {
   ScheduleWorld world(8);
   world.Join(kFirst);
