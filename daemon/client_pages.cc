@@ -49,11 +49,9 @@ ClientPages::~ClientPages() {
 
 Bytes ClientPages::AddressOf(TensorNumber tensor) const {
   const core::PageTensors::Row& row = executor_->tensors()[tensor];
-  const core::plan::UnitSpan& units = row.units;
-  if (!units.is_slot()) return AddressOf(units.first, {}) + row.offset;
-  const auto place =
-      executor_->books().memory().Of(units.first, executor_->books()[units.first].slots_per_page);
-  return AddressOf(units.first, physical_.at(place.page)) + place.offset;
+  if (!row.units.is_slot()) return AddressOf(row.units.first, {}) + row.offset;
+  const core::PageMemory::Place place = core::PlaceOf(executor_->books(), row.units.first);
+  return AddressOf(row.units.first, physical_.at(place.page)) + place.offset;
 }
 
 Bytes ClientPages::AddressOf(Unit unit, const Physical& physical) const {
@@ -259,7 +257,14 @@ void ClientPages::EndIn(const CopyOrder& order, const Status& outcome) {
   owner_->Progressed(this);
 }
 
+bool ClientPages::CanCopyOut(PoolNumber pool) const {
+  if (links_[pool].out > 0) return false;
+  owner_->UpdateRoom(const_cast<ClientPages*>(this));
+  return true;
+}
+
 void ClientPages::CopyOut(const CopyOrder& order) {
+  owner_->UpdateRoom(this);
   ++links_[order.pool].out;
   ++copying_;
   std::vector<PagePool::Range> ranges = LiveRanges(order.unit);
@@ -309,7 +314,9 @@ void ClientPages::EndOut(const CopyOrder& order, const Status& outcome) {
 
 void ClientPages::FreeCopy(Unit unit, PoolNumber pool) {
   const auto copy = copies_.extract(unit);
-  if (!copy.empty()) pools_[pool]->Free(copy.mapped().piece);
+  if (copy.empty()) return;
+  pools_[pool]->Free(copy.mapped().piece);
+  owner_->UpdateRoom(this);
 }
 
 // Its words are published when this returns: the bytes are there.

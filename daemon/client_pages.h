@@ -55,6 +55,9 @@ class ClientPages final : public core::PageBackend {
     virtual void PageGone(ClientPages* pages) = 0;
     // The device had no memory for a page: Retry() is to be called then.
     virtual void RetryAt(ClientPages* pages, core::Tick at) = 0;
+    // The copies in pools take more or less than before, or the executor is about to choose one:
+    // what the pools have for the client is to be set (PageExecutor::SetPoolCapacity).
+    virtual void UpdateRoom(ClientPages* pages) = 0;
   };
   struct Options {
     core::DeviceId device{};
@@ -105,7 +108,7 @@ class ClientPages final : public core::PageBackend {
   void MoveSlot(const core::PageMemory::SlotMove& move, core::Bytes bytes) override;
   bool MoveCopy(const CopyMove& move) override;
   bool CanCopyIn(core::plan::PoolNumber pool, bool demanded) const override;
-  bool CanCopyOut(core::plan::PoolNumber pool) const override { return links_[pool].out == 0; }
+  bool CanCopyOut(core::plan::PoolNumber pool) const override;
 
  private:
   struct Physical {

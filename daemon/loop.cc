@@ -169,6 +169,7 @@ core::Status Loop::InitPages() {
                                                               .host_step = of.host_step,
                                                               .host_ahead = of.host_ahead,
                                                               .page = *options_.pages,
+                                                              .guaranteed_part = of.guaranteed_part,
                                                               .links = options_.links,
                                                               .transfers = options_.transfers},
                                            devices_, away_.at(core::kHostPool).get(), workers_,

@@ -30,8 +30,19 @@ namespace {
 // That a page takes on its way from one client to another (decision 0076).
 constexpr auto kMakingPage = std::chrono::microseconds(200);
 
+constexpr core::plan::PoolNumber kHost = 0;
+
 constexpr SlotId SlotOf(TensorNumber tensor) {
   return SlotId{tensor};
+}
+
+// The size of a page of each device.
+std::vector<Bytes> PagesFor(const PageStore::Options& options) {
+  std::vector<Bytes> pages;
+  for (const Bytes capacity : options.device_capacity)
+    pages.push_back(options.page > Bytes{} ? options.page
+                                           : core::plan::PageSizeFor(capacity, false));
+  return pages;
 }
 
 }  // namespace
@@ -49,11 +60,13 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
              .ahead = options_.host_ahead,
              .transfers = options_.transfers},
             host, workers, mailbox),
-      limits_(options_.device_capacity) {
+      limits_(options_.device_capacity),
+      quotas_({.device_capacity = options_.device_capacity,
+               .page = PagesFor(options_),
+               .host_capacity = options_.host_capacity,
+               .guaranteed_part = options_.guaranteed_part}) {
   for (size_t i = 0; i < devices_.size(); ++i) {
-    const Bytes page = options_.page > Bytes{}
-                           ? options_.page
-                           : core::plan::PageSizeFor(options_.device_capacity[i], false);
+    const Bytes page = PagesFor(options_)[i];
     const auto pages = static_cast<uint32_t>(options_.device_capacity[i].count() / page.count());
     Device& on = on_.emplace_back();
     on.page = page;
@@ -82,6 +95,11 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
   now_ = now;
   bool busy = host_.Poll(now);
   busy |= ForgetRows();
+  if (std::exchange(room_grew_, false)) {
+    for (const auto& [pages, part] : parts_) {
+      if (part->client->stats.waiting > 0) Progressed(pages);
+    }
+  }
   while (!retries_.empty() && retries_.begin()->first <= now) {
     ClientPages* const pages = retries_.extract(retries_.begin()).value().second;
     pages->Retry();
@@ -128,27 +146,29 @@ void PageStore::RunPart(Part& part) {
     if (part.client->rows[ToInt(slot)].request)
       Fail(part, slot, {ErrorCode::kDevice, "a copy of its bytes failed"});
   }
+  MakeRoomForCopies(part);
 }
 
 // ---- Clients and their shares.
 
 void PageStore::On(const core::TenantLimits& event) {
-  tenants_[event.tenant] = event.budgets;
-  LimitsChanged();
+  quotas_.SetBudgets(event.tenant, event.budgets);
+  LimitsChanged(event.tenant);
 }
 
 void PageStore::On(const core::ClientAttached& event) {
   auto client = std::make_unique<Client>();
   client->id = event.client;
   client->tenant = event.tenant;
-  client->budgets = event.budgets;
   client->attached = now_;
   clients_[event.client] = std::move(client);
+  quotas_.Attach(event.client, event.tenant, event.budgets);
+  LimitsChanged(event.tenant);
 }
 
 void PageStore::On(const core::ClientLimits& event) {
-  clients_.at(event.client)->budgets = event.budgets;
-  LimitsChanged();
+  quotas_.SetBudgets(event.client, event.budgets);
+  LimitsChanged(clients_.at(event.client)->tenant);
 }
 
 void PageStore::On(const core::DeviceLimit& event) {
@@ -159,20 +179,68 @@ void PageStore::On(const core::DeviceLimit& event) {
   on_[device].advances = true;
 }
 
-void PageStore::LimitsChanged() {
+void PageStore::LimitsChanged(core::TenantId tenant) {
+  room_grew_ = true;
+  for (uint16_t i = 0; i < on_.size(); ++i) {
+    core::DeviceTenants& tenants = on_[i].scheduler->tenants();
+    if (quotas_.IsPresent(tenant)) {
+      tenants.Set(tenant, quotas_.PagesOf(tenant, DeviceId{i}));
+    } else {
+      tenants.Remove(tenant);
+    }
+    on_[i].advances = true;
+  }
   for (const auto& [pages, part] : parts_) {
     if (part->client->gone) continue;
-    SchedulerOf(*part).SetMost(part->client->id, MostOf(*part->client, pages->device()), false);
+    // What others leave is another, too.
     Progressed(pages);
+    if (part->client->tenant != tenant) continue;
+    const ClientId client = part->client->id;
+    SchedulerOf(*part).SetMost(client, quotas_.MostOf(client, pages->device()), false);
+    UpdateRoom(pages);
   }
 }
 
-uint32_t PageStore::MostOf(const Client& client, DeviceId device) const {
-  const auto tenant = tenants_.find(client.tenant);
-  const Bytes of_tenant = tenant == tenants_.end() ? Bytes(UINT64_MAX) : tenant->second.device;
-  const uint64_t pages =
-      std::min(client.budgets.device, of_tenant).count() / on_[ToInt(device)].page.count();
-  return static_cast<uint32_t>(std::clamp<uint64_t>(pages, 1, UINT32_MAX));
+void PageStore::UpdateRoom(ClientPages* pages) {
+  Part& part = PartOf(pages);
+  const ClientId client = part.client->id;
+  if (part.client->gone) return;
+  core::CopyQuota& copies = quotas_.copies();
+  const Bytes used = ExecutorOf(part).books().copies().pools().used(kHost);
+  room_grew_ |= copies.SetCopies(client, pages->device(), used);
+  SetRoom(part, used + copies.Room(client));
+}
+
+void PageStore::SetRoom(const Part& part, Bytes capacity) {
+  if (ExecutorOf(part).books().view().limits.pools[kHost].capacity == capacity) return;
+  SchedulerOf(part).Moved(part.client->id).SetPoolCapacity(kHost, capacity);
+}
+
+void PageStore::MakeRoomForCopies(const Part& part) {
+  using Limit = core::CopyQuota::Limit;
+  const core::CopyQuota& copies = quotas_.copies();
+  const ClientId asker = part.client->id;
+  if (part.client->stats.waiting == 0) return;
+  UpdateRoom(part.pages.get());
+  if (ExecutorOf(part).books().copies().pools().CanCopyOut(kHost)) return;
+  for (const Limit limit : {Limit::kClient, Limit::kTenant, Limit::kPool}) {
+    if (copies.Room(asker, limit) >= part.pages->page()) continue;
+    const Part* first = nullptr;
+    for (const auto& [pages, other] : parts_) {
+      const ClientId holder = other->client->id;
+      if (other == &part || other->client->gone || !copies.MayDrop(holder, asker, limit)) continue;
+      if (ExecutorOf(*other).books().copies().pools().redundant(kHost) == Bytes{}) continue;
+      if (first == nullptr ||
+          copies.RankOf(holder, asker) < copies.RankOf(first->client->id, asker))
+        first = other;
+    }
+    if (first == nullptr) return;
+    // Its memory is free when its executor has begun what there is to do.
+    core::PageBooks& books = SchedulerOf(*first).Moved(first->client->id).books();
+    books.DropCopy(*core::CopyToDrop(books, kHost));
+    Progressed(first->pages.get());
+    return;
+  }
 }
 
 void PageStore::On(const core::ClientGone& event) {
@@ -184,6 +252,8 @@ void PageStore::On(const core::ClientGone& event) {
     Progressed(part.pages.get());
   }
   gone_.push_back(std::exchange(client.rows, {}));
+  quotas_.Detach(client.id);
+  LimitsChanged(client.tenant);
   if (client.stats.waiting == 0) return;
   std::erase_if(deadlines_, [&](const auto& of) { return std::get<ClientId>(of) == event.client; });
   stats_.waiting -= std::exchange(client.stats.waiting, 0);
@@ -206,7 +276,7 @@ void PageStore::Forget(ClientId client) {
 
 void PageStore::On(const core::Trimmed& event) {
   for (auto& [device, part] : clients_.at(event.client)->parts) {
-    SchedulerOf(part).SetMost(event.client, MostOf(*part.client, device), true);
+    SchedulerOf(part).SetMost(event.client, quotas_.MostOf(event.client, device), true);
     Progressed(part.pages.get());
   }
 }
@@ -224,13 +294,14 @@ PageStore::Part& PageStore::PartOf(Client& client, DeviceId device) {
       attachment, devices_[ToInt(device)], std::vector<PagePool*>{&host_}, maps, workers_, mailbox_,
       static_cast<ClientPages::Owner*>(this));
   parts_[part.pages.get()] = &part;
-  const uint32_t most = MostOf(client, device);
+  const uint32_t most = quotas_.MostOf(client.id, device);
   core::PageScheduler::Client joins;
   joins.id = client.id;
+  joins.tenant = client.tenant;
   joins.backend = part.pages.get();
   joins.limits = {.page = on.page,
                   .pages = most,
-                  .pools = {{.capacity = std::min(client.budgets.host, options_.host_capacity),
+                  .pools = {{.capacity = quotas_.copies().Room(client.id),
                              .in_rate = link.up_bytes_per_second,
                              .out_rate = link.down_bytes_per_second,
                              .per_copy = link.latency}}};
@@ -295,8 +366,11 @@ void PageStore::On(const core::CreateRequested& event) {
   row.id = ids_.Add({client.id, event.slot});
   ++client.tensors;
   Progressed(part.pages.get());
+  // A create has a place if its client may have the copies; it waits for those of others.
+  SetRoom(part, quotas_.copies().Most(client.id));
   const core::CallResult result =
       SchedulerOf(part).Create(client.id, ToInt(event.slot), event.size, ClockOf(client));
+  UpdateRoom(part.pages.get());
   Handle(part, event.slot, result, event.fail_fast || event.fail_stuck);
 }
 
@@ -334,9 +408,8 @@ void PageStore::Handle(Part& part, SlotId slot, core::CallResult result, bool fa
       return Fail(part, slot, {ErrorCode::kOutOfMemory, WhyNoRoom(part, row)});
     case core::CallResult::kNoPlace:
       return Fail(part, slot,
-                  {ErrorCode::kOutOfMemory, WhyNoRoom(part, row) + "; the host pool of " +
-                                                core::SizeText(options_.host_capacity) +
-                                                " has no room for more tensors"});
+                  {ErrorCode::kOutOfMemory,
+                   WhyNoRoom(part, row) + "; the pools for copies have no room for more tensors"});
     case core::CallResult::kLost:
       return Fail(part, slot,
                   {ErrorCode::kLost, row.unneeded ? "its client said that it will not be read again"
@@ -370,14 +443,24 @@ void PageStore::SetAway(Part& part, SlotId slot, bool away) {
 }
 
 std::string PageStore::WhyNoRoom(const Part& part, const Row& row) const {
-  const core::PageBooks& books = ExecutorOf(part).books();
-  const Bytes page = part.pages->page();
-  return "device " + std::to_string(ToInt(row.device)) + ": no room for " +
-         core::SizeText(row.size) + " within client " + std::to_string(ToInt(part.client->id)) +
-         "'s share of " + core::SizeText(page * books.view().limits.pages) + " (pages of " +
-         core::SizeText(page) + "); holders: client " + std::to_string(ToInt(part.client->id)) +
-         " holds " + core::SizeText(page * core::PagesInUse(books)) +
-         " in use; put or free tensors, raise the budgets, or wait longer";
+  const ClientId client = part.client->id;
+  const core::TenantId tenant = part.client->tenant;
+  const DeviceId device = row.device;
+  std::string text = "device " + std::to_string(ToInt(device)) + ": no room for " +
+                     core::SizeText(row.size) + " within client " + std::to_string(ToInt(client)) +
+                     "'s budget of " + core::SizeText(quotas_.BudgetsOf(client).device) +
+                     " and its tenant's of " + core::SizeText(quotas_.BudgetsOf(tenant).device) +
+                     ", in pages of " + core::SizeText(part.pages->page()) +
+                     "; holders:" + DescribeHolders(tenant, HoldersOf(device));
+  if (const Bytes kept = GuaranteedToOthers(device, tenant); kept > Bytes{})
+    text += " other tenants are guaranteed " + core::SizeText(kept) + ";";
+  const core::CopyQuota& copies = quotas_.copies();
+  if (copies.Room(client) < part.pages->page()) {
+    text += " of the host pool of " + core::SizeText(options_.host_capacity) +
+            " this client has no more for copies;";
+    if (copies.IsKeptFrom(client, part.pages->page())) text += HostHolder();
+  }
+  return text + " put or free tensors, raise the budgets, or wait longer";
 }
 
 void PageStore::Fail(Part& part, SlotId slot, Error error) {
@@ -424,6 +507,7 @@ void PageStore::Answer(Part& part, SlotId slot) {
     replies_.push_back(core::AllocReply{part.client->id, slot, row.id, row.device, address});
     return;
   }
+  ++row.past.gets;
   SetAway(part, slot, false);
   core::FetchReply reply;
   reply.tensor = row.id;
@@ -444,6 +528,8 @@ void PageStore::On(const core::GetSeen& event) {
   ++stats_.hits;
   Row& row = client->rows[ToInt(slot)];
   Part& part = client->parts.at(row.device);
+  ++row.past.gets;
+  row.past.prefetched = false;
   if (!row.is_usable() || ExecutorOf(part).tensors()[ToInt(slot)].pinned) return;
   SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(*client));
   Progressed(part.pages.get());
@@ -459,8 +545,11 @@ void PageStore::On(const core::PutSeen& event) {
     SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(*client));
   const bool modified = event.writes != std::exchange(row.writes, event.writes);
   row.unneeded = event.next_use.kind == core::NextUse::Kind::kNever;
-  row.ends.push_back(
-      SchedulerOf(part).Put(client->id, ToInt(slot), modified, event.next_use, ClockOf(*client)));
+  row.past.next_use = event.next_use;
+  row.past.put_at = ClockOf(*client);
+  row.past.priority = event.priority;
+  row.ends.push_back(SchedulerOf(part).Put(client->id, ToInt(slot), modified, event.next_use,
+                                           ClockOf(*client), event.priority));
   Progressed(part.pages.get());
 }
 
@@ -507,11 +596,16 @@ void PageStore::On(const core::Freed& event) {
 }
 
 void PageStore::On(const core::PinnedHeld& event) {
-  pinned_[event.tenant] = event.bytes;
+  quotas_.copies().SetPinned(event.tenant, event.bytes);
+  room_grew_ = true;
 }
 
 void PageStore::On(const core::PinnedUsed& event) {
-  clients_.at(event.client)->pinned = event.bytes;
+  Client& client = *clients_.at(event.client);
+  client.pinned = event.bytes;
+  if (client.gone) return;
+  quotas_.copies().SetPinned(event.client, event.bytes);
+  room_grew_ = true;
 }
 
 void PageStore::On(const core::TimePassed& /*event*/) {
@@ -534,6 +628,7 @@ void PageStore::On(const core::TimePassed& /*event*/) {
 bool PageStore::Revoke(ClientPages* pages, TensorNumber tensor) {
   Part& part = PartOf(pages);
   if (!hooks_.drop(part.client->id, SlotOf(tensor))) return false;
+  part.client->rows[ToInt(SlotOf(tensor))].past.prefetched = false;
   SetAway(part, SlotOf(tensor), true);
   return true;
 }
@@ -541,6 +636,7 @@ bool PageStore::Revoke(ClientPages* pages, TensorNumber tensor) {
 void PageStore::Publish(ClientPages* pages, TensorNumber tensor) {
   Part& part = PartOf(pages);
   SetAway(part, SlotOf(tensor), false);
+  part.client->rows[ToInt(SlotOf(tensor))].past.prefetched = true;
   ++part.client->stats.prefetches;
   ++stats_.prefetches;
   hooks_.publish(part.client->id, SlotOf(tensor), pages->device(), pages->AddressOf(tensor));
@@ -664,9 +760,16 @@ core::TensorView PageStore::View(TensorId tensor) const {
   return view;
 }
 
-core::Explanation PageStore::Explain(TensorId tensor, Tick /*now*/) const {
+core::Explanation PageStore::Explain(TensorId tensor, Tick now) const {
   core::Explanation why;
   why.tensor = View(tensor);
+  const ClientId id = why.tensor.client;
+  const SlotId slot = why.tensor.slot;
+  const Client& client = *clients_.at(id);
+  const Row& row = client.rows[ToInt(slot)];
+  const core::PageScheduler& scheduler = *on_[ToInt(row.device)].scheduler;
+  ExplainOnPages(scheduler.client(id), ToInt(slot), row.past,
+                 now - client.attached - client.stats.waited, &why);
   return why;
 }
 
@@ -688,14 +791,16 @@ core::ClientView PageStore::View(ClientId id) const {
   core::ClientView view;
   view.client = id;
   view.tenant = client.tenant;
-  view.budgets = client.budgets;
+  view.budgets = quotas_.BudgetsOf(id);
+  view.weight = quotas_.BudgetsOf(client.tenant).weight;
+  view.priority = quotas_.BudgetsOf(client.tenant).priority;
   view.tensors = client.tensors;
   view.pinned = client.pinned;
   view.waiting = client.stats.waiting;
   for (const auto& [device, part] : client.parts) {
     const core::PageBooks& books = ExecutorOf(part).books();
     view.device_held += part.pages->page() * part.pages->made();
-    view.in_use += part.pages->page() * core::PagesInUse(books);
+    view.in_use += ExecutorOf(part).tensors().held();
     view.host_used += books.copies().pools().used();
   }
   view.device_used = client.live - client.away;
@@ -703,13 +808,52 @@ core::ClientView PageStore::View(ClientId id) const {
 }
 
 core::TenantView PageStore::View(core::TenantId tenant, DeviceId device) const {
-  core::TenantView view{};
+  return {.held = HeldBy(tenant, device), .guarantee = GuaranteeOf(tenant, device)};
+}
+
+Bytes PageStore::HeldBy(core::TenantId tenant, DeviceId device) const {
+  Bytes held;
   for (const auto& [id, client] : clients_) {
     const auto part = client->parts.find(device);
     if (client->tenant == tenant && part != client->parts.end())
-      view.held += part->second.pages->page() * part->second.pages->made();
+      held += part->second.pages->page() * part->second.pages->made();
   }
-  return view;
+  return held;
+}
+
+Bytes PageStore::GuaranteeOf(core::TenantId tenant, DeviceId device) const {
+  const Device& on = on_[ToInt(device)];
+  const auto pages = static_cast<uint32_t>(limits_[ToInt(device)].count() / on.page.count());
+  return on.page * (quotas_.IsPresent(tenant) ? on.scheduler->tenants().GuaranteeOf(tenant, pages)
+                                              : quotas_.PagesOf(tenant, device).guarantee);
+}
+
+Bytes PageStore::Guaranteed(DeviceId device, core::TenantId asker) const {
+  Bytes guaranteed;
+  for (const core::TenantId tenant : quotas_.Others(asker))
+    guaranteed += std::min(HeldBy(tenant, device), GuaranteeOf(tenant, device));
+  return guaranteed;
+}
+
+Bytes PageStore::GuaranteedToOthers(DeviceId device, core::TenantId asker) const {
+  Bytes guaranteed;
+  for (const core::TenantId tenant : quotas_.Others(asker))
+    guaranteed += GuaranteeOf(tenant, device);
+  return guaranteed;
+}
+
+std::vector<Holder> PageStore::HoldersOf(DeviceId device) const {
+  std::vector<Holder> holders;
+  for (const auto& [id, client] : clients_) {
+    const auto part = client->parts.find(device);
+    if (client->gone || part == client->parts.end()) continue;
+    const Bytes page = part->second.pages->page();
+    holders.push_back({.client = id,
+                       .tenant = client->tenant,
+                       .held = page * part->second.pages->made(),
+                       .in_use = page * core::PagesInUse(ExecutorOf(part->second).books())});
+  }
+  return holders;
 }
 
 std::vector<ClientId> PageStore::Clients() const {
@@ -739,30 +883,41 @@ std::string PageStore::NameOf(core::PoolId pool) const {
   return "device " + std::to_string(ToInt(core::DeviceOf(pool)));
 }
 
-Bytes PageStore::PinnedByAll() const {
-  Bytes pinned;
-  for (const auto& [tenant, bytes] : pinned_) pinned += bytes;
-  return pinned;
-}
-
 core::TierView PageStore::HostTier() const {
-  const Bytes pinned = PinnedByAll();
+  Bytes blocks;
+  for (const auto& [id, client] : clients_) blocks += client->pinned;
   return {.capacity = options_.host_capacity,
-          .held = host_.made() + pinned,
-          .used = host_.used() + pinned};
+          .held = host_.made() + quotas_.copies().pinned(),
+          .used = host_.used() + blocks};
 }
 
 core::Status PageStore::MayPin(ClientId client, Bytes block, Bytes slab,
                                const IdlePinned& without) const {
-  const Bytes pinned = PinnedByAll();
-  const Bytes taken = pinned + host_.made() + slab;
-  if (taken <= options_.host_capacity + without.own + without.others) return core::Ok();
+  const core::CopyQuota& copies = quotas_.copies();
+  if (copies.MayPin(client, block, slab, {without.own, without.others}, host_.made()))
+    return core::Ok();
+  std::vector<Holder> holders;
+  for (const auto& [id, of] : clients_)
+    holders.push_back({.client = id, .tenant = of->tenant, .held = of->pinned});
+  const core::TenantId tenant = clients_.at(client)->tenant;
+  std::string text = "pinned memory is exhausted: no room for " + core::SizeText(block) +
+                     " within client " + std::to_string(ToInt(client)) + "'s host budget of " +
+                     core::SizeText(quotas_.BudgetsOf(client).host) + ", its user's of " +
+                     core::SizeText(quotas_.BudgetsOf(tenant).host) + " and the host pool of " +
+                     core::SizeText(options_.host_capacity) + ", which holds " +
+                     core::SizeText(host_.used()) + " of tensors and " +
+                     core::SizeText(copies.pinned()) +
+                     " of pinned blocks; holders:" + DescribeHolders(tenant, holders, " pinned");
+  if (copies.IsKeptFrom(client, block)) text += HostHolder();
   return Error{ErrorCode::kOutOfMemory,
-               "pinned memory is exhausted: no room for " + core::SizeText(block) + " of client " +
-                   std::to_string(ToInt(client)) + " in the host pool of " +
-                   core::SizeText(options_.host_capacity) + ", which holds " +
-                   core::SizeText(host_.used()) + " of tensors and " + core::SizeText(pinned) +
-                   " of pinned blocks; free pinned blocks or tensors"};
+               text + " free pinned blocks or tensors, or raise the host budgets"};
+}
+
+std::string PageStore::HostHolder() const {
+  return " the rest of the host pool of " + core::SizeText(options_.host_capacity) +
+         " is kept for users who hold little of it, and user " +
+         std::to_string(ToInt(quotas_.copies().LargestHolder())) +
+         " holds the most (limits.single_user of the configuration keeps nothing);";
 }
 
 const core::PlannerStats& PageStore::StatsOf(ClientId client) const {

@@ -29,6 +29,9 @@
 #include "core/store_planner.h"
 #include "core/types.h"
 #include "daemon/client_pages.h"
+#include "daemon/holders.h"
+#include "daemon/page_explanation.h"
+#include "daemon/page_limits.h"
 #include "daemon/page_pool.h"
 #include "daemon/tensor_ids.h"
 
@@ -45,6 +48,7 @@ class PageStore final : public core::StorePlanner,
     core::Bytes host_step;
     core::Bytes host_ahead;
     core::Bytes page;                    // 0: of the device's capacity (core/plan/page_size.h)
+    uint64_t guaranteed_part = 0;        // as PageLimits::Options
     std::vector<core::LinkModel> links;  // of each device to the host
     TransferLane::Options transfers;
   };
@@ -90,9 +94,7 @@ class PageStore final : public core::StorePlanner,
   core::TierView DeviceTier(core::DeviceId device) const override;
   core::Bytes Harvested(core::DeviceId /*device*/) const override { return {}; }
   core::Bytes HarvestStuck(core::DeviceId /*device*/) const override { return {}; }
-  core::Bytes Guaranteed(core::DeviceId /*device*/, core::TenantId /*asker*/) const override {
-    return {};
-  }
+  core::Bytes Guaranteed(core::DeviceId device, core::TenantId asker) const override;
   std::string NameOf(core::PoolId pool) const override;
   core::TierView HostTier() const override;
   std::vector<core::PoolId> OtherPools() const override { return {}; }
@@ -116,6 +118,7 @@ class PageStore final : public core::StorePlanner,
     core::DeviceId device{};
     core::Bytes size;
     uint32_t writes = 0;
+    TensorPast past{};
     std::vector<core::CallEnd> ends{};  // puts that the stream has not reached
     bool lives = false;
     bool away = false;      // its word is "away"
@@ -140,7 +143,6 @@ class PageStore final : public core::StorePlanner,
   struct Client {
     core::ClientId id{};
     core::TenantId tenant{};
-    core::Budgets budgets;
     bool gone = false;
     core::Tick attached{};
     Rows rows;  // by slot
@@ -190,6 +192,7 @@ class PageStore final : public core::StorePlanner,
   void Progressed(ClientPages* pages) override;
   void PageGone(ClientPages* pages) override;
   void RetryAt(ClientPages* pages, core::Tick at) override;
+  void UpdateRoom(ClientPages* pages) override;
 
   // ---- core::PageMaker. The scheduler whose Advance() it is.
   void MakePage(core::ClientId client) override;
@@ -202,9 +205,19 @@ class PageStore final : public core::StorePlanner,
     return *on_[core::ToInt(part.pages->device())].scheduler;
   }
   const core::PageExecutor& ExecutorOf(const Part& part) const;
-  // Pages that the client may hold of the device at most: by its budget, but one in any case.
-  uint32_t MostOf(const Client& client, core::DeviceId device) const;
-  void LimitsChanged();
+  // The schedulers follow the limits of the tenant and of its clients.
+  void LimitsChanged(core::TenantId tenant);
+  // The capacity of the host pool for the part's copies.
+  void SetRoom(const Part& part, core::Bytes capacity);
+  // Others' redundant copies make room for those of a client whose call waits.
+  void MakeRoomForCopies(const Part& part);
+  std::vector<Holder> HoldersOf(core::DeviceId device) const;
+  std::string HostHolder() const;
+  core::Bytes GuaranteeOf(core::TenantId tenant, core::DeviceId device) const;
+  // The guarantees of tenants with clients other than the asker.
+  core::Bytes GuaranteedToOthers(core::DeviceId device, core::TenantId asker) const;
+  // What the tenant's clients hold of the device.
+  core::Bytes HeldBy(core::TenantId tenant, core::DeviceId device) const;
   Row& RowOf(Client& client, core::SlotId slot);
   struct Found {
     Client* client = nullptr;  // null: the tensor is not known, or its client is gone
@@ -232,7 +245,6 @@ class PageStore final : public core::StorePlanner,
   void RunDevice(Device& device);
   void RunPart(Part& part);
   void CountMoves(Part& part);
-  core::Bytes PinnedByAll() const;
 
   const Options options_;
   const device::Devices devices_;
@@ -243,11 +255,11 @@ class PageStore final : public core::StorePlanner,
   std::map<core::ClientId, std::unique_ptr<Client>> clients_;
   std::map<ClientPages*, Part*> parts_;
   TensorIds ids_;
-  std::vector<Rows> gone_;  // of clients that are; their ids are to be removed
-  std::map<core::TenantId, core::Budgets> tenants_;
-  std::map<core::TenantId, core::Bytes> pinned_;
+  std::vector<Rows> gone_;           // of clients that are; their ids are to be removed
   std::vector<core::Bytes> limits_;  // of each device, by DeviceLimit
   std::vector<Device> on_;
+  PageLimits quotas_;
+  bool room_grew_ = false;  // of the host pool, or limits have changed: calls that wait may go on
   core::DeviceId advancing_{};
   std::set<std::tuple<core::Tick, core::ClientId, core::SlotId>> deadlines_;  // of requests
   std::set<std::pair<core::Tick, ClientPages*>> retries_;

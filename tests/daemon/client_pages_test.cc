@@ -140,6 +140,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   void Progressed(ClientPages*) override {}
   void PageGone(ClientPages*) override { ++gone_; }
   void RetryAt(ClientPages*, core::Tick) override { FAIL() << "the device has memory"; }
+  void UpdateRoom(ClientPages*) override {}
 
   // ---- The client's mapper.
   void Map() {
