@@ -124,7 +124,7 @@ CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes siz
   ScheduledClient& of = Of(client);
   const ClientCall call{.kind = CallKind::kCreate, .tensor = tensor, .size = size, .at = at};
   See(&of, call);
-  of.Place(call);
+  of.Place(call, std::min(pages_, of.most()));
   const CallResult result = demands_.HasPlace(of, of.executor().tensors()[tensor].units, pages_)
                                 ? HoldOrRefuse(&of, call)
                                 : CallResult::kNoPlace;
