@@ -49,6 +49,7 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
              .ahead = options_.host_ahead,
              .transfers = options_.transfers},
             host, workers, mailbox),
+      moves_(&host_, static_cast<DeviceMoves::Owner*>(this)),
       limits_(options_.device_capacity) {
   for (size_t i = 0; i < devices_.size(); ++i) {
     const Bytes page = options_.page > Bytes{}
@@ -92,7 +93,9 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
     RunDevice(device);
   }
   Apply(core::TimePassed{}, now, plan);
-  return busy;
+  // A request that has failed, or moved to another device, has made room.
+  return busy ||
+         std::any_of(on_.begin(), on_.end(), [](const Device& device) { return device.advances; });
 }
 
 void PageStore::RunDevice(Device& device) {
@@ -125,8 +128,12 @@ void PageStore::RunPart(Part& part) {
   }
   for (const SlotId slot : std::exchange(part.granted, {})) Answer(part, slot);
   for (const SlotId slot : std::exchange(part.refused, {})) {
-    if (part.client->rows[ToInt(slot)].request)
-      Fail(part, slot, {ErrorCode::kDevice, "a copy of its bytes failed"});
+    Error error{ErrorCode::kDevice, "a copy of its bytes failed"};
+    if (moves_.Moves(part.client->id, ToInt(slot))) {
+      moves_.Refused(part.client->id, ToInt(slot), std::move(error));
+    } else if (part.client->rows[ToInt(slot)].request) {
+      Fail(part, slot, std::move(error));
+    }
   }
 }
 
@@ -178,6 +185,7 @@ uint32_t PageStore::MostOf(const Client& client, DeviceId device) const {
 void PageStore::On(const core::ClientGone& event) {
   Client& client = *clients_.at(event.client);
   client.gone = true;
+  moves_.Forget(client.id);
   for (auto& [device, part] : client.parts) {
     part.pages->Retire();
     SchedulerOf(part).Leave(client.id);
@@ -270,7 +278,8 @@ bool PageStore::ForgetRows() {
   return true;
 }
 
-core::Duration PageStore::ClockOf(const Client& client) const {
+core::Duration PageStore::ClockOf(ClientId id) const {
+  const Client& client = *clients_.at(id);
   return now_ - client.attached - client.stats.waited;
 }
 
@@ -285,18 +294,12 @@ void PageStore::On(const core::CreateRequested& event) {
   AddRequest(client, event.slot, {.is_create = true, .deadline = event.deadline, .asked = now_});
   if (event.size == Bytes{})
     return Fail(part, event.slot, {ErrorCode::kInvalidArgument, "a tensor has at least 1 byte"});
-  const Bytes addresses(options_.arena[ToInt(event.device)].count() / 2);
-  if (event.size > addresses || client.live > addresses - event.size) {
-    return Fail(part, event.slot,
-                {ErrorCode::kOutOfMemory, "a client's tensors have " + core::SizeText(addresses) +
-                                              " of addresses on device " +
-                                              std::to_string(ToInt(event.device))});
-  }
+  if (!HasAddresses(part, event.slot, event.size)) return;
   row.id = ids_.Add({client.id, event.slot});
   ++client.tensors;
   Progressed(part.pages.get());
   const core::CallResult result =
-      SchedulerOf(part).Create(client.id, ToInt(event.slot), event.size, ClockOf(client));
+      SchedulerOf(part).Create(client.id, ToInt(event.slot), event.size, ClockOf(client.id));
   Handle(part, event.slot, result, event.fail_fast || event.fail_stuck);
 }
 
@@ -308,40 +311,58 @@ void PageStore::On(const core::FetchRequested& event) {
   ++client->stats.misses;
   ++stats_.misses;
   AddRequest(*client, slot, {.deadline = event.deadline, .asked = now_});
-  if (row.device != event.device) {
-    return Fail(part, slot,
-                {ErrorCode::kUnsupported,
-                 "the tensor lives on device " + std::to_string(ToInt(row.device))});
-  }
+  if (row.device != event.device && !row.lost) return BeginMove(*client, slot, event.device);
   Progressed(part.pages.get());
   const core::CallResult result =
       row.lost ? core::CallResult::kLost
-               : SchedulerOf(part).Get(client->id, ToInt(slot), ClockOf(*client));
+               : SchedulerOf(part).Get(client->id, ToInt(slot), ClockOf(client->id));
   Handle(part, slot, result, event.fail_stuck);
 }
 
+bool PageStore::HasAddresses(Part& part, SlotId slot, Bytes size) {
+  const Bytes addresses(options_.arena[ToInt(part.pages->device())].count() / 2);
+  if (size <= addresses && part.client->live <= addresses - size) return true;
+  Fail(part, slot,
+       {ErrorCode::kOutOfMemory, "a client's tensors have " + core::SizeText(addresses) +
+                                     " of addresses on device " +
+                                     std::to_string(ToInt(part.pages->device()))});
+  return false;
+}
+
+void PageStore::BeginMove(Client& client, SlotId slot, DeviceId device) {
+  const Row& row = client.rows[ToInt(slot)];
+  Part& from = client.parts.at(row.device);
+  Part& to = PartOf(client, device);
+  if (!HasAddresses(to, slot, row.size)) return;
+  moves_.Begin(client.id, ToInt(slot), {&SchedulerOf(from), from.pages.get()},
+               {&SchedulerOf(to), to.pages.get()}, row.ends.empty());
+}
+
 void PageStore::Handle(Part& part, SlotId slot, core::CallResult result, bool fail_fast) {
-  const Row& row = part.client->rows[ToInt(slot)];
-  switch (result) {
-    case core::CallResult::kHeld:
-      if (ExecutorOf(part).IsResident(ToInt(slot))) Answer(part, slot);
-      return;
-    case core::CallResult::kWaits:
-      if (!fail_fast) return;
-      SchedulerOf(part).Refuse(part.client->id, ToInt(slot));
-      return Fail(part, slot, {ErrorCode::kOutOfMemory, WhyNoRoom(part, row)});
-    case core::CallResult::kTooLarge:
-      return Fail(part, slot, {ErrorCode::kOutOfMemory, WhyNoRoom(part, row)});
-    case core::CallResult::kNoPlace:
-      return Fail(part, slot,
-                  {ErrorCode::kOutOfMemory, WhyNoRoom(part, row) + "; the host pool of " +
-                                                core::SizeText(options_.host_capacity) +
-                                                " has no room for more tensors"});
-    case core::CallResult::kLost:
-      return Fail(part, slot,
-                  {ErrorCode::kLost, row.unneeded ? "its client said that it will not be read again"
-                                                  : "a copy of them failed"});
+  if (result == core::CallResult::kHeld) {
+    if (ExecutorOf(part).IsResident(ToInt(slot))) Answer(part, slot);
+    return;
   }
+  if (result == core::CallResult::kWaits) {
+    if (!fail_fast) return;
+    SchedulerOf(part).Refuse(part.client->id, ToInt(slot));
+  }
+  Fail(part, slot, ErrorOf(part.pages.get(), ToInt(slot), result));
+}
+
+Error PageStore::ErrorOf(ClientPages* pages, TensorNumber tensor, core::CallResult result) const {
+  const Part& part = *parts_.at(pages);
+  const Row& row = part.client->rows[tensor];
+  if (result == core::CallResult::kLost) {
+    return {ErrorCode::kLost, row.unneeded ? "its client said that it will not be read again"
+                                           : "a copy of them failed"};
+  }
+  std::string why = WhyNoRoom(part, row);
+  if (result == core::CallResult::kNoPlace) {
+    why += "; the host pool of " + core::SizeText(options_.host_capacity) +
+           " has no room for more tensors";
+  }
+  return {ErrorCode::kOutOfMemory, std::move(why)};
 }
 
 void PageStore::AddRequest(Client& client, SlotId slot, const Request& request) {
@@ -359,6 +380,13 @@ PageStore::Request PageStore::TakeRequest(Part& part, SlotId slot) {
   return request;
 }
 
+PageStore::Request PageStore::TakeAnswered(Part& part, SlotId slot) {
+  const Request request = TakeRequest(part, slot);
+  part.client->stats.waited += now_ - request.asked;
+  stats_.waited += now_ - request.asked;
+  return request;
+}
+
 void PageStore::SetAway(Part& part, SlotId slot, bool away) {
   Row& row = part.client->rows[ToInt(slot)];
   if (std::exchange(row.away, away) == away) return;
@@ -372,7 +400,7 @@ void PageStore::SetAway(Part& part, SlotId slot, bool away) {
 std::string PageStore::WhyNoRoom(const Part& part, const Row& row) const {
   const core::PageBooks& books = ExecutorOf(part).books();
   const Bytes page = part.pages->page();
-  return "device " + std::to_string(ToInt(row.device)) + ": no room for " +
+  return "device " + std::to_string(ToInt(part.pages->device())) + ": no room for " +
          core::SizeText(row.size) + " within client " + std::to_string(ToInt(part.client->id)) +
          "'s share of " + core::SizeText(page * books.view().limits.pages) + " (pages of " +
          core::SizeText(page) + "); holders: client " + std::to_string(ToInt(part.client->id)) +
@@ -383,13 +411,14 @@ std::string PageStore::WhyNoRoom(const Part& part, const Row& row) const {
 void PageStore::Fail(Part& part, SlotId slot, Error error) {
   Row& row = part.client->rows[ToInt(slot)];
   if (!TakeRequest(part, slot).is_create) {
+    const Part& of = part.client->parts.at(row.device);
     core::FetchError failed;
     failed.tensor = row.id;
     failed.client = part.client->id;
     failed.slot = slot;
     failed.error = std::move(error);
     if (!row.away && row.lives)
-      failed.stays = core::Place{core::PoolOf(row.device), part.pages->AddressOf(ToInt(slot))};
+      failed.stays = core::Place{core::PoolOf(row.device), of.pages->AddressOf(ToInt(slot))};
     replies_.push_back(std::move(failed));
     return;
   }
@@ -410,27 +439,35 @@ void PageStore::EndRow(Part& part, SlotId slot) {
 void PageStore::Answer(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
   if (!row.request) return;  // a use that the client did not have to ask for
-  const Request request = TakeRequest(part, slot);
-  part.client->stats.waited += now_ - request.asked;
-  stats_.waited += now_ - request.asked;
+  if (moves_.Moves(part.client->id, ToInt(slot))) {
+    if (row.device == part.pages->device()) SetAway(part, slot, false);
+    return moves_.Granted(part.client->id, ToInt(slot), part.pages.get());
+  }
   SchedulerOf(part).BeginUse(part.client->id, ToInt(slot));
   Progressed(part.pages.get());
-  const Bytes address = part.pages->AddressOf(ToInt(slot));
-  if (request.is_create) {
+  if (row.request->is_create) {
+    TakeAnswered(part, slot);
     row.lives = true;
     part.client->live += row.size;
     ++part.client->stats.creates;
     ++stats_.creates;
-    replies_.push_back(core::AllocReply{part.client->id, slot, row.id, row.device, address});
+    replies_.push_back(core::AllocReply{part.client->id, slot, row.id, row.device,
+                                        part.pages->AddressOf(ToInt(slot))});
     return;
   }
+  AnswerFetch(part, slot);
+}
+
+void PageStore::AnswerFetch(Part& part, SlotId slot) {
+  Row& row = part.client->rows[ToInt(slot)];
+  TakeAnswered(part, slot);
   SetAway(part, slot, false);
   core::FetchReply reply;
   reply.tensor = row.id;
   reply.client = part.client->id;
   reply.slot = slot;
   reply.device = row.device;
-  reply.offset = address;
+  reply.offset = part.pages->AddressOf(ToInt(slot));
   reply.arriving = false;
   replies_.push_back(reply);
 }
@@ -445,7 +482,7 @@ void PageStore::On(const core::GetSeen& event) {
   Row& row = client->rows[ToInt(slot)];
   Part& part = client->parts.at(row.device);
   if (!row.is_usable() || ExecutorOf(part).tensors()[ToInt(slot)].pinned) return;
-  SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(*client));
+  SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(client->id));
   Progressed(part.pages.get());
 }
 
@@ -456,11 +493,11 @@ void PageStore::On(const core::PutSeen& event) {
   Part& part = client->parts.at(row.device);
   // A use that was neither read nor ended yet.
   if (!ExecutorOf(part).tensors()[ToInt(slot)].pinned)
-    SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(*client));
+    SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(client->id));
   const bool modified = event.writes != std::exchange(row.writes, event.writes);
   row.unneeded = event.next_use.kind == core::NextUse::Kind::kNever;
-  row.ends.push_back(
-      SchedulerOf(part).Put(client->id, ToInt(slot), modified, event.next_use, ClockOf(*client)));
+  row.ends.push_back(SchedulerOf(part).Put(client->id, ToInt(slot), modified, event.next_use,
+                                           ClockOf(client->id)));
   Progressed(part.pages.get());
 }
 
@@ -476,6 +513,7 @@ void PageStore::Reach(Part& part, SlotId slot) {
   core::PageScheduler& scheduler = SchedulerOf(part);
   for (const core::CallEnd& end : std::exchange(row.ends, {}))
     scheduler.EndUse(part.client->id, end);
+  moves_.Reached(part.client->id, ToInt(slot));
   // Unless a get was faster.
   if (row.lives && row.unneeded && !ExecutorOf(part).tensors()[ToInt(slot)].pinned &&
       hooks_.drop(part.client->id, slot)) {
@@ -498,7 +536,7 @@ void PageStore::On(const core::Freed& event) {
   Reach(part, slot);
   SetAway(part, slot, false);
   if (row.lives) client->live -= row.size;
-  scheduler.EndUse(client->id, scheduler.Free(client->id, ToInt(slot), ClockOf(*client)));
+  scheduler.EndUse(client->id, scheduler.Free(client->id, ToInt(slot), ClockOf(client->id)));
   ++client->stats.frees;
   ++stats_.frees;
   replies_.push_back(core::Release{client->id, slot, row.id});
@@ -517,23 +555,55 @@ void PageStore::On(const core::PinnedUsed& event) {
 void PageStore::On(const core::TimePassed& /*event*/) {
   while (!deadlines_.empty() && std::get<Tick>(*deadlines_.begin()) <= now_) {
     const auto [deadline, id, slot] = *deadlines_.begin();
-    Client& client = *clients_.at(id);
-    Row& row = client.rows[ToInt(slot)];
-    Part& part = client.parts.at(row.device);
-    Error error{ErrorCode::kOutOfMemory, WhyNoRoom(part, row)};
-    SchedulerOf(part).Refuse(id, ToInt(slot));
-    std::erase(part.refused, slot);
-    std::erase(part.granted, slot);
-    Progressed(part.pages.get());
-    Fail(part, slot, std::move(error));
+    Expire(*clients_.at(id), slot);
   }
+}
+
+void PageStore::Expire(Client& client, SlotId slot) {
+  Row& row = client.rows[ToInt(slot)];
+  if (moves_.Moves(client.id, ToInt(slot))) {
+    deadlines_.erase({row.request->deadline, client.id, slot});
+    row.request->deadline = core::kNever;
+    return moves_.Expire(client.id, ToInt(slot));
+  }
+  Part& part = client.parts.at(row.device);
+  Error error{ErrorCode::kOutOfMemory, WhyNoRoom(part, row)};
+  SchedulerOf(part).Refuse(client.id, ToInt(slot));
+  std::erase(part.refused, slot);
+  std::erase(part.granted, slot);
+  Progressed(part.pages.get());
+  Fail(part, slot, std::move(error));
+}
+
+// ---- DeviceMoves::Owner.
+
+void PageStore::Moved(ClientId id, TensorNumber tensor, ClientPages* to) {
+  Part& part = PartOf(to);
+  Row& row = part.client->rows[tensor];
+  row.device = to->device();
+  for (core::PlannerStats* stats : {&stats_, &clients_.at(id)->stats}) {
+    stats->in += row.size;
+    stats->out += row.size;
+  }
+  AnswerFetch(part, SlotOf(tensor));
+}
+
+void PageStore::NotMoved(ClientId id, TensorNumber tensor, Error error) {
+  Client& client = *clients_.at(id);
+  for (auto& [device, part] : client.parts) {
+    std::erase(part.refused, SlotOf(tensor));
+    std::erase(part.granted, SlotOf(tensor));
+  }
+  Fail(client.parts.at(client.rows[tensor].device), SlotOf(tensor), std::move(error));
 }
 
 // ---- ClientPages::Owner.
 
 bool PageStore::Revoke(ClientPages* pages, TensorNumber tensor) {
   Part& part = PartOf(pages);
-  if (!hooks_.drop(part.client->id, SlotOf(tensor))) return false;
+  const ClientId client = part.client->id;
+  // The client waits for a tensor that moves: its word is no other's.
+  if (!moves_.MayLeave(client, tensor) && !hooks_.drop(client, SlotOf(tensor))) return false;
   SetAway(part, SlotOf(tensor), true);
   return true;
 }

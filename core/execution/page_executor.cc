@@ -132,6 +132,12 @@ void PageExecutor::Retire() {
 
 // ---- Pools for copies that change.
 
+bool PageExecutor::MakeRoom(Bytes bytes, PoolNumber pool) {
+  const bool has_room = moves_.MakeRoomForCopy(bytes, pool);
+  moves_.FreeCopies();
+  return has_room;
+}
+
 void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
   const plan::UnitState& state = books_[unit];
   if (state.life == PageState::kClean && state.pool != plan::kNoPool) books_.DropCopy(unit);

@@ -100,13 +100,12 @@ class PageExecutor {
   void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity) {
     books_.SetPoolCapacity(pool, capacity);
   }
+  // The pool gets room for bytes that are no unit's. Returns false if it has too little.
+  bool MakeRoom(Bytes bytes, plan::PoolNumber pool);
   // The copy of the unit is gone. If it was the only one, the tensors there end: calls that wait
   // for them are refused. Appends those to `lost`; their owner removes them. A copy of the unit
   // that is under way has to fail.
   void Lose(plan::Unit unit, std::vector<TensorNumber>* lost);
-  // The unit comes though no call waits for it: its copy is in memory that another wants back. It
-  // has to be repeated after a copy in that failed. REQUIRES: a tensor lives there.
-  void Fetch(plan::Unit unit) { books_.Demand(unit); }
 
   // ---- The backend's reports.
   void Mapped(plan::Unit unit) { moves_.Mapped(unit); }

@@ -111,8 +111,8 @@ PageBackend::CopyOrder PageMoves::OrderFor(Unit unit) const {
           .demanded = state.demanded};
 }
 
-bool PageMoves::MakeRoomForCopy(Unit unit, PoolNumber pool) {
-  while (!books_.copies().pools().HasRoom(pool, books_[unit].bytes)) {
+bool PageMoves::MakeRoomForCopy(Bytes bytes, PoolNumber pool) {
+  while (!books_.copies().pools().HasRoom(pool, bytes)) {
     const auto other = CopyToDrop(books_, pool);
     if (!other) return false;
     books_.DropCopy(*other);
@@ -128,7 +128,7 @@ void PageMoves::StartOut() {
 void PageMoves::StartOut(PoolNumber pool) {
   while (backend_->CanCopyOut(pool)) {
     const auto unit = plan::NextOut(books_.view(), pool);
-    if (!unit || !MakeRoomForCopy(*unit, pool)) return;
+    if (!unit || !MakeRoomForCopy(books_[*unit].bytes, pool)) return;
     books_.StartOut(*unit, pool);
     const auto order = OrderFor(*unit);
     stats_.out += order.bytes;

@@ -52,6 +52,8 @@ class PageMoves {
   void CopiedOut(plan::Unit unit, bool ok);
   // A tensor of away pages has a slot.
   void CountMoveToSlot() { ++stats_.to_slots; }
+  // Redundant copies are dropped until the pool has room. Returns whether it has.
+  bool MakeRoomForCopy(Bytes bytes, plan::PoolNumber pool);
   // The backend frees what no unit needs any more.
   void FreeCopies();
 
@@ -77,7 +79,6 @@ class PageMoves {
   void StartMaps();
   bool StartMap();
   bool Compact();
-  bool MakeRoomForCopy(plan::Unit unit, plan::PoolNumber pool);
   // Idle units leave until the bytes that calls wait for are free. Returns true if one does.
   bool LeaveInEmergency();
   void HandleArrivals();

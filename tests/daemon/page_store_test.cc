@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -26,6 +27,7 @@ using core::TensorId;
 
 constexpr ClientId kClient{1};
 constexpr DeviceId kDevice{0};
+constexpr DeviceId kOther{1};
 
 class PageStoreTest : public testing::Test {
  protected:
@@ -40,17 +42,17 @@ class PageStoreTest : public testing::Test {
                                                 std::move(*ipc::ControlSegment::Create(1)),
                                                 std::move(*ipc::Doorbell::Create()),
                                                 {}});
-    attachment_->arenas.resize(1);
+    attachment_->arenas.resize(devices_.size());
     maps_ = std::make_unique<MapOrders>(&attachment_->segment->maps);
     mapper_ = std::make_unique<ipc::MapConsumer>(&attachment_->segment->maps);
     memory_ = HostMemory(devices_, std::move(*devices_[0]->ReservePoolVaRange(MiB(64), -1)));
     PageStore::Options options;
-    options.device_capacity = {MiB(8)};
-    options.arena = {MiB(512)};
+    options.device_capacity = {MiB(8), MiB(8)};
+    options.arena = {MiB(512), MiB(512)};
     options.host_capacity = MiB(64);
     options.host_step = MiB(4);
     options.page = MiB(2);
-    options.links.resize(1);
+    options.links.resize(2);
     PageStore::Hooks hooks;
     hooks.attachment = [this](ClientId) { return std::pair(attachment_, maps_.get()); };
     hooks.drop = [this](ClientId, SlotId slot) { return away_.insert(slot).second; };
@@ -65,6 +67,7 @@ class PageStoreTest : public testing::Test {
     Apply(core::ClientGone{kClient});
     PumpUntil([this] { return store_->IsQuiet(kClient); });
     store_->Forget(kClient);
+    EXPECT_EQ(store_->HostTier().used, Bytes{}) << "a copy is not freed";
     workers_.reset();
   }
 
@@ -104,11 +107,11 @@ class PageStoreTest : public testing::Test {
     PumpUntil([&] { return (reply = Take<Reply>(slot)).has_value(); });
     return *reply;
   }
-  TensorId Create(SlotId slot) {
+  TensorId Create(SlotId slot, DeviceId device = kDevice, Bytes size = MiB(2)) {
     Apply(core::CreateRequested{.client = kClient,
                                 .slot = slot,
-                                .size = MiB(2),
-                                .device = kDevice,
+                                .size = size,
+                                .device = device,
                                 .name = {},
                                 .deadline = core::kNever,
                                 .fail_fast = false});
@@ -134,7 +137,37 @@ class PageStoreTest : public testing::Test {
     EXPECT_FALSE(store_->Knows(tensor));
   }
 
-  const device::Devices devices_ = device::OpenHostDevices({.total = MiB(64)});
+  void GetOnOther(TensorId tensor, core::Duration patience = std::chrono::hours(1)) {
+    Apply(core::FetchRequested{tensor, kOther, ipc::Now() + patience});
+  }
+  void ExpectIsOnOther(TensorId tensor) {
+    const core::FetchReply reply = Await<core::FetchReply>(SlotId{0});
+    EXPECT_EQ(reply.device, kOther);
+    EXPECT_FALSE(reply.recompute);
+    EXPECT_EQ(store_->View(tensor).device, kOther);
+    EXPECT_TRUE(store_->View(tensor).in_use);
+    Put(tensor, 7);
+  }
+  // It is idle or away on its device; a get there has it.
+  core::Error ExpectStays(TensorId tensor) {
+    const core::FetchError failed = Await<core::FetchError>(SlotId{0});
+    EXPECT_EQ(store_->View(tensor).device, kDevice);
+    EXPECT_FALSE(store_->View(tensor).in_use);
+    EXPECT_EQ(failed.stays.has_value(), away_.count(SlotId{0}) == 0);
+    Apply(core::FetchRequested{tensor, kDevice, core::kNever});
+    EXPECT_EQ(Await<core::FetchReply>(SlotId{0}).device, kDevice);
+    Put(tensor, 8);
+    return failed.error;
+  }
+
+  std::atomic<int> fail_copies_{0};
+  const device::Devices devices_ = device::OpenHostDevices(
+      {.count = 2, .total = MiB(64), .fault = [this](device::HostStep step) {
+         using Kind = device::HostStep::Kind;
+         const bool copies = step.kind == Kind::kUp || step.kind == Kind::kDown;
+         if (!copies || fail_copies_ == 0) return device::HostFault::kNone;
+         return --fail_copies_, device::HostFault::kBreaksOff;
+       }});
   std::shared_ptr<Attachment> attachment_;
   Mailbox mailbox_;
   std::unique_ptr<WorkerPool> workers_ = std::make_unique<WorkerPool>("test", 2);
@@ -165,6 +198,124 @@ TEST_F(PageStoreTest, UsesThatAreSaidOfATensorThatIsAskedForAreNone) {
   Put(tensor, 2);
   EXPECT_EQ(Await<core::FetchReply>(SlotId{0}).tensor, tensor);
 }
+
+TEST_F(PageStoreTest, ATensorMovesToAnotherDeviceAndBack) {
+  const TensorId tensor = Create(SlotId{0});
+  Put(tensor, 1);
+  GetOnOther(tensor);
+  ExpectIsOnOther(tensor);
+  EXPECT_EQ(store_->HostTier().used, Bytes{});
+  ExpectComesBack(tensor);
+}
+
+TEST_F(PageStoreTest, AnAwayTensorMovesToAnotherDevice) {
+  const TensorId tensor = CreateAway();
+  GetOnOther(tensor);
+  ExpectIsOnOther(tensor);
+  // Its pages on the first device are for others.
+  Put(Create(SlotId{50}, kDevice, MiB(8)), 1);
+}
+
+TEST_F(PageStoreTest, AMoveWaitsUntilTheStreamHasReachedThePut) {
+  const TensorId tensor = Create(SlotId{0});
+  Apply(core::PutSeen{tensor, 1, {}});
+  GetOnOther(tensor);
+  for (int i = 0; i < 1000; ++i) Pump();
+  EXPECT_FALSE(Take<core::FetchReply>(SlotId{0}).has_value());
+  EXPECT_EQ(store_->View(tensor).device, kDevice);
+  Apply(core::StreamComplete{tensor});
+  ExpectIsOnOther(tensor);
+}
+
+TEST_F(PageStoreTest, AMoveThatWaitsForAPutTooLongFails) {
+  const TensorId tensor = Create(SlotId{0});
+  Apply(core::PutSeen{tensor, 1, {}});
+  GetOnOther(tensor, std::chrono::milliseconds(10));
+  const core::FetchError failed = Await<core::FetchError>(SlotId{0});
+  EXPECT_TRUE(failed.stays.has_value());
+  Apply(core::StreamComplete{tensor});
+  GetOnOther(tensor);
+  ExpectIsOnOther(tensor);
+}
+
+TEST_F(PageStoreTest, AMoveThatFindsNoRoomOnTheOtherDeviceFails) {
+  const TensorId tensor = Create(SlotId{0});
+  Put(tensor, 1);
+  const TensorId held = Create(SlotId{1}, kOther, MiB(8));
+  GetOnOther(tensor, std::chrono::milliseconds(10));
+  const core::Error error = ExpectStays(tensor);
+  EXPECT_EQ(error.code, core::ErrorCode::kOutOfMemory);
+  EXPECT_NE(error.message.find("device 1"), std::string::npos) << error.message;
+  EXPECT_EQ(store_->HostTier().used, Bytes{});
+  GetOnOther(tensor);
+  for (int i = 0; i < 1000; ++i) Pump();
+  Put(held, 1);
+  ExpectIsOnOther(tensor);
+}
+
+TEST_F(PageStoreTest, AMoveThatFindsNoRoomOnItsDeviceFails) {
+  const TensorId tensor = CreateAway();
+  const TensorId held = Create(SlotId{50}, kDevice, MiB(8));
+  GetOnOther(tensor, std::chrono::milliseconds(10));
+  EXPECT_EQ(Await<core::FetchError>(SlotId{0}).error.code, core::ErrorCode::kOutOfMemory);
+  Put(held, 1);
+  GetOnOther(tensor);
+  ExpectIsOnOther(tensor);
+}
+
+// While it waits for the other device it may leave its own.
+TEST_F(PageStoreTest, AMovingTensorLeavesForOthers) {
+  const TensorId tensor = Create(SlotId{0});
+  Put(tensor, 1);
+  const TensorId held = Create(SlotId{1}, kOther, MiB(8));
+  GetOnOther(tensor);
+  PumpUntil([&] { return !store_->View(tensor).in_use && store_->HostTier().used > Bytes{}; });
+  Create(SlotId{2}, kDevice, MiB(8));
+  EXPECT_EQ(store_->View(tensor).residency, core::Residency::kAway);
+  Put(held, 1);
+  ExpectIsOnOther(tensor);
+}
+
+TEST_F(PageStoreTest, AMoveFailsWithoutRoomInTheHostPool) {
+  Apply(core::ClientLimits{kClient, {MiB(8), MiB(1)}});
+  const TensorId large = Create(SlotId{1}, kOther, MiB(2));
+  Put(large, 1);
+  Apply(core::FetchRequested{large, kDevice, core::kNever});
+  const core::FetchError failed = Await<core::FetchError>(SlotId{1});
+  EXPECT_EQ(failed.error.code, core::ErrorCode::kOutOfMemory);
+  EXPECT_NE(failed.error.message.find("host pool"), std::string::npos) << failed.error.message;
+  EXPECT_TRUE(failed.stays.has_value());
+  EXPECT_EQ(store_->View(large).device, kOther);
+}
+
+TEST_F(PageStoreTest, AMoveWhoseCopiesFailLeavesTheTensorWhereItIs) {
+  const TensorId tensor = Create(SlotId{0});
+  Put(tensor, 1);
+  fail_copies_ = 1;  // the one out
+  GetOnOther(tensor);
+  EXPECT_EQ(ExpectStays(tensor).code, core::ErrorCode::kDevice);
+  const TensorId held = Create(SlotId{1}, kOther, MiB(8));
+  GetOnOther(tensor);
+  PumpUntil([&] { return !store_->View(tensor).in_use && store_->HostTier().used > Bytes{}; });
+  for (int i = 0; i < 1000; ++i) Pump();
+  fail_copies_ = 1;  // the one in
+  Apply(core::Freed{held});
+  EXPECT_EQ(ExpectStays(tensor).code, core::ErrorCode::kDevice);
+  GetOnOther(tensor);
+  ExpectIsOnOther(tensor);
+}
+
+// After this number of passes of the loop.
+class PageStoreGoneTest : public PageStoreTest, public testing::WithParamInterface<int> {};
+
+TEST_P(PageStoreGoneTest, AClientMayGoInEachStepOfAMove) {
+  const TensorId tensor = Create(SlotId{0});
+  Put(tensor, 1);
+  GetOnOther(tensor);
+  for (int i = 0; i < GetParam(); ++i) Pump();
+}
+
+INSTANTIATE_TEST_SUITE_P(Passes, PageStoreGoneTest, testing::Range(0, 30));
 
 }  // namespace
 }  // namespace ravenstore::daemon

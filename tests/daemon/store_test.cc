@@ -266,6 +266,35 @@ TEST_F(StoreTest, AMoveToAnotherDeviceWaitsForTheLastPutNotAnOlderOne) {
   ravenstore_host_stream_destroy(stream);
 }
 
+TEST_F(StoreTest, TensorsKeepTheirBytesOnEachDeviceThatTheyMoveTo) {
+  DaemonProcess daemon({"--slab", "2MiB", "--devices", "2"});
+  Store store = Connect(daemon, MiB(16));
+  std::mt19937_64 random(20261129);
+  std::vector<Tensor> tensors;
+  std::vector<uint64_t> sizes;
+  std::vector<uint64_t> versions(24, 0);
+  for (uint64_t i = 0; i < versions.size(); ++i) {
+    sizes.push_back(KiB(1 + random() % 3000) + 512 * (random() % 2));
+    tensors.push_back(store.create(sizes[i], {.device = static_cast<int>(i % 2)}));
+    FillPattern(tensors[i].data(), sizes[i], i);
+    store.put(tensors[i], nullptr);
+  }
+  for (int step = 0; step < 600; ++step) {
+    const size_t i = random() % tensors.size();
+    void* data = store.get(tensors[i], nullptr, {.device = static_cast<int>(random() % 2)});
+    ASSERT_TRUE(HoldsPattern(data, sizes[i], versions[i] * 1000 + i))
+        << "step " << step << " tensor " << i;
+    if (random() % 2 == 0) FillPattern(data, sizes[i], ++versions[i] * 1000 + i);
+    store.put(tensors[i], nullptr);
+    if (random() % 8 != 0) continue;
+    store.free(std::move(tensors[i]), nullptr);
+    tensors[i] = store.create(sizes[i]);
+    FillPattern(tensors[i].data(), sizes[i], ++versions[i] * 1000 + i);
+    store.put(tensors[i], nullptr);
+  }
+  EXPECT_FALSE(daemon.Exited());
+}
+
 TEST_F(StoreTest, MisuseIsNamed) {
   DaemonProcess daemon;
   Store store = Connect(daemon, MiB(64));

@@ -575,7 +575,7 @@ void PageWorld::ChangePools() {
   } else if (executor_->books().units().size() > 0) {
     const auto unit = static_cast<Unit>(random_->Below(executor_->books().units().size()));
     if (executor_->books()[unit].live == 0) return;
-    executor_->Fetch(unit);
+    executor_->books().Demand(unit);
     counts_.fetched += executor_->books()[unit].demanded ? 1 : 0;
   }
 }
