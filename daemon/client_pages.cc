@@ -74,8 +74,7 @@ Bytes ClientPages::AddressOf(TensorNumber tensor) const {
   const core::PageTensors::Row& row = executor_->tensors()[tensor];
   const core::plan::UnitSpan& units = row.units;
   if (!units.is_slot()) return AddressOf(units.first, {}) + row.offset;
-  const auto place =
-      executor_->books().memory().Of(units.first, executor_->books()[units.first].slots_per_page);
+  const auto place = core::PlaceOf(executor_->books(), units.first);
   return AddressOf(units.first, physical_.at(place.page)) + place.offset;
 }
 

@@ -27,10 +27,14 @@ const core::PageExecutor& ExecutorOf(const DeviceMoves::Side& side, ClientId cli
 void DeviceMoves::Begin(ClientId client, TensorNumber tensor, const Side& from, const Side& to,
                         bool is_reached) {
   const Key key{client, tensor};
-  moves_[key] = {.from = from,
-                 .to = to,
-                 .size = ExecutorOf(from, client).tensors()[tensor].size,
-                 .is_reached = is_reached};
+  const core::PageTensors::Row& row = ExecutorOf(from, client).tensors()[tensor];
+  Move& move = moves_[key];
+  move = {.from = from,
+          .to = to,
+          .size = row.size,
+          .is_reached = is_reached,
+          .is_discarded = row.is_discarded()};
+  if (move.is_discarded) return Create(key, &move);
   Handle(key, from, from.scheduler->Get(client, tensor, owner_->ClockOf(client)));
 }
 
@@ -63,8 +67,16 @@ void DeviceMoves::Granted(ClientId client, TensorNumber tensor, const ClientPage
   if (move.stage == Stage::kWaits && on == move.to.pages) return StartIn(found->first, &move);
   if (move.stage != Stage::kComes || on != move.from.pages) return;
   move.stage = Stage::kIsThere;
+  // Its bytes may have been discarded while the call waited for room.
+  move.is_discarded = !ExecutorOf(move.from, client).tensors()[tensor].lives();
   move.from.scheduler->BeginUse(client, tensor);
-  if (move.is_reached) StartOut(found->first, &move);
+  if (move.is_discarded) {
+    move.from.scheduler->EndBytes(client, tensor);
+    Unpin(found->first, move);
+    Create(found->first, &move);
+  } else if (move.is_reached) {
+    StartOut(found->first, &move);
+  }
 }
 
 void DeviceMoves::Refused(ClientId client, TensorNumber tensor, Error error) {
@@ -142,13 +154,19 @@ void DeviceMoves::EndOut(const Key& key, const core::Result<PagePool::Piece>& pi
   const auto [client, tensor] = key;
   if (move.has_expired)
     return Fail(key, owner_->ErrorOf(move.from.pages, tensor, CallResult::kWaits));
-  move.stage = Stage::kWaits;
-  Handle(key, move.to,
-         move.to.scheduler->Create(client, tensor, move.size, owner_->ClockOf(client)));
+  Create(key, &move);
+}
+
+void DeviceMoves::Create(const Key& key, Move* move) {
+  const auto [client, tensor] = key;
+  move->stage = Stage::kWaits;
+  Handle(key, move->to,
+         move->to.scheduler->Create(client, tensor, move->size, owner_->ClockOf(client)));
 }
 
 void DeviceMoves::StartIn(const Key& key, Move* move) {
   move->stage = Stage::kCopiesIn;
+  if (move->is_discarded) return EndIn(key, {}, core::Ok());
   PagePool::Piece piece = std::exchange(move->piece, {});
   move->to.pages->Import(key.second, kHost, piece, [this, key, piece](const core::Status& outcome) {
     EndIn(key, piece, outcome);
@@ -169,7 +187,7 @@ void DeviceMoves::EndIn(const Key& key, const PagePool::Piece& piece, const core
   Free(key, move.from);
   owner_->Progressed(move.to.pages);
   moves_.erase(found);
-  owner_->Moved(client, tensor, move.to.pages);
+  owner_->Moved(client, tensor, move.to.pages, move.is_discarded);
 }
 
 void DeviceMoves::Unpin(const Key& key, const Move& move) {

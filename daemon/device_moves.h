@@ -4,6 +4,8 @@
 // its bytes are copied to the host pool. From then on it may leave its device. It is created on the
 // other device, its bytes are copied there, and it is freed on the first one.
 //
+// A tensor whose bytes were discarded is created on the other device without them.
+//
 // A step that fails leaves the tensor on its device, idle or away. A copy that is under way at the
 // deadline ends first. The host pool is the first pool of each device.
 //
@@ -42,8 +44,9 @@ class DeviceMoves {
                                 core::CallResult result) const = 0;
     // The scheduler of that device may have something to do.
     virtual void Progressed(ClientPages* pages) = 0;
-    // The tensor is in use on the other device.
-    virtual void Moved(core::ClientId client, core::TensorNumber tensor, ClientPages* to) = 0;
+    // The tensor is in use on the other device. `recompute`: without its bytes.
+    virtual void Moved(core::ClientId client, core::TensorNumber tensor, ClientPages* to,
+                       bool recompute) = 0;
     virtual void NotMoved(core::ClientId client, core::TensorNumber tensor, core::Error error) = 0;
   };
 
@@ -87,12 +90,14 @@ class DeviceMoves {
     Stage stage = Stage::kComes;
     bool is_reached = false;
     bool has_expired = false;
+    bool is_discarded = false;
     PagePool::Piece piece{};  // in kWaits
   };
 
   void Handle(const Key& key, const Side& side, core::CallResult result);
   void StartOut(const Key& key, Move* move);
   void EndOut(const Key& key, const core::Result<PagePool::Piece>& piece);
+  void Create(const Key& key, Move* move);
   void StartIn(const Key& key, Move* move);
   void EndIn(const Key& key, const PagePool::Piece& piece, const core::Status& outcome);
   // It is not in use on its device any more.

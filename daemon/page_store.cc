@@ -440,9 +440,11 @@ void PageStore::Answer(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
   if (!row.request) return;  // a use that the client did not have to ask for
   if (moves_.Moves(part.client->id, ToInt(slot))) {
-    if (row.device == part.pages->device()) SetAway(part, slot, false);
+    // One that was discarded stays so on its device.
+    if (ExecutorOf(part).tensors()[ToInt(slot)].lives()) SetAway(part, slot, false);
     return moves_.Granted(part.client->id, ToInt(slot), part.pages.get());
   }
+  const bool begins = !ExecutorOf(part).tensors()[ToInt(slot)].lives();
   SchedulerOf(part).BeginUse(part.client->id, ToInt(slot));
   Progressed(part.pages.get());
   if (row.request->is_create) {
@@ -455,10 +457,10 @@ void PageStore::Answer(Part& part, SlotId slot) {
                                         part.pages->AddressOf(ToInt(slot))});
     return;
   }
-  AnswerFetch(part, slot);
+  AnswerFetch(part, slot, begins);
 }
 
-void PageStore::AnswerFetch(Part& part, SlotId slot) {
+void PageStore::AnswerFetch(Part& part, SlotId slot, bool recompute) {
   Row& row = part.client->rows[ToInt(slot)];
   TakeAnswered(part, slot);
   SetAway(part, slot, false);
@@ -469,6 +471,9 @@ void PageStore::AnswerFetch(Part& part, SlotId slot) {
   reply.device = row.device;
   reply.offset = part.pages->AddressOf(ToInt(slot));
   reply.arriving = false;
+  reply.recompute = recompute;
+  part.client->stats.recomputes += recompute ? 1 : 0;
+  stats_.recomputes += recompute ? 1 : 0;
   replies_.push_back(reply);
 }
 
@@ -496,6 +501,12 @@ void PageStore::On(const core::PutSeen& event) {
     SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(client->id));
   const bool modified = event.writes != std::exchange(row.writes, event.writes);
   row.unneeded = event.next_use.kind == core::NextUse::Kind::kNever;
+  SchedulerOf(part)
+      .Moved(client->id)
+      .SetRecomputes(
+          ToInt(slot),
+          !row.unneeded && event.recompute > core::Duration{0} &&
+              event.recompute < core::BothCopies(options_.links[ToInt(row.device)], row.size));
   row.ends.push_back(SchedulerOf(part).Put(client->id, ToInt(slot), modified, event.next_use,
                                            ClockOf(client->id)));
   Progressed(part.pages.get());
@@ -577,15 +588,16 @@ void PageStore::Expire(Client& client, SlotId slot) {
 
 // ---- DeviceMoves::Owner.
 
-void PageStore::Moved(ClientId id, TensorNumber tensor, ClientPages* to) {
+void PageStore::Moved(ClientId id, TensorNumber tensor, ClientPages* to, bool recompute) {
   Part& part = PartOf(to);
   Row& row = part.client->rows[tensor];
   row.device = to->device();
   for (core::PlannerStats* stats : {&stats_, &clients_.at(id)->stats}) {
+    if (recompute) break;
     stats->in += row.size;
     stats->out += row.size;
   }
-  AnswerFetch(part, SlotOf(tensor));
+  AnswerFetch(part, SlotOf(tensor), recompute);
 }
 
 void PageStore::NotMoved(ClientId id, TensorNumber tensor, Error error) {
@@ -693,6 +705,7 @@ void PageStore::CountMoves(Part& part) {
   for (core::PlannerStats* stats : {&stats_, &part.client->stats}) {
     stats->in += now.in - part.counted.in;
     stats->out += now.out - part.counted.out;
+    stats->discarded += now.discarded - part.counted.discarded;
   }
   part.counted = now;
 }
@@ -724,8 +737,9 @@ core::TensorView PageStore::View(TensorId tensor) const {
   view.name = row.name;
   view.size = row.size;
   view.device = row.device;
-  view.residency = placed.away ? core::Residency::kAway : core::Residency::kOnDevice;
-  if (!placed.away && row.lives) view.device_offset = pages.AddressOf(ToInt(slot));
+  const bool is_away = placed.away || !placed.lives();
+  view.residency = is_away ? core::Residency::kAway : core::Residency::kOnDevice;
+  if (!is_away && row.lives) view.device_offset = pages.AddressOf(ToInt(slot));
   view.in_use = placed.pinned;
   const core::plan::UnitState& first = executor.books()[placed.units.first];
   view.dirty = first.life == core::PageState::kDirty;

@@ -198,7 +198,8 @@ class PageStore final : public core::StorePlanner,
   core::Duration ClockOf(core::ClientId client) const override;
   core::Error ErrorOf(ClientPages* pages, core::TensorNumber tensor,
                       core::CallResult result) const override;
-  void Moved(core::ClientId client, core::TensorNumber tensor, ClientPages* to) override;
+  void Moved(core::ClientId client, core::TensorNumber tensor, ClientPages* to,
+             bool recompute) override;
   void NotMoved(core::ClientId client, core::TensorNumber tensor, core::Error error) override;
 
   // ---- core::PageMaker. The scheduler whose Advance() it is.
@@ -232,7 +233,7 @@ class PageStore final : public core::StorePlanner,
   // What the scheduler says of the request.
   void Handle(Part& part, core::SlotId slot, core::CallResult result, bool fail_fast);
   void Answer(Part& part, core::SlotId slot);
-  void AnswerFetch(Part& part, core::SlotId slot);
+  void AnswerFetch(Part& part, core::SlotId slot, bool recompute);
   // A fetch on another device than the tensor's.
   void BeginMove(Client& client, core::SlotId slot, core::DeviceId device);
   // The request has waited too long.

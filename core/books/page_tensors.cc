@@ -22,7 +22,7 @@ void PageTensors::Hold(TensorNumber tensor) {
   RAVEN_CHECK(!row.pinned);
   row.pinned = true;
   ++row.uses;
-  if (row.life == Life::kPlaced) row.life = Life::kBegins;
+  if (row.life == Life::kPlaced || row.life == Life::kEnded) row.life = Life::kBegins;
 }
 
 void PageTensors::Begin(TensorNumber tensor) {

@@ -15,7 +15,7 @@ PageExecutor::PageExecutor(const PageBooks::Options& options, PageBackend* backe
       books_(options),
       tensors_(options.limits.page),
       words_(backend, books_, &tensors_),
-      moves_(backend, &books_, &words_) {}
+      moves_(backend, &books_, &tensors_, &words_) {}
 
 // ---- The client's calls.
 
@@ -59,6 +59,7 @@ bool PageExecutor::Pin(TensorNumber tensor) {
 
 void PageExecutor::Begin(TensorNumber tensor) {
   tensors_.Begin(tensor);
+  tensors_[tensor].away = false;
   const UnitSpan& units = tensors_[tensor].units;
   for (uint32_t i = 0; i < units.count; ++i)
     books_.AddTensor(units[i], tensors_.BytesIn(tensor, i));
@@ -78,13 +79,6 @@ void PageExecutor::Reach(TensorNumber tensor) {
 void PageExecutor::Modify(TensorNumber tensor) {
   const UnitSpan& units = tensors_[tensor].units;
   for (uint32_t i = 0; i < units.count; ++i) books_.Modify(units[i]);
-}
-
-void PageExecutor::End(TensorNumber tensor) {
-  tensors_.End(tensor);
-  const UnitSpan& units = tensors_[tensor].units;
-  for (uint32_t i = 0; i < units.count; ++i)
-    books_.RemoveTensor(units[i], tensors_.BytesIn(tensor, i));
 }
 
 void PageExecutor::Remove(TensorNumber tensor) {
@@ -166,7 +160,9 @@ void PageExecutor::Refuse(TensorNumber tensor) {
   words_.EndWait(tensor);
   Unpin(tensor);
   Reach(tensor);
-  --tensors_[tensor].uses;  // the client's word does not count this one
+  PageTensors::Row& row = tensors_[tensor];
+  --row.uses;  // the client's word does not count this one
+  if (row.life == PageTensors::Life::kBegins && row.uses > 0) row.life = PageTensors::Life::kEnded;
   backend_->Refuse(tensor);
 }
 

@@ -135,7 +135,9 @@ CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes siz
 CallResult PageScheduler::Get(ClientId client, TensorNumber tensor, Duration at) {
   ScheduledClient& of = Of(client);
   const PageTensors::Row& row = of.executor().tensors()[tensor];
-  if (row.life == PageTensors::Life::kEnded) return CallResult::kLost;
+  if (row.life == PageTensors::Life::kEnded && !row.is_discarded()) return CallResult::kLost;
+  // It lives again, as after a create.
+  if (row.is_discarded() && !demands_.HasPlace(of, row.units, pages_)) return CallResult::kNoPlace;
   const ClientCall call = CallOf(of, CallKind::kGet, tensor, at);
   See(&of, call);
   return HoldOrRefuse(&of, call);

@@ -94,7 +94,10 @@ CallEnd ScheduledClient::End(const ClientCall& call) {
 }
 
 void ScheduledClient::BeginUse(TensorNumber tensor) {
-  if (executor_.tensors()[tensor].life == PageTensors::Life::kBegins) executor_.Begin(tensor);
+  if (executor_.tensors()[tensor].life == PageTensors::Life::kBegins) {
+    executor_.Begin(tensor);
+    dead_[tensor] = false;
+  }
   if (open_) Done(*open_);
   open_ = std::nullopt;
 }

@@ -305,6 +305,40 @@ TEST_F(PageStoreTest, AMoveWhoseCopiesFailLeavesTheTensorWhereItIs) {
   ExpectIsOnOther(tensor);
 }
 
+TEST_F(PageStoreTest, ADiscardedTensorIsRecomputedWhereItIsAskedFor) {
+  for (const DeviceId device : {kDevice, kOther}) {
+    const TensorId tensor = Create(SlotId{0});
+    Apply(core::PutSeen{tensor, 1, {}, core::Duration(1)});
+    Apply(core::StreamComplete{tensor});
+    Apply(core::Freed{Create(SlotId{1}, kDevice, MiB(8))});
+    ASSERT_EQ(away_.count(SlotId{0}), 1u);
+    EXPECT_EQ(store_->stats().out, Bytes{});
+    Apply(core::FetchRequested{tensor, device, core::kNever});
+    const core::FetchReply reply = Await<core::FetchReply>(SlotId{0});
+    EXPECT_TRUE(reply.recompute);
+    EXPECT_EQ(reply.device, device);
+    EXPECT_EQ(store_->View(tensor).residency, core::Residency::kOnDevice);
+    Put(tensor, 2);
+    Apply(core::Freed{tensor});
+    away_.clear();
+  }
+  EXPECT_EQ(store_->stats().discarded, 2u);
+  EXPECT_EQ(store_->stats().recomputes, 2u);
+}
+
+TEST_F(PageStoreTest, ADiscardedTensorThatDoesNotMoveStaysDiscarded) {
+  const TensorId tensor = Create(SlotId{0});
+  Apply(core::PutSeen{tensor, 1, {}, core::Duration(1)});
+  Apply(core::StreamComplete{tensor});
+  Apply(core::Freed{Create(SlotId{1}, kDevice, MiB(8))});
+  const TensorId held = Create(SlotId{2}, kOther, MiB(8));
+  GetOnOther(tensor, std::chrono::milliseconds(10));
+  EXPECT_FALSE(Await<core::FetchError>(SlotId{0}).stays.has_value());
+  Apply(core::Freed{held});
+  Apply(core::FetchRequested{tensor, kDevice, core::kNever});
+  EXPECT_TRUE(Await<core::FetchReply>(SlotId{0}).recompute);
+}
+
 // After this number of passes of the loop.
 class PageStoreGoneTest : public PageStoreTest, public testing::WithParamInterface<int> {};
 
