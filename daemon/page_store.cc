@@ -332,6 +332,11 @@ bool PageStore::HasAddresses(Part& part, SlotId slot, Bytes size) {
 void PageStore::BeginMove(Client& client, SlotId slot, DeviceId device) {
   const Row& row = client.rows[ToInt(slot)];
   Part& from = client.parts.at(row.device);
+  if (row.is_kept) {
+    return Fail(from, slot,
+                {ErrorCode::kWrongState,
+                 "it is kept in place on device " + std::to_string(ToInt(row.device))});
+  }
   Part& to = PartOf(client, device);
   if (!HasAddresses(to, slot, row.size)) return;
   moves_.Begin(client.id, ToInt(slot), {&SchedulerOf(from), from.pages.get()},
@@ -477,6 +482,28 @@ void PageStore::AnswerFetch(Part& part, SlotId slot, bool recompute) {
   replies_.push_back(reply);
 }
 
+core::Status PageStore::KeepInPlace(ClientId id, SlotId slot, Keeping keeping) {
+  Client& client = *clients_.at(id);
+  Row& row = client.rows[ToInt(slot)];
+  const bool keeps = keeping == Keeping::kBegins;
+  if (row.is_kept == keeps) return core::Ok();
+  Part& part = client.parts.at(row.device);
+  const core::PageTensors::Row& placed = ExecutorOf(part).tensors()[ToInt(slot)];
+  const bool in_use = row.is_usable() && placed.pinned;
+  if (keeps && !in_use) return Error{ErrorCode::kWrongState, "the tensor is not in use"};
+  row.is_kept = keeps;
+  core::PageExecutor& executor = SchedulerOf(part).Moved(id);
+  if (keeps) {
+    executor.KeepInPlace(placed.units);
+  } else {
+    // Who has registered the memory may have written there without a get.
+    if (placed.lives()) executor.Modify(ToInt(slot));
+    executor.EndKeepInPlace(placed.units);
+  }
+  Progressed(part.pages.get());
+  return core::Ok();
+}
+
 // ---- What clients did.
 
 void PageStore::On(const core::GetSeen& event) {
@@ -544,6 +571,7 @@ void PageStore::On(const core::Freed& event) {
   Part& part = client->parts.at(row.device);
   core::PageScheduler& scheduler = SchedulerOf(part);
   row.unneeded = false;
+  if (row.is_kept) RAVEN_CHECK(KeepInPlace(client->id, slot, Keeping::kEnds).ok());
   Reach(part, slot);
   SetAway(part, slot, false);
   if (row.lives) client->live -= row.size;

@@ -35,6 +35,9 @@
 
 namespace ravenstore::daemon {
 
+// Whether the physical memory beneath a tensor stays there from now on.
+enum class Keeping : uint8_t { kBegins, kEnds };
+
 class PageStore final : public core::StorePlanner,
                         private ClientPages::Owner,
                         private DeviceMoves::Owner,
@@ -67,6 +70,8 @@ class PageStore final : public core::StorePlanner,
   // Errors: those of the devices.
   core::Status Open();
 
+  // REQUIRES: the slot has a tensor. Errors: kWrongState if it is not in use.
+  core::Status KeepInPlace(core::ClientId client, core::SlotId slot, Keeping keeping);
   // A client's mapper has done these instructions.
   void MapsEnded(core::ClientId client, const std::vector<MapOrders::Ended>& ended);
   // Ends what has ended, begins what there is to do, and appends answers. True when anything was.
@@ -123,6 +128,7 @@ class PageStore final : public core::StorePlanner,
     bool away = false;      // its word is "away"
     bool unneeded = false;  // its client will not read it again
     bool lost = false;      // its bytes are gone, for ever
+    bool is_kept = false;   // in place
     std::unique_ptr<Request> request{};
 
     // The client may use it without asking. What its log says else is late, or false.

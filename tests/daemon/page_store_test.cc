@@ -339,6 +339,26 @@ TEST_F(PageStoreTest, ADiscardedTensorThatDoesNotMoveStaysDiscarded) {
   EXPECT_TRUE(Await<core::FetchReply>(SlotId{0}).recompute);
 }
 
+TEST_F(PageStoreTest, ATensorThatIsKeptInPlaceIsWrittenToWithoutAGet) {
+  const TensorId tensor = CreateAway();
+  EXPECT_FALSE(store_->KeepInPlace(kClient, SlotId{0}, Keeping::kBegins).ok()) << "not in use";
+  Apply(core::FetchRequested{tensor, kDevice, core::kNever});
+  Await<core::FetchReply>(SlotId{0});
+  away_.clear();
+  EXPECT_TRUE(store_->KeepInPlace(kClient, SlotId{0}, Keeping::kBegins).ok());
+  EXPECT_TRUE(store_->KeepInPlace(kClient, SlotId{0}, Keeping::kBegins).ok()) << "already so";
+  Put(tensor, 1);  // as before: not modified
+  GetOnOther(tensor);
+  EXPECT_EQ(Await<core::FetchError>(SlotId{0}).error.code, core::ErrorCode::kWrongState);
+  Apply(core::Freed{Create(SlotId{50}, kDevice, MiB(6))});
+  EXPECT_EQ(away_.count(SlotId{0}), 0u);
+  const Bytes out = store_->stats().out;
+  EXPECT_TRUE(store_->KeepInPlace(kClient, SlotId{0}, Keeping::kEnds).ok());
+  Apply(core::Freed{Create(SlotId{50}, kDevice, MiB(8))});
+  EXPECT_EQ(store_->stats().out, out + MiB(2)) << "its copy may be old";
+  ExpectComesBack(tensor);
+}
+
 // After this number of passes of the loop.
 class PageStoreGoneTest : public PageStoreTest, public testing::WithParamInterface<int> {};
 
