@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/books/page_views.h"
 #include "core/check.h"
 #include "ipc/clock.h"
 
@@ -24,6 +25,28 @@ namespace {
 
 // A device without memory is asked again after that time.
 constexpr auto kRetry = std::chrono::milliseconds(10);
+
+// The ranges with their places in the piece. Each follows the one before.
+std::vector<PagePool::Range> Spread(const std::vector<PagePool::Range>& ranges,
+                                    const PagePool::Piece& piece) {
+  std::vector<PagePool::Range> spread;
+  size_t part = 0;
+  Bytes used;  // of the part
+  for (PagePool::Range range : ranges) {
+    for (Bytes left = range.bytes; left > Bytes{}; left -= range.bytes) {
+      if (used == piece[part].bytes) {
+        ++part;
+        used = Bytes{};
+      }
+      range.bytes = std::min(left, piece[part].bytes - used);
+      range.in_pool = piece[part].offset + used;
+      spread.push_back(range);
+      range.in_page += range.bytes;
+      used += range.bytes.RoundUp(core::kExtentAlignment);
+    }
+  }
+  return spread;
+}
 
 }  // namespace
 
@@ -191,6 +214,8 @@ void ClientPages::Ended(const MapOrders::Ended& ended) {
 }
 
 void ClientPages::Destroy(uint32_t index) {
+  // An export or an import may use the page still.
+  if (exchanging_ > 0) return doomed_.push_back(index);
   ++working_;
   --made_;
   workers_->Run(attachment_->tenant, [this, index] {
@@ -278,26 +303,10 @@ void ClientPages::CopyOut(const CopyOrder& order) {
       });
 }
 
-// Each range goes to the parts of the piece that follow those of the range before.
 void ClientPages::StartOut(const CopyOrder& order, const std::vector<PagePool::Range>& ranges,
                            PagePool::Piece piece) {
   Copy& copy = copies_[order.unit];
-  copy.ranges.clear();
-  size_t part = 0;
-  Bytes used;  // of the part
-  for (PagePool::Range range : ranges) {
-    for (Bytes left = range.bytes; left > Bytes{}; left -= range.bytes) {
-      if (used == piece[part].bytes) {
-        ++part;
-        used = Bytes{};
-      }
-      range.bytes = std::min(left, piece[part].bytes - used);
-      range.in_pool = piece[part].offset + used;
-      copy.ranges.push_back(range);
-      range.in_page += range.bytes;
-      used += range.bytes.RoundUp(core::kExtentAlignment);
-    }
-  }
+  copy.ranges = Spread(ranges, piece);
   copy.piece = std::move(piece);
   if (copy.ranges.empty()) return Later([this, order] { EndOut(order, core::Ok()); });
   pools_[order.pool]->Copy(device::Direction::kDeviceToHost, options_.device, Memory(order.memory),
@@ -317,6 +326,67 @@ void ClientPages::FreeCopy(Unit unit, PoolNumber pool) {
   if (copy.empty()) return;
   pools_[pool]->Free(copy.mapped().piece);
   owner_->UpdateRoom(this);
+}
+
+// ---- One tensor.
+
+std::vector<PagePool::Range> ClientPages::ArenaRanges(TensorNumber tensor) const {
+  std::vector<PagePool::Range> ranges;
+  const core::PageTensors::Row& row = executor_->tensors()[tensor];
+  for (uint32_t i = 0; i < row.units.count; ++i) {
+    const core::PageMemory::Place place = core::PlaceOf(executor_->books(), row.units[i]);
+    const Bytes begin = page() * physical_.at(place.page).index + place.offset;
+    ranges.push_back({.in_page = i == 0 ? begin + row.offset : begin,
+                      .in_pool = {},
+                      .bytes = executor_->tensors().BytesIn(tensor, i)});
+  }
+  return ranges;
+}
+
+// The client may be gone when the pool has the piece: the ranges are of before.
+void ClientPages::Export(TensorNumber tensor, PoolNumber pool,
+                         std::function<void(core::Result<PagePool::Piece>)> done) {
+  ++copying_;
+  ++exchanging_;
+  pools_[pool]->Allocate(
+      executor_->tensors()[tensor].size.RoundUp(core::kExtentAlignment),
+      [this, pool, ranges = ArenaRanges(tensor),
+       done = std::move(done)](std::optional<PagePool::Piece> piece) {
+        if (!piece) {
+          return Later([this, done] {
+            EndExchange();
+            done(core::Error{core::ErrorCode::kOutOfMemory, "there is no memory for a copy"});
+          });
+        }
+        pools_[pool]->Copy(device::Direction::kDeviceToHost, options_.device,
+                           attachment_->arenas[core::ToInt(options_.device)]->base(),
+                           Spread(ranges, *piece), TurnOf(), TransferLane::Urgency::kDemand,
+                           [this, pool, done, piece = *piece](const Status& outcome) {
+                             EndExchange();
+                             if (outcome.ok()) return done(piece);
+                             pools_[pool]->Free(piece);
+                             done(outcome.error());
+                           });
+      });
+}
+
+void ClientPages::Import(TensorNumber tensor, PoolNumber pool, const PagePool::Piece& piece,
+                         PagePool::Done done) {
+  ++copying_;
+  ++exchanging_;
+  pools_[pool]->Copy(device::Direction::kHostToDevice, options_.device,
+                     attachment_->arenas[core::ToInt(options_.device)]->base(),
+                     Spread(ArenaRanges(tensor), piece), TurnOf(), TransferLane::Urgency::kDemand,
+                     [this, done = std::move(done)](const Status& outcome) {
+                       EndExchange();
+                       done(outcome);
+                     });
+}
+
+void ClientPages::EndExchange() {
+  --copying_;
+  if (--exchanging_ > 0) return;
+  for (const uint32_t index : std::exchange(doomed_, {})) Destroy(index);
 }
 
 // Its words are published when this returns: the bytes are there.

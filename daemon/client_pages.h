@@ -94,6 +94,16 @@ class ClientPages final : public core::PageBackend {
 
   void Retry();
 
+  // ---- The bytes of one tensor, on their way to another device.
+  // Copies them to the pool. The piece is the caller's. REQUIRES: the tensor is resident, and stays
+  // in use until `done` is called, unless the client goes. Errors: kOutOfMemory where the pool has
+  // no room; those of the device.
+  void Export(core::TensorNumber tensor, core::plan::PoolNumber pool,
+              std::function<void(core::Result<PagePool::Piece>)> done);
+  // Copies them from there. REQUIRES: as Export.
+  void Import(core::TensorNumber tensor, core::plan::PoolNumber pool, const PagePool::Piece& piece,
+              PagePool::Done done);
+
   // ---- PageBackend.
   bool Revoke(core::TensorNumber tensor, uint32_t uses) override;
   void Publish(core::TensorNumber tensor) override { owner_->Publish(this, tensor); }
@@ -141,6 +151,9 @@ class ClientPages final : public core::PageBackend {
   void Later(std::function<void()> work);
   // Of the tensors that live in the unit.
   std::vector<PagePool::Range> LiveRanges(core::plan::Unit unit) const;
+  // Of the tensor, in the daemon's arena.
+  std::vector<PagePool::Range> ArenaRanges(core::TensorNumber tensor) const;
+  void EndExchange();
   void StartOut(const CopyOrder& order, const std::vector<PagePool::Range>& ranges,
                 PagePool::Piece piece);
   void EndOut(const CopyOrder& order, const core::Status& outcome);
@@ -173,6 +186,8 @@ class ClientPages final : public core::PageBackend {
   bool gone_ = false;
   uint32_t working_ = 0;  // jobs of workers
   uint32_t copying_ = 0;
+  uint32_t exchanging_ = 0;       // of these, exports and imports
+  std::vector<uint32_t> doomed_;  // indexes of pages that are destroyed after these
 };
 
 }  // namespace ravenstore::daemon

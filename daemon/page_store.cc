@@ -60,6 +60,7 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
              .ahead = options_.host_ahead,
              .transfers = options_.transfers},
             host, workers, mailbox),
+      moves_(&host_, static_cast<DeviceMoves::Owner*>(this)),
       limits_(options_.device_capacity),
       quotas_({.device_capacity = options_.device_capacity,
                .page = PagesFor(options_),
@@ -110,7 +111,9 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
     RunDevice(device);
   }
   Apply(core::TimePassed{}, now, plan);
-  return busy;
+  // A request that has failed, or moved to another device, has made room.
+  return busy ||
+         std::any_of(on_.begin(), on_.end(), [](const Device& device) { return device.advances; });
 }
 
 void PageStore::RunDevice(Device& device) {
@@ -143,8 +146,12 @@ void PageStore::RunPart(Part& part) {
   }
   for (const SlotId slot : std::exchange(part.granted, {})) Answer(part, slot);
   for (const SlotId slot : std::exchange(part.refused, {})) {
-    if (part.client->rows[ToInt(slot)].request)
-      Fail(part, slot, {ErrorCode::kDevice, "a copy of its bytes failed"});
+    Error error{ErrorCode::kDevice, "a copy of its bytes failed"};
+    if (moves_.Moves(part.client->id, ToInt(slot))) {
+      moves_.Refused(part.client->id, ToInt(slot), std::move(error));
+    } else if (part.client->rows[ToInt(slot)].request) {
+      Fail(part, slot, std::move(error));
+    }
   }
   MakeRoomForCopies(part);
 }
@@ -246,6 +253,7 @@ void PageStore::MakeRoomForCopies(const Part& part) {
 void PageStore::On(const core::ClientGone& event) {
   Client& client = *clients_.at(event.client);
   client.gone = true;
+  moves_.Forget(client.id);
   for (auto& [device, part] : client.parts) {
     part.pages->Retire();
     SchedulerOf(part).Leave(client.id);
@@ -341,7 +349,8 @@ bool PageStore::ForgetRows() {
   return true;
 }
 
-core::Duration PageStore::ClockOf(const Client& client) const {
+core::Duration PageStore::ClockOf(ClientId id) const {
+  const Client& client = *clients_.at(id);
   return now_ - client.attached - client.stats.waited;
 }
 
@@ -356,20 +365,14 @@ void PageStore::On(const core::CreateRequested& event) {
   AddRequest(client, event.slot, {.is_create = true, .deadline = event.deadline, .asked = now_});
   if (event.size == Bytes{})
     return Fail(part, event.slot, {ErrorCode::kInvalidArgument, "a tensor has at least 1 byte"});
-  const Bytes addresses(options_.arena[ToInt(event.device)].count() / 2);
-  if (event.size > addresses || client.live > addresses - event.size) {
-    return Fail(part, event.slot,
-                {ErrorCode::kOutOfMemory, "a client's tensors have " + core::SizeText(addresses) +
-                                              " of addresses on device " +
-                                              std::to_string(ToInt(event.device))});
-  }
+  if (!HasAddresses(part, event.slot, event.size)) return;
   row.id = ids_.Add({client.id, event.slot});
   ++client.tensors;
   Progressed(part.pages.get());
   // A create has a place if its client may have the copies; it waits for those of others.
   SetRoom(part, quotas_.copies().Most(client.id));
   const core::CallResult result =
-      SchedulerOf(part).Create(client.id, ToInt(event.slot), event.size, ClockOf(client));
+      SchedulerOf(part).Create(client.id, ToInt(event.slot), event.size, ClockOf(client.id));
   UpdateRoom(part.pages.get());
   Handle(part, event.slot, result, event.fail_fast || event.fail_stuck);
 }
@@ -382,39 +385,62 @@ void PageStore::On(const core::FetchRequested& event) {
   ++client->stats.misses;
   ++stats_.misses;
   AddRequest(*client, slot, {.deadline = event.deadline, .asked = now_});
-  if (row.device != event.device) {
-    return Fail(part, slot,
-                {ErrorCode::kUnsupported,
-                 "the tensor lives on device " + std::to_string(ToInt(row.device))});
-  }
+  if (row.device != event.device && !row.lost) return BeginMove(*client, slot, event.device);
   Progressed(part.pages.get());
   const core::CallResult result =
       row.lost ? core::CallResult::kLost
-               : SchedulerOf(part).Get(client->id, ToInt(slot), ClockOf(*client));
+               : SchedulerOf(part).Get(client->id, ToInt(slot), ClockOf(client->id));
   Handle(part, slot, result, event.fail_stuck);
 }
 
-void PageStore::Handle(Part& part, SlotId slot, core::CallResult result, bool fail_fast) {
-  const Row& row = part.client->rows[ToInt(slot)];
-  switch (result) {
-    case core::CallResult::kHeld:
-      if (ExecutorOf(part).IsResident(ToInt(slot))) Answer(part, slot);
-      return;
-    case core::CallResult::kWaits:
-      if (!fail_fast) return;
-      SchedulerOf(part).Refuse(part.client->id, ToInt(slot));
-      return Fail(part, slot, {ErrorCode::kOutOfMemory, WhyNoRoom(part, row)});
-    case core::CallResult::kTooLarge:
-      return Fail(part, slot, {ErrorCode::kOutOfMemory, WhyNoRoom(part, row)});
-    case core::CallResult::kNoPlace:
-      return Fail(part, slot,
-                  {ErrorCode::kOutOfMemory,
-                   WhyNoRoom(part, row) + "; the pools for copies have no room for more tensors"});
-    case core::CallResult::kLost:
-      return Fail(part, slot,
-                  {ErrorCode::kLost, row.unneeded ? "its client said that it will not be read again"
-                                                  : "a copy of them failed"});
+bool PageStore::HasAddresses(Part& part, SlotId slot, Bytes size) {
+  const Bytes addresses(options_.arena[ToInt(part.pages->device())].count() / 2);
+  if (size <= addresses && part.client->live <= addresses - size) return true;
+  Fail(part, slot,
+       {ErrorCode::kOutOfMemory, "a client's tensors have " + core::SizeText(addresses) +
+                                     " of addresses on device " +
+                                     std::to_string(ToInt(part.pages->device()))});
+  return false;
+}
+
+void PageStore::BeginMove(Client& client, SlotId slot, DeviceId device) {
+  const Row& row = client.rows[ToInt(slot)];
+  Part& from = client.parts.at(row.device);
+  if (row.is_kept) {
+    return Fail(from, slot,
+                {ErrorCode::kWrongState,
+                 "it is kept in place on device " + std::to_string(ToInt(row.device))});
   }
+  Part& to = PartOf(client, device);
+  if (!HasAddresses(to, slot, row.size)) return;
+  moves_.Begin(client.id, ToInt(slot), {&SchedulerOf(from), from.pages.get()},
+               {&SchedulerOf(to), to.pages.get()}, row.ends.empty());
+}
+
+void PageStore::Handle(Part& part, SlotId slot, core::CallResult result, bool fail_fast) {
+  if (result == core::CallResult::kHeld) {
+    if (ExecutorOf(part).IsResident(ToInt(slot))) Answer(part, slot);
+    return;
+  }
+  if (result == core::CallResult::kWaits) {
+    if (!fail_fast) return;
+    SchedulerOf(part).Refuse(part.client->id, ToInt(slot));
+  }
+  Fail(part, slot, ErrorOf(part.pages.get(), ToInt(slot), result));
+}
+
+Error PageStore::ErrorOf(ClientPages* pages, TensorNumber tensor, core::CallResult result) const {
+  const Part& part = *parts_.at(pages);
+  const Row& row = part.client->rows[tensor];
+  if (result == core::CallResult::kLost) {
+    return {ErrorCode::kLost, row.unneeded ? "its client said that it will not be read again"
+                                           : "a copy of them failed"};
+  }
+  std::string why = WhyNoRoom(part, row);
+  if (result == core::CallResult::kNoPlace) {
+    why += "; the pools for copies have no room for more tensors";
+  }
+  return {ErrorCode::kOutOfMemory, std::move(why)};
 }
 
 void PageStore::AddRequest(Client& client, SlotId slot, const Request& request) {
@@ -429,6 +455,13 @@ PageStore::Request PageStore::TakeRequest(Part& part, SlotId slot) {
   deadlines_.erase({request.deadline, part.client->id, slot});
   --part.client->stats.waiting;
   --stats_.waiting;
+  return request;
+}
+
+PageStore::Request PageStore::TakeAnswered(Part& part, SlotId slot) {
+  const Request request = TakeRequest(part, slot);
+  part.client->stats.waited += now_ - request.asked;
+  stats_.waited += now_ - request.asked;
   return request;
 }
 
@@ -466,13 +499,14 @@ std::string PageStore::WhyNoRoom(const Part& part, const Row& row) const {
 void PageStore::Fail(Part& part, SlotId slot, Error error) {
   Row& row = part.client->rows[ToInt(slot)];
   if (!TakeRequest(part, slot).is_create) {
+    const Part& of = part.client->parts.at(row.device);
     core::FetchError failed;
     failed.tensor = row.id;
     failed.client = part.client->id;
     failed.slot = slot;
     failed.error = std::move(error);
     if (!row.away && row.lives)
-      failed.stays = core::Place{core::PoolOf(row.device), part.pages->AddressOf(ToInt(slot))};
+      failed.stays = core::Place{core::PoolOf(row.device), of.pages->AddressOf(ToInt(slot))};
     replies_.push_back(std::move(failed));
     return;
   }
@@ -493,30 +527,65 @@ void PageStore::EndRow(Part& part, SlotId slot) {
 void PageStore::Answer(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
   if (!row.request) return;  // a use that the client did not have to ask for
-  const Request request = TakeRequest(part, slot);
-  part.client->stats.waited += now_ - request.asked;
-  stats_.waited += now_ - request.asked;
+  if (moves_.Moves(part.client->id, ToInt(slot))) {
+    // One that was discarded stays so on its device.
+    if (ExecutorOf(part).tensors()[ToInt(slot)].lives()) SetAway(part, slot, false);
+    return moves_.Granted(part.client->id, ToInt(slot), part.pages.get());
+  }
+  const bool begins = !ExecutorOf(part).tensors()[ToInt(slot)].lives();
   SchedulerOf(part).BeginUse(part.client->id, ToInt(slot));
   Progressed(part.pages.get());
-  const Bytes address = part.pages->AddressOf(ToInt(slot));
-  if (request.is_create) {
+  if (row.request->is_create) {
+    TakeAnswered(part, slot);
     row.lives = true;
     part.client->live += row.size;
     ++part.client->stats.creates;
     ++stats_.creates;
-    replies_.push_back(core::AllocReply{part.client->id, slot, row.id, row.device, address});
+    replies_.push_back(core::AllocReply{part.client->id, slot, row.id, row.device,
+                                        part.pages->AddressOf(ToInt(slot))});
     return;
   }
   ++row.past.gets;
+  AnswerFetch(part, slot, begins);
+}
+
+void PageStore::AnswerFetch(Part& part, SlotId slot, bool recompute) {
+  Row& row = part.client->rows[ToInt(slot)];
+  TakeAnswered(part, slot);
   SetAway(part, slot, false);
   core::FetchReply reply;
   reply.tensor = row.id;
   reply.client = part.client->id;
   reply.slot = slot;
   reply.device = row.device;
-  reply.offset = address;
+  reply.offset = part.pages->AddressOf(ToInt(slot));
   reply.arriving = false;
+  reply.recompute = recompute;
+  part.client->stats.recomputes += recompute ? 1 : 0;
+  stats_.recomputes += recompute ? 1 : 0;
   replies_.push_back(reply);
+}
+
+core::Status PageStore::KeepInPlace(ClientId id, SlotId slot, Keeping keeping) {
+  Client& client = *clients_.at(id);
+  Row& row = client.rows[ToInt(slot)];
+  const bool keeps = keeping == Keeping::kBegins;
+  if (row.is_kept == keeps) return core::Ok();
+  Part& part = client.parts.at(row.device);
+  const core::PageTensors::Row& placed = ExecutorOf(part).tensors()[ToInt(slot)];
+  const bool in_use = row.is_usable() && placed.pinned;
+  if (keeps && !in_use) return Error{ErrorCode::kWrongState, "the tensor is not in use"};
+  row.is_kept = keeps;
+  core::PageExecutor& executor = SchedulerOf(part).Moved(id);
+  if (keeps) {
+    executor.KeepInPlace(placed.units);
+  } else {
+    // Who has registered the memory may have written there without a get.
+    if (placed.lives()) executor.Modify(ToInt(slot));
+    executor.EndKeepInPlace(placed.units);
+  }
+  Progressed(part.pages.get());
+  return core::Ok();
 }
 
 // ---- What clients did.
@@ -531,7 +600,7 @@ void PageStore::On(const core::GetSeen& event) {
   ++row.past.gets;
   row.past.prefetched = false;
   if (!row.is_usable() || ExecutorOf(part).tensors()[ToInt(slot)].pinned) return;
-  SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(*client));
+  SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(client->id));
   Progressed(part.pages.get());
 }
 
@@ -542,14 +611,20 @@ void PageStore::On(const core::PutSeen& event) {
   Part& part = client->parts.at(row.device);
   // A use that was neither read nor ended yet.
   if (!ExecutorOf(part).tensors()[ToInt(slot)].pinned)
-    SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(*client));
+    SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(client->id));
   const bool modified = event.writes != std::exchange(row.writes, event.writes);
   row.unneeded = event.next_use.kind == core::NextUse::Kind::kNever;
   row.past.next_use = event.next_use;
-  row.past.put_at = ClockOf(*client);
+  row.past.put_at = ClockOf(client->id);
   row.past.priority = event.priority;
+  SchedulerOf(part)
+      .Moved(client->id)
+      .SetRecomputes(
+          ToInt(slot),
+          !row.unneeded && event.recompute > core::Duration{0} &&
+              event.recompute < core::BothCopies(options_.links[ToInt(row.device)], row.size));
   row.ends.push_back(SchedulerOf(part).Put(client->id, ToInt(slot), modified, event.next_use,
-                                           ClockOf(*client), event.priority));
+                                           ClockOf(client->id), event.priority));
   Progressed(part.pages.get());
 }
 
@@ -565,6 +640,7 @@ void PageStore::Reach(Part& part, SlotId slot) {
   core::PageScheduler& scheduler = SchedulerOf(part);
   for (const core::CallEnd& end : std::exchange(row.ends, {}))
     scheduler.EndUse(part.client->id, end);
+  moves_.Reached(part.client->id, ToInt(slot));
   // Unless a get was faster.
   if (row.lives && row.unneeded && !ExecutorOf(part).tensors()[ToInt(slot)].pinned &&
       hooks_.drop(part.client->id, slot)) {
@@ -584,10 +660,11 @@ void PageStore::On(const core::Freed& event) {
   Part& part = client->parts.at(row.device);
   core::PageScheduler& scheduler = SchedulerOf(part);
   row.unneeded = false;
+  if (row.is_kept) RAVEN_CHECK(KeepInPlace(client->id, slot, Keeping::kEnds).ok());
   Reach(part, slot);
   SetAway(part, slot, false);
   if (row.lives) client->live -= row.size;
-  scheduler.EndUse(client->id, scheduler.Free(client->id, ToInt(slot), ClockOf(*client)));
+  scheduler.EndUse(client->id, scheduler.Free(client->id, ToInt(slot), ClockOf(client->id)));
   ++client->stats.frees;
   ++stats_.frees;
   replies_.push_back(core::Release{client->id, slot, row.id});
@@ -611,23 +688,56 @@ void PageStore::On(const core::PinnedUsed& event) {
 void PageStore::On(const core::TimePassed& /*event*/) {
   while (!deadlines_.empty() && std::get<Tick>(*deadlines_.begin()) <= now_) {
     const auto [deadline, id, slot] = *deadlines_.begin();
-    Client& client = *clients_.at(id);
-    Row& row = client.rows[ToInt(slot)];
-    Part& part = client.parts.at(row.device);
-    Error error{ErrorCode::kOutOfMemory, WhyNoRoom(part, row)};
-    SchedulerOf(part).Refuse(id, ToInt(slot));
-    std::erase(part.refused, slot);
-    std::erase(part.granted, slot);
-    Progressed(part.pages.get());
-    Fail(part, slot, std::move(error));
+    Expire(*clients_.at(id), slot);
   }
+}
+
+void PageStore::Expire(Client& client, SlotId slot) {
+  Row& row = client.rows[ToInt(slot)];
+  if (moves_.Moves(client.id, ToInt(slot))) {
+    deadlines_.erase({row.request->deadline, client.id, slot});
+    row.request->deadline = core::kNever;
+    return moves_.Expire(client.id, ToInt(slot));
+  }
+  Part& part = client.parts.at(row.device);
+  Error error{ErrorCode::kOutOfMemory, WhyNoRoom(part, row)};
+  SchedulerOf(part).Refuse(client.id, ToInt(slot));
+  std::erase(part.refused, slot);
+  std::erase(part.granted, slot);
+  Progressed(part.pages.get());
+  Fail(part, slot, std::move(error));
+}
+
+// ---- DeviceMoves::Owner.
+
+void PageStore::Moved(ClientId id, TensorNumber tensor, ClientPages* to, bool recompute) {
+  Part& part = PartOf(to);
+  Row& row = part.client->rows[tensor];
+  row.device = to->device();
+  for (core::PlannerStats* stats : {&stats_, &clients_.at(id)->stats}) {
+    if (recompute) break;
+    stats->in += row.size;
+    stats->out += row.size;
+  }
+  AnswerFetch(part, SlotOf(tensor), recompute);
+}
+
+void PageStore::NotMoved(ClientId id, TensorNumber tensor, Error error) {
+  Client& client = *clients_.at(id);
+  for (auto& [device, part] : client.parts) {
+    std::erase(part.refused, SlotOf(tensor));
+    std::erase(part.granted, SlotOf(tensor));
+  }
+  Fail(client.parts.at(client.rows[tensor].device), SlotOf(tensor), std::move(error));
 }
 
 // ---- ClientPages::Owner.
 
 bool PageStore::Revoke(ClientPages* pages, TensorNumber tensor) {
   Part& part = PartOf(pages);
-  if (!hooks_.drop(part.client->id, SlotOf(tensor))) return false;
+  const ClientId client = part.client->id;
+  // The client waits for a tensor that moves: its word is no other's.
+  if (!moves_.MayLeave(client, tensor) && !hooks_.drop(client, SlotOf(tensor))) return false;
   part.client->rows[ToInt(SlotOf(tensor))].past.prefetched = false;
   SetAway(part, SlotOf(tensor), true);
   return true;
@@ -719,6 +829,7 @@ void PageStore::CountMoves(Part& part) {
   for (core::PlannerStats* stats : {&stats_, &part.client->stats}) {
     stats->in += now.in - part.counted.in;
     stats->out += now.out - part.counted.out;
+    stats->discarded += now.discarded - part.counted.discarded;
   }
   part.counted = now;
 }
@@ -750,8 +861,9 @@ core::TensorView PageStore::View(TensorId tensor) const {
   view.name = row.name;
   view.size = row.size;
   view.device = row.device;
-  view.residency = placed.away ? core::Residency::kAway : core::Residency::kOnDevice;
-  if (!placed.away && row.lives) view.device_offset = pages.AddressOf(ToInt(slot));
+  const bool is_away = placed.away || !placed.lives();
+  view.residency = is_away ? core::Residency::kAway : core::Residency::kOnDevice;
+  if (!is_away && row.lives) view.device_offset = pages.AddressOf(ToInt(slot));
   view.in_use = placed.pinned;
   const core::plan::UnitState& first = executor.books()[placed.units.first];
   view.dirty = first.life == core::PageState::kDirty;

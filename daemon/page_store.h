@@ -29,6 +29,7 @@
 #include "core/store_planner.h"
 #include "core/types.h"
 #include "daemon/client_pages.h"
+#include "daemon/device_moves.h"
 #include "daemon/holders.h"
 #include "daemon/page_explanation.h"
 #include "daemon/page_limits.h"
@@ -37,8 +38,12 @@
 
 namespace ravenstore::daemon {
 
+// Whether the physical memory beneath a tensor stays there from now on.
+enum class Keeping : uint8_t { kBegins, kEnds };
+
 class PageStore final : public core::StorePlanner,
                         private ClientPages::Owner,
+                        private DeviceMoves::Owner,
                         private core::PageMaker {
  public:
   struct Options {
@@ -69,6 +74,8 @@ class PageStore final : public core::StorePlanner,
   // Errors: those of the devices.
   core::Status Open();
 
+  // REQUIRES: the slot has a tensor. Errors: kWrongState if it is not in use.
+  core::Status KeepInPlace(core::ClientId client, core::SlotId slot, Keeping keeping);
   // A client's mapper has done these instructions.
   void MapsEnded(core::ClientId client, const std::vector<MapOrders::Ended>& ended);
   // Ends what has ended, begins what there is to do, and appends answers. True when anything was.
@@ -124,6 +131,7 @@ class PageStore final : public core::StorePlanner,
     bool away = false;      // its word is "away"
     bool unneeded = false;  // its client will not read it again
     bool lost = false;      // its bytes are gone, for ever
+    bool is_kept = false;   // in place
     std::unique_ptr<Request> request{};
 
     // The client may use it without asking. What its log says else is late, or false.
@@ -194,6 +202,15 @@ class PageStore final : public core::StorePlanner,
   void RetryAt(ClientPages* pages, core::Tick at) override;
   void UpdateRoom(ClientPages* pages) override;
 
+  // ---- DeviceMoves::Owner.
+  // Without its waits for the store.
+  core::Duration ClockOf(core::ClientId client) const override;
+  core::Error ErrorOf(ClientPages* pages, core::TensorNumber tensor,
+                      core::CallResult result) const override;
+  void Moved(core::ClientId client, core::TensorNumber tensor, ClientPages* to,
+             bool recompute) override;
+  void NotMoved(core::ClientId client, core::TensorNumber tensor, core::Error error) override;
+
   // ---- core::PageMaker. The scheduler whose Advance() it is.
   void MakePage(core::ClientId client) override;
   void Discard(std::unique_ptr<core::ScheduledClient> client) override;
@@ -226,15 +243,22 @@ class PageStore final : public core::StorePlanner,
   Found Find(core::TensorId tensor) const;
   // Ends the ids of some tensors of clients that are gone. Returns false if there are none.
   bool ForgetRows();
-  // The client's clock without its waits for the store.
-  core::Duration ClockOf(const Client& client) const;
   void AddRequest(Client& client, core::SlotId slot, const Request& request);
   // The request is not one any more.
   Request TakeRequest(Part& part, core::SlotId slot);
+  // Because it is answered.
+  Request TakeAnswered(Part& part, core::SlotId slot);
   void SetAway(Part& part, core::SlotId slot, bool away);
   // What the scheduler says of the request.
   void Handle(Part& part, core::SlotId slot, core::CallResult result, bool fail_fast);
   void Answer(Part& part, core::SlotId slot);
+  void AnswerFetch(Part& part, core::SlotId slot, bool recompute);
+  // A fetch on another device than the tensor's.
+  void BeginMove(Client& client, core::SlotId slot, core::DeviceId device);
+  // The request has waited too long.
+  void Expire(Client& client, core::SlotId slot);
+  // All that lives and one more tensor of that size have addresses there. Else the request fails.
+  bool HasAddresses(Part& part, core::SlotId slot, core::Bytes size);
   void Fail(Part& part, core::SlotId slot, core::Error error);
   // The row is free.
   void EndRow(Part& part, core::SlotId slot);
@@ -252,6 +276,7 @@ class PageStore final : public core::StorePlanner,
   Mailbox* const mailbox_;
   const Hooks hooks_;
   PagePool host_;
+  DeviceMoves moves_;
   std::map<core::ClientId, std::unique_ptr<Client>> clients_;
   std::map<ClientPages*, Part*> parts_;
   TensorIds ids_;

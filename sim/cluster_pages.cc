@@ -354,7 +354,7 @@ void ClusterPages::Evacuate() {
       executor_.Lose(unit, &ends_.lost);
     } else if (options_.now() >= copy.fetch_at &&
                core::decide::HasPlace(core::CreateIn(books, {}))) {
-      executor_.Fetch(unit);
+      executor_.books().Demand(unit);
     }
   }
   Sweep();

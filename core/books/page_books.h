@@ -107,7 +107,8 @@ class PageBooks {
     units_[unit].contested = true;
     Update(unit);
   }
-  // The unit comes as if a call waited for it. REQUIRES: a tensor lives there.
+  // The unit comes as if a call waited for it: its copy is in memory that another wants back. To be
+  // repeated after a copy in that failed. REQUIRES: a tensor lives there.
   void Demand(plan::Unit unit);
 
   // ---- The plan.

@@ -24,7 +24,7 @@ void PageTensors::Hold(TensorNumber tensor) {
   row.pinned = true;
   held_ += row.size;
   ++row.uses;
-  if (row.life == Life::kPlaced) row.life = Life::kBegins;
+  if (row.life == Life::kPlaced || row.life == Life::kEnded) row.life = Life::kBegins;
 }
 
 void PageTensors::EndHold(TensorNumber tensor) {

@@ -28,7 +28,7 @@ class PageTensors {
   enum class Life : uint8_t {
     kNone,    // the row is free
     kPlaced,  // no call holds it yet
-    kBegins,  // a create holds it, and its bytes will count
+    kBegins,  // a create, or a get of a tensor that has ended, holds it: its bytes will count
     kLives,   // its bytes count
     kEnded,
   };
@@ -39,14 +39,17 @@ class PageTensors {
     Bytes size;
     uint32_t uses = 0;
     Life life = Life::kNone;
-    bool pinned = false;  // a get or create holds its units
-    bool away = false;    // its word is "away": a get has to ask
+    bool pinned = false;      // a get or create holds its units
+    bool away = false;        // its word is "away": a get has to ask
+    bool recomputes = false;  // its client can recompute its bytes, which may then end unasked
     // Where it is in In() of its first and of its last unit. In others it is alone.
     uint32_t in_first = 0;
     uint32_t in_last = 0;
     Priority priority = Priority::kNormal;
 
     bool lives() const { return life == Life::kLives; }
+    // Its bytes have ended without a call: its next get begins it again.
+    bool is_discarded() const { return recomputes && life == Life::kEnded; }
   };
 
   // `page`: the bytes of a page; a tensor's units after the first are whole but the last.

@@ -10,23 +10,12 @@ using plan::PoolNumber;
 using plan::Unit;
 using plan::UnitSpan;
 
-namespace {
-
-// The tensors in these units, or their priorities, have become others.
-void UpdatePriorities(const PageTensors& tensors, const UnitSpan& units, PageBooks* books) {
-  if (!tensors.has_priorities()) return;
-  for (uint32_t i = 0; i < units.count; ++i)
-    books->SetPriority(units[i], tensors.PriorityIn(units[i]));
-}
-
-}  // namespace
-
 PageExecutor::PageExecutor(const PageBooks::Options& options, PageBackend* backend)
     : backend_(backend),
       books_(options),
       tensors_(options.limits.page),
       words_(backend, books_, &tensors_),
-      moves_(backend, &books_, &words_) {}
+      moves_(backend, &books_, &tensors_, &words_) {}
 
 // ---- The client's calls.
 
@@ -55,8 +44,8 @@ bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot) {
   books_.Ensure(slot);
   books_.AddAwayTensor(slot.first, pool, row.size);
   tensors_.Move(tensor, slot);
-  UpdatePriorities(tensors_, row.units, &books_);
-  UpdatePriorities(tensors_, slot, &books_);
+  moves_.UpdatePriorities(row.units);
+  moves_.UpdatePriorities(slot);
   moves_.CountMoveToSlot();
   return true;
 }
@@ -72,16 +61,17 @@ bool PageExecutor::Pin(TensorNumber tensor) {
 
 void PageExecutor::Begin(TensorNumber tensor) {
   tensors_.Begin(tensor);
+  tensors_[tensor].away = false;
   const UnitSpan& units = tensors_[tensor].units;
   for (uint32_t i = 0; i < units.count; ++i)
     books_.AddTensor(units[i], tensors_.BytesIn(tensor, i));
-  UpdatePriorities(tensors_, units, &books_);
+  moves_.UpdatePriorities(units);
 }
 
 void PageExecutor::Unpin(TensorNumber tensor, Priority priority) {
   const PageTensors::Row& row = tensors_[tensor];
   tensors_.SetPriority(tensor, priority);
-  UpdatePriorities(tensors_, row.units, &books_);
+  moves_.UpdatePriorities(row.units);
   tensors_.EndHold(tensor);
   for (uint32_t i = 0; i < row.units.count; ++i) books_.Unpin(row.units[i]);
 }
@@ -94,14 +84,6 @@ void PageExecutor::Reach(TensorNumber tensor) {
 void PageExecutor::Modify(TensorNumber tensor) {
   const UnitSpan& units = tensors_[tensor].units;
   for (uint32_t i = 0; i < units.count; ++i) books_.Modify(units[i]);
-}
-
-void PageExecutor::End(TensorNumber tensor) {
-  tensors_.End(tensor);
-  const UnitSpan& units = tensors_[tensor].units;
-  for (uint32_t i = 0; i < units.count; ++i)
-    books_.RemoveTensor(units[i], tensors_.BytesIn(tensor, i));
-  UpdatePriorities(tensors_, units, &books_);
 }
 
 void PageExecutor::Remove(TensorNumber tensor) {
@@ -149,6 +131,12 @@ void PageExecutor::Retire() {
 
 // ---- Pools for copies that change.
 
+bool PageExecutor::MakeRoom(Bytes bytes, PoolNumber pool) {
+  const bool has_room = moves_.MakeRoomForCopy(bytes, pool);
+  moves_.FreeCopies();
+  return has_room;
+}
+
 void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
   const plan::UnitState& state = books_[unit];
   if (state.life == PageState::kClean && state.pool != plan::kNoPool) books_.DropCopy(unit);
@@ -177,7 +165,9 @@ void PageExecutor::Refuse(TensorNumber tensor) {
   words_.EndWait(tensor);
   Unpin(tensor);
   Reach(tensor);
-  --tensors_[tensor].uses;  // the client's word does not count this one
+  PageTensors::Row& row = tensors_[tensor];
+  --row.uses;  // the client's word does not count this one
+  if (row.life == PageTensors::Life::kBegins && row.uses > 0) row.life = PageTensors::Life::kEnded;
   backend_->Refuse(tensor);
 }
 

@@ -96,6 +96,8 @@ class ClientForesight {
   void CountPlan(const plan::ResidencyPlan& plan);
 
   // ---- Places.
+  // Tensors that are placed from now on span at most that many pages if they can.
+  void SetMost(uint32_t pages) { places_.SetMost(pages); }
   plan::UnitSpan UnitsOf(const plan::Place& place, Bytes size) const {
     return places_.UnitsOf(place, size);
   }

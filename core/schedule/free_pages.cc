@@ -44,7 +44,7 @@ void FreePages::Add() {
 
 void FreePages::AssignAhead(PageExecutor* to) {
   ++ahead_;
-  to->ExpectPage();
+  to->books().memory().Expect();
 }
 
 void FreePages::Unassign(const ScheduledClient& client) {
@@ -71,7 +71,7 @@ void FreePages::Assign(std::span<ScheduledClient* const> clients, const DeviceTe
     all_have_theirs_ = found == nullptr;
     if (all_have_theirs_) return;
     --unassigned_;
-    found->ExpectPage();
+    found->books().memory().Expect();
   }
 }
 

@@ -121,7 +121,7 @@ CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes siz
   ScheduledClient& of = Of(client);
   const ClientCall call{.kind = CallKind::kCreate, .tensor = tensor, .size = size, .at = at};
   See(&of, call);
-  of.Place(call);
+  of.Place(call, std::min(pages_, of.most()));
   const CallResult result = demands_.HasPlace(of, of.executor().tensors()[tensor].units, pages_)
                                 ? HoldOrRefuse(&of, call)
                                 : CallResult::kNoPlace;
@@ -132,7 +132,9 @@ CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes siz
 CallResult PageScheduler::Get(ClientId client, TensorNumber tensor, Duration at) {
   ScheduledClient& of = Of(client);
   const PageTensors::Row& row = of.executor().tensors()[tensor];
-  if (row.life == PageTensors::Life::kEnded) return CallResult::kLost;
+  if (row.life == PageTensors::Life::kEnded && !row.is_discarded()) return CallResult::kLost;
+  // It lives again, as after a create.
+  if (row.is_discarded() && !demands_.HasPlace(of, row.units, pages_)) return CallResult::kNoPlace;
   const ClientCall call = CallOf(of, CallKind::kGet, tensor, at);
   See(&of, call);
   return HoldOrRefuse(&of, call);

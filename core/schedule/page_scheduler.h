@@ -55,8 +55,10 @@ enum class CallResult : uint8_t {
   kHeld,      // it holds its pages; bytes may be on their way
   kWaits,     // for room
   kTooLarge,  // it needs more pages than the device has
-  kNoPlace,   // a create: all that lives would have no place on the device and in other pools
-  kLost,      // a get: a pool has lost the tensor's bytes
+  // a create, or a get of a tensor that was discarded: all that lives would have no place on the
+  // device and in other pools
+  kNoPlace,
+  kLost,  // a get: a pool has lost the tensor's bytes
 };
 
 class PageScheduler {
@@ -99,6 +101,7 @@ class PageScheduler {
   // ---- Calls of a client's CPU. `at`: the client's virtual time.
   // The row has no tensor. Of a create that fails or is refused, it has none afterwards.
   CallResult Create(ClientId client, TensorNumber tensor, Bytes size, Duration at);
+  // Of a tensor whose bytes were discarded (PageExecutor::SetRecomputes) it is as a create.
   CallResult Get(ClientId client, TensorNumber tensor, Duration at);
   // A get of a resident tensor that the client has made without asking.
   void Use(ClientId client, TensorNumber tensor, Duration at);
@@ -116,7 +119,8 @@ class PageScheduler {
   bool Refuse(ClientId client, TensorNumber tensor);
 
   // ---- The client's stream.
-  // It has come to a create or a get. REQUIRES: the tensor is resident.
+  // It has come to a create or a get; a tensor that did not live does. REQUIRES: the tensor is
+  // resident.
   void BeginUse(ClientId client, TensorNumber tensor);
   void EndUse(ClientId client, const CallEnd& end);
   // The tensor's bytes will not be used any more; its row stays. REQUIRES: it lives, and its word

@@ -40,8 +40,9 @@ bool ScheduledClient::See(const ClientCall& call, bool fits) {
   return foresight.TakeRemake() || had_plan_ != had_plan;
 }
 
-void ScheduledClient::Place(const ClientCall& call) {
+void ScheduledClient::Place(const ClientCall& call, uint32_t most) {
   trims_ = false;
+  options_.foresight->SetMost(most);
   const plan::Place place = options_.foresight->PlaceFor(call);
   executor_.Place(call.tensor, foresight().UnitsOf(place, call.size), foresight().OffsetOf(place),
                   call.size);
@@ -101,7 +102,10 @@ CallEnd ScheduledClient::End(const ClientCall& call) {
 }
 
 void ScheduledClient::BeginUse(TensorNumber tensor) {
-  if (executor_.tensors()[tensor].life == PageTensors::Life::kBegins) executor_.Begin(tensor);
+  if (executor_.tensors()[tensor].life == PageTensors::Life::kBegins) {
+    executor_.Begin(tensor);
+    dead_[tensor] = false;
+  }
   if (open_) Done(*open_);
   open_ = std::nullopt;
 }

@@ -59,8 +59,8 @@ class ScheduledClient {
   // Shows a call to the foresight. `fits`: as its SetFits. Returns true if plans are to be made
   // again: its calls ahead have become others, or there are none any more.
   bool See(const ClientCall& call, bool fits);
-  // The tensor of a create has its place.
-  void Place(const ClientCall& call);
+  // The tensor of a create has its place, of at most `most` pages if it can.
+  void Place(const ClientCall& call, uint32_t most);
   // A create or a get holds its pages if no other call waits and `may_hold` pages suffice. Else it
   // waits. Returns whether it holds them.
   bool Hold(const ClientCall& call, uint32_t may_hold);

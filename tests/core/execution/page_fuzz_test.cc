@@ -39,6 +39,7 @@ PageWorld::Options OptionsOf(plan::Random* random) {
   options.plans = !random->OneIn(4);
   options.shares = random->OneIn(3);
   options.losses = random->OneIn(3);
+  options.recomputes = random->OneIn(3);
   return options;
 }
 
@@ -56,6 +57,7 @@ void Add(const PageWorld::Counts& of, PageWorld::Counts* counts) {
   counts->to_slots += of.to_slots;
   counts->lost += of.lost;
   counts->fetched += of.fetched;
+  counts->recomputed += of.recomputed;
 }
 
 TEST(PageFuzzTest, NoClientReadsWrongBytes) {
@@ -80,10 +82,11 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   std::printf(
       "seeds from %lu: %lu programs, %lu reads checked, %lu copies failed, %lu calls refused, "
       "%lu deaths, %lu stuck; in %lu, out %lu cells, %lu units not revoked, %lu copies dropped, "
-      "%lu pages released, %lu tensors moved to slots, %lu lost, %lu pages fetched\n",
+      "%lu pages released, %lu tensors moved to slots, %lu lost, %lu pages fetched, "
+      "%lu recomputed\n",
       first, programs, counts.reads, counts.failures, counts.refused, counts.kills, counts.stuck,
       counts.in.count() / 512, counts.out.count() / 512, counts.not_revoked, counts.dropped_copies,
-      counts.released, counts.to_slots, counts.lost, counts.fetched);
+      counts.released, counts.to_slots, counts.lost, counts.fetched, counts.recomputed);
   // Each kind of adversity was there.
   EXPECT_GT(counts.failures, 0u);
   EXPECT_GT(counts.kills, 0u);
@@ -92,6 +95,7 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   EXPECT_GT(counts.to_slots, 0u);
   EXPECT_GT(counts.lost, 0u);
   EXPECT_GT(counts.fetched, 0u);
+  EXPECT_GT(counts.recomputed, 0u);
 }
 
 // The same course ends at each of its steps, with whatever is under way then.

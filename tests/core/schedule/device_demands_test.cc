@@ -40,7 +40,7 @@ class DeviceDemandsTest : public testing::Test {
     const ClientCall call{.kind = plan::CallKind::kCreate, .tensor = tensor, .size = size};
     ScheduledClient& of = *clients_[client];
     of.See(call, true);
-    of.Place(call);
+    of.Place(call, UINT32_MAX);
     EXPECT_TRUE(of.Hold(call, 4));
     of.Start();
     of.BeginUse(tensor);

@@ -67,6 +67,19 @@ TEST(PageSchedulerTest, ATensorLargerThanTheDeviceIsRefused) {
   EXPECT_EQ(world.Create(kFirst, 0, MiB(16)), CallResult::kHeld);
 }
 
+TEST(PageSchedulerTest, ATensorAsLargeAsTheDeviceBeginsWithAPage) {
+  ScheduleWorld world(8);
+  world.Join(kFirst);
+  world.Settle();
+  EXPECT_EQ(world.Create(kFirst, 0, MiB(1)), CallResult::kHeld);
+  world.Settle();
+  world.Put(kFirst, 0);
+  world.Settle();
+  EXPECT_EQ(world.Create(kFirst, 1, MiB(16)), CallResult::kHeld);
+  world.Settle();
+  EXPECT_TRUE(IsResident(&world, kFirst, 1));
+}
+
 TEST(PageSchedulerTest, ACreateWithoutAPlaceIsRefused) {
   ScheduleWorld world(8);
   world.Join(kFirst, MiB(4));
