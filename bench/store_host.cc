@@ -239,7 +239,7 @@ Cost CostAmong(const DaemonProcess& daemon, size_t clients, size_t per_client,
                std::vector<Store>* stores, std::vector<Tensor>* tensors) {
   const std::vector<uint64_t> sizes(per_client, 512);
   for (size_t i = 0; i < clients; ++i) {
-    stores->push_back(Connect(daemon, MiB(2)));
+    stores->push_back(Connect(daemon, MiB(16)));  // one page at least
     for (Tensor& tensor : stores->back().create(sizes)) {
       stores->back().put(tensor, nullptr);
       tensors->push_back(std::move(tensor));

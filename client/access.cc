@@ -592,6 +592,18 @@ bool HasRows(const TensorRecord& tensor) {
 
 }  // namespace
 
+Status KeepInPlace(const TensorRecord& tensor) {
+  RAVEN_RETURN_IF_ERROR(tensor.session->CheckUsable());
+  if (Address(tensor) == nullptr)
+    return Error{ErrorCode::kWrongState, Describe(tensor) + " is not in use: get it first"};
+  return tensor.session->KeepInPlace({.slot = tensor.slot, .tensor = tensor.id, .ends = false});
+}
+
+Status EndKeepInPlace(const TensorRecord& tensor) {
+  RAVEN_RETURN_IF_ERROR(tensor.session->CheckUsable());
+  return tensor.session->KeepInPlace({.slot = tensor.slot, .tensor = tensor.id, .ends = true});
+}
+
 bool MustRecompute(const TensorRecord& tensor) {
   return tensor.must_recompute.load(std::memory_order_relaxed);
 }

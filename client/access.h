@@ -58,6 +58,11 @@ core::Status GetInto(TensorRecord& tensor, void* to, device::StreamHandle stream
 core::Status Put(TensorRecord& tensor, device::StreamHandle stream, const PutOptions& options,
                  SharedTicket* shared);
 
+// The physical memory beneath a tensor in use stays there until its free or until EndKeepInPlace.
+// Errors: kWrongState if it is not in use; kUnsupported if the daemon does not plan in pages.
+core::Status KeepInPlace(const TensorRecord& tensor);
+core::Status EndKeepInPlace(const TensorRecord& tensor);
+
 // The bytes were discarded, as the put allowed: the holder recomputes them.
 bool MustRecompute(const TensorRecord& tensor);
 

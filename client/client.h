@@ -334,6 +334,17 @@ class Store {
   // The next iteration begins: lets the store learn when each tensor is needed.
   void step() { internal::ThrowIf(ravenstore_step(store_)); }
 
+  // The physical memory beneath a tensor in use stays there, also after its put, until its free or
+  // end_keep_in_place(): for network cards that have registered its address. It counts as in use.
+  // Waits for the daemon's answer. Throws Error: WRONG_STATE if the tensor is not in use;
+  // UNSUPPORTED unless the daemon has memory in pages.
+  void keep_in_place(const Tensor& tensor) {
+    internal::ThrowIf(ravenstore_keep_in_place(store_, tensor.handle_));
+  }
+  void end_keep_in_place(const Tensor& tensor) {
+    internal::ThrowIf(ravenstore_end_keep_in_place(store_, tensor.handle_));
+  }
+
   // Gives device memory that holds no tensor back to the daemon, now and as more comes free, until
   // this client next needs some. Does not wait.
   void trim() { internal::ThrowIf(ravenstore_trim(store_)); }

@@ -568,6 +568,21 @@ ravenstore_code_t ravenstore_step(ravenstore_store_t* store) {
   });
 }
 
+ravenstore_code_t ravenstore_keep_in_place(ravenstore_store_t* store, ravenstore_tensor_t* tensor) {
+  return Guard([&]() -> Status {
+    RAVEN_ASSIGN_OR_RETURN(TensorRecord* const record, Resolve(store, tensor));
+    return client::KeepInPlace(*record);
+  });
+}
+
+ravenstore_code_t ravenstore_end_keep_in_place(ravenstore_store_t* store,
+                                               ravenstore_tensor_t* tensor) {
+  return Guard([&]() -> Status {
+    RAVEN_ASSIGN_OR_RETURN(TensorRecord* const record, Resolve(store, tensor));
+    return client::EndKeepInPlace(*record);
+  });
+}
+
 ravenstore_code_t ravenstore_trim(ravenstore_store_t* store) {
   return Guard([&]() -> Status {
     if (store == nullptr) return BadArgument("the store is NULL");

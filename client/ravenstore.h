@@ -295,6 +295,16 @@ typedef struct ravenstore_stats {
   uint64_t pinned_locked; /* what is pinned for the blocks of all this user's clients */
 } ravenstore_stats_t;
 
+/* The physical memory beneath a tensor in use stays there, also after its put, until its free or
+ * ravenstore_end_keep_in_place: for network cards and others that have registered its address. It
+ * counts as in use. Waits for the daemon's answer. WRONG_STATE if the tensor is not in use;
+ * UNSUPPORTED unless the daemon has memory in pages (devices.page): in slabs a tensor that was put
+ * may move. While its place is kept, a get on another device fails with WRONG_STATE. */
+RAVENSTORE_API ravenstore_code_t ravenstore_keep_in_place(ravenstore_store_t* store,
+                                                          ravenstore_tensor_t* tensor);
+RAVENSTORE_API ravenstore_code_t ravenstore_end_keep_in_place(ravenstore_store_t* store,
+                                                              ravenstore_tensor_t* tensor);
+
 /* Gives device memory that holds no tensor, and pinned memory in which no block of this user lies,
  * back to the daemon, for others to use: the first now, and as more comes free, until this client
  * next needs some. Does not wait. */

@@ -357,6 +357,15 @@ Status Session::Trim() {
   return control_->Send({.request = 0, .body = wire::Trim{}}, DeadlineAfter(ipc::Now(), timeout_));
 }
 
+Status Session::KeepInPlace(const wire::KeepInPlace& keep) {
+  RAVEN_ASSIGN_OR_RETURN(
+      const auto answer,
+      control_->Call({.request = 0, .body = keep}, DeadlineAfter(ipc::Now(), timeout_), phase_));
+  if (!std::holds_alternative<wire::KeptInPlace>(answer.body))
+    return Error{ErrorCode::kCorrupt, "the daemon did not say whether a tensor keeps its place"};
+  return core::Ok();
+}
+
 Result<wire::PinnedAllocated> Session::AskPinned(const wire::PinnedAlloc& ask, Tick deadline) {
   RAVEN_ASSIGN_OR_RETURN(const auto answer,
                          control_->Call({.request = 0, .body = ask}, deadline, phase_));

@@ -111,6 +111,8 @@ class Session {
   core::Status Step();
   // Asks the daemon to take back slabs as they come to hold nothing.
   core::Status Trim();
+  // The daemon keeps the tensor's physical memory beneath it, or does not any more.
+  core::Status KeepInPlace(const wire::KeepInPlace& keep);
   // A block of pinned memory. Errors: the daemon's, kTimedOut, kLost.
   core::Result<wire::PinnedAllocated> AskPinned(const wire::PinnedAlloc& ask, core::Tick deadline);
   core::Status SendPinnedFree(uint64_t block, std::vector<uint64_t> tickets);

@@ -169,6 +169,14 @@ std::string Write(const PinnedSlabReleased& slab) {
   return writer.Take();
 }
 
+std::string Write(const KeepInPlace& keep) {
+  Writer writer;
+  writer.Number(1, keep.slot);
+  writer.Number(2, keep.tensor);
+  writer.Number(3, keep.ends ? 1 : 0);
+  return writer.Take();
+}
+
 bool Read(std::string_view bytes, Failure* failure) {
   return ForEach(bytes, [&](const Field& field) {
     if (field.number == 1) field.Into(&failure->code);
@@ -221,6 +229,9 @@ bool Read(std::string_view bytes, MemoryReady* memory) {
   });
 }
 bool Read(std::string_view bytes, Detached*) {
+  return ForEach(bytes, [](const Field&) { return true; });
+}
+bool Read(std::string_view bytes, KeptInPlace*) {
   return ForEach(bytes, [](const Field&) { return true; });
 }
 bool Read(std::string_view bytes, PinnedAllocated* place) {
@@ -291,6 +302,7 @@ bool Read(const Field& field, DaemonPacket* packet) {
     case 24: return ReadBody<PinnedSlab>(field, packet);
     case 25: return ReadBody<ReleasePinnedSlab>(field, packet);
     case 26: return ReadBody<MemoryReady>(field, packet);
+    case 27: return ReadBody<KeptInPlace>(field, packet);
     default: return true;
   }
 }
@@ -299,7 +311,7 @@ bool Read(const Field& field, DaemonPacket* packet) {
 
 std::string Encode(const ClientPacket& packet) {
   // In the order of the variant.
-  constexpr uint32_t kBodyFields[] = {2, 3, 4, 6, 7, 20, 23, 24, 25};
+  constexpr uint32_t kBodyFields[] = {2, 3, 4, 6, 7, 20, 23, 24, 25, 26};
   static_assert(std::size(kBodyFields) == std::variant_size_v<decltype(packet.body)>);
   Writer writer;
   writer.Number(1, packet.request);

@@ -53,10 +53,16 @@ struct PinnedSlabReleased {
   uint64_t offset = 0;
 };
 
+struct KeepInPlace {
+  uint32_t slot = 0;
+  uint64_t tensor = 0;
+  bool ends = false;
+};
+
 struct ClientPacket {
   uint64_t request = 0;
   std::variant<Hello, InternName, ExplainFailure, Detach, StatsQuery, Trim, PinnedAlloc, PinnedFree,
-               PinnedSlabReleased>
+               PinnedSlabReleased, KeepInPlace>
       body;
 };
 
@@ -109,6 +115,7 @@ struct ReleasePinnedSlab {
   uint32_t pool = 0;
   uint64_t offset = 0;
 };
+struct KeptInPlace {};
 struct TierStats {
   std::string name;
   uint64_t used = 0;
@@ -132,7 +139,7 @@ struct DaemonPacket {
   uint64_t request = 0;
   // Nothing: a kind of packet that this client does not know.
   std::variant<std::monostate, Failure, Welcome, NameInterned, FailureExplained, MemoryReady,
-               Detached, Stats, PinnedAllocated, PinnedSlab, ReleasePinnedSlab>
+               Detached, Stats, PinnedAllocated, PinnedSlab, ReleasePinnedSlab, KeptInPlace>
       body;
 };
 

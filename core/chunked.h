@@ -26,6 +26,10 @@ class Chunked {
     if (size_ % kPerChunk == 0) chunks_.push_back(std::make_unique<T[]>(kPerChunk));
     (*this)[size_++] = std::move(element);
   }
+  // It has at least that many elements from now on; new ones are as if made by T().
+  void GrowTo(size_t size) {
+    while (size_ < size) push_back(T());
+  }
   void pop_back() {
     if (--size_ % kPerChunk == 0) chunks_.pop_back();
   }

@@ -263,12 +263,6 @@ CopyLedger::Lane PlannerBooks::NextLane(const ClientArena& arena, Bytes size) co
   return LaneOf(arena, away_.Next(next, quota_.HostForCopies()));
 }
 
-Duration PlannerBooks::BothCopies(const LinkModel& link, Bytes size) {
-  const auto bytes = static_cast<double>(size.count());
-  return 2 * link.latency +
-         FromSeconds(bytes / link.up_bytes_per_second + bytes / link.down_bytes_per_second);
-}
-
 void PlannerBooks::NoteRedundantCopy(TensorRow& tensor) {
   if (tensor.redundant_copy) return;
   Client& client = *FindClient(tensor.client);

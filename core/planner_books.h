@@ -195,8 +195,6 @@ class PlannerBooks {
     return NextLane(arena, options_.slab);
   }
   CopyLedger::Lane NextLane(const ClientArena& arena, Bytes size) const;
-  // What copying `size` out of the device and back takes.
-  static Duration BothCopies(const LinkModel& link, Bytes size);
   // The pool has enough room that none must be pinned for it.
   bool HostHasHeadroom(Bytes size) const {
     return host_.LargestHole() >= size && host_.used() + options_.host_ahead + size <= host_.held();

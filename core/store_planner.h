@@ -33,6 +33,12 @@ struct TensorView {
 };
 
 // Why a tensor is where it is: the reasons that the planner looks at.
+//
+// On pages: kLearned is the next need of its pages by the plan, in which other tensors may be, too.
+// kLearnedFreed, kCorrelated and kLastInFirstOut do not occur. `confidence` is the part of its
+// client's calls that came as predicted, which predictions_right and _wrong count. `away_offset`
+// has no meaning there: a copy may be in several parts. The costs of copies are those of its pages,
+// and `value` is by these alone: who leaves first, the plan decides.
 struct Explanation {
   enum class Future : uint8_t {
     kUnknown,

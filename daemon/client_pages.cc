@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/books/page_views.h"
 #include "core/check.h"
 #include "ipc/clock.h"
 
@@ -102,11 +103,9 @@ ClientPages::~ClientPages() {
 
 Bytes ClientPages::AddressOf(TensorNumber tensor) const {
   const core::PageTensors::Row& row = executor_->tensors()[tensor];
-  const core::plan::UnitSpan& units = row.units;
-  if (!units.is_slot()) return AddressOf(units.first, {}) + row.offset;
-  const auto place =
-      executor_->books().memory().Of(units.first, executor_->books()[units.first].slots_per_page);
-  return AddressOf(units.first, physical_.at(place.page)) + place.offset;
+  if (!row.units.is_slot()) return AddressOf(row.units.first, {}) + row.offset;
+  const core::PageMemory::Place place = core::PlaceOf(executor_->books(), row.units.first);
+  return AddressOf(row.units.first, physical_.at(place.page)) + place.offset;
 }
 
 Bytes ClientPages::AddressOf(Unit unit, const Physical& physical) const {
@@ -259,6 +258,8 @@ void ClientPages::Ended(const MapOrders::Ended& ended) {
 }
 
 void ClientPages::Destroy(uint32_t index) {
+  // An export or an import may use the page still.
+  if (exchanging_ > 0) return doomed_.push_back(index);
   ++working_;
   --made_;
   workers_->Run(attachment_->tenant, [this, index] {
@@ -325,7 +326,14 @@ void ClientPages::EndIn(const CopyOrder& order, const Status& outcome) {
   owner_->Progressed(this);
 }
 
+bool ClientPages::CanCopyOut(PoolNumber pool) const {
+  if (links_[pool].out > 0) return false;
+  owner_->UpdateRoom(const_cast<ClientPages*>(this));
+  return true;
+}
+
 void ClientPages::CopyOut(const CopyOrder& order) {
+  owner_->UpdateRoom(this);
   ++links_[order.pool].out;
   ++copying_;
   const Bytes granularity = pools_[order.pool]->memory().granularity();
@@ -362,6 +370,7 @@ void ClientPages::FreeCopy(Unit unit, PoolNumber pool) {
   const PagePool::Piece piece = std::move(copy->second.piece);
   copies_.erase(copy);
   pools_[pool]->Free(piece);
+  owner_->UpdateRoom(this);
 }
 
 // ---- Memory of pools that is wanted back, or is lost.
@@ -444,6 +453,68 @@ void ClientPages::EndMoveOn(const MoveOn& move, const Status& outcome) {
   }
   if (!move.source.empty()) pools_[move.from]->Unhold(move.source);
   owner_->Progressed(this);
+}
+
+// ---- One tensor.
+
+std::vector<PagePool::Range> ClientPages::ArenaRanges(TensorNumber tensor) const {
+  std::vector<PagePool::Range> ranges;
+  const core::PageTensors::Row& row = executor_->tensors()[tensor];
+  for (uint32_t i = 0; i < row.units.count; ++i) {
+    const core::PageMemory::Place place = core::PlaceOf(executor_->books(), row.units[i]);
+    const Bytes begin = page() * physical_.at(place.page).index + place.offset;
+    ranges.push_back({.in_page = i == 0 ? begin + row.offset : begin,
+                      .in_pool = {},
+                      .bytes = executor_->tensors().BytesIn(tensor, i)});
+  }
+  return ranges;
+}
+
+// The client may be gone when the pool has the piece: the ranges are of before.
+void ClientPages::Export(TensorNumber tensor,
+                         std::function<void(core::Result<PagePool::Piece>)> done) {
+  ++copying_;
+  ++exchanging_;
+  PagePool* const host = pools_[host_];
+  const Bytes granularity = host->memory().granularity();
+  const auto ranges = ArenaRanges(tensor);
+  host->Allocate(BytesFor(ranges, granularity), [=, this, done = std::move(done)](
+                                                    std::optional<PagePool::Piece> piece) {
+    if (!piece) {
+      return Later([this, done] {
+        EndExchange();
+        done(NoRoom());
+      });
+    }
+    host->Copy(device::Direction::kDeviceToHost, options_.device,
+               attachment_->arenas[core::ToInt(options_.device)]->base(),
+               Spread(ranges, *piece, granularity), TurnOf(), TransferLane::Urgency::kDemand,
+               [this, host, done, piece = *piece](const Status& outcome) {
+                 EndExchange();
+                 if (outcome.ok()) return done(piece);
+                 host->Free(piece);
+                 done(outcome.error());
+               });
+  });
+}
+
+void ClientPages::Import(TensorNumber tensor, const PagePool::Piece& piece, PagePool::Done done) {
+  ++copying_;
+  ++exchanging_;
+  PagePool* const host = pools_[host_];
+  host->Copy(device::Direction::kHostToDevice, options_.device,
+             attachment_->arenas[core::ToInt(options_.device)]->base(),
+             Spread(ArenaRanges(tensor), piece, host->memory().granularity()), TurnOf(),
+             TransferLane::Urgency::kDemand, [this, done = std::move(done)](const Status& outcome) {
+               EndExchange();
+               done(outcome);
+             });
+}
+
+void ClientPages::EndExchange() {
+  --copying_;
+  if (--exchanging_ > 0) return;
+  for (const uint32_t index : std::exchange(doomed_, {})) Destroy(index);
 }
 
 // Its words are published when this returns: the bytes are there.

@@ -62,6 +62,9 @@ class ClientPages final : public core::PageBackend {
     virtual void DropCopy(ClientPages* pages, core::plan::Unit unit) = 0;
     // The device has room for one more page of the client.
     virtual bool MayMakePage(ClientPages* pages) = 0;
+    // The copies in the host pool take more or less than before, or the executor is about to choose
+    // one: the room that the client has there is to be set (PageBooks::SetPool).
+    virtual void UpdateRoom(ClientPages* pages) = 0;
   };
   struct Options {
     core::DeviceId device{};
@@ -81,6 +84,8 @@ class ClientPages final : public core::PageBackend {
   void SetExecutor(const core::PageExecutor* executor) { executor_ = executor; }
   core::DeviceId device() const { return options_.device; }
   core::Bytes page() const { return options_.page; }
+  // The executor's number of the host pool.
+  core::plan::PoolNumber host() const { return host_; }
 
   // Where the tensor is in the client's arena. REQUIRES: it is placed; in a slot, it is resident.
   core::Bytes AddressOf(core::TensorNumber tensor) const;
@@ -114,6 +119,14 @@ class ClientPages final : public core::PageBackend {
 
   void Retry();
 
+  // ---- The bytes of one tensor, on their way to another device.
+  // Copies them to the host pool. The piece is the caller's. REQUIRES: the tensor is resident, and
+  // stays in use until `done` is called, unless the client goes. Errors: kOutOfMemory where the
+  // pool has no room; those of the device.
+  void Export(core::TensorNumber tensor, std::function<void(core::Result<PagePool::Piece>)> done);
+  // Copies them from there. REQUIRES: as Export.
+  void Import(core::TensorNumber tensor, const PagePool::Piece& piece, PagePool::Done done);
+
   // ---- PageBackend.
   bool Revoke(core::TensorNumber tensor, uint32_t uses) override;
   void Publish(core::TensorNumber tensor) override { owner_->Publish(this, tensor); }
@@ -128,7 +141,7 @@ class ClientPages final : public core::PageBackend {
   void MoveSlot(const core::PageMemory::SlotMove& move, core::Bytes bytes) override;
   bool MoveCopy(const CopyMove& move) override;
   bool CanCopyIn(core::plan::PoolNumber pool, bool demanded) const override;
-  bool CanCopyOut(core::plan::PoolNumber pool) const override { return links_[pool].out == 0; }
+  bool CanCopyOut(core::plan::PoolNumber pool) const override;
 
  private:
   struct Physical {
@@ -174,6 +187,9 @@ class ClientPages final : public core::PageBackend {
   void Later(std::function<void()> work);
   // Of the tensors that live in the unit. Ranges with less than `granularity` between them are one.
   std::vector<PagePool::Range> LiveRanges(core::plan::Unit unit, core::Bytes granularity) const;
+  // Of the tensor, in the daemon's arena.
+  std::vector<PagePool::Range> ArenaRanges(core::TensorNumber tensor) const;
+  void EndExchange();
   void StartOut(const CopyOrder& order, const std::vector<PagePool::Range>& ranges,
                 PagePool::Piece piece);
   void StartMoveOn(core::plan::Unit unit, uint64_t version, PagePool::Piece target);
@@ -213,6 +229,8 @@ class ClientPages final : public core::PageBackend {
   bool gone_ = false;
   uint32_t working_ = 0;  // jobs of workers
   uint32_t copying_ = 0;
+  uint32_t exchanging_ = 0;       // of these, exports and imports
+  std::vector<uint32_t> doomed_;  // indexes of pages that are destroyed after these
 };
 
 }  // namespace ravenstore::daemon

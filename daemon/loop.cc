@@ -190,6 +190,7 @@ core::Status Loop::InitPages() {
                                                               .host_step = of.host_step,
                                                               .host_ahead = of.host_ahead,
                                                               .page = *options_.pages,
+                                                              .guaranteed_part = of.guaranteed_part,
                                                               .links = options_.links,
                                                               .others = OtherPools(),
                                                               .device_granularity = of.granularity,
@@ -783,6 +784,23 @@ void Loop::Trim(ClientId client) {
   ApplyEvent(core::Trimmed{client});
   Execute();
   if (Session* session = FindSession(client)) pinned_->ReleaseIdle(session->attachment().tenant);
+}
+
+core::Status Loop::KeepInPlace(ClientId client, core::SlotId slot, core::TensorId tensor,
+                               Keeping keeping) {
+  Session* session = FindSession(client);
+  if (session == nullptr || session->gone)
+    return core::Error{core::ErrorCode::kNotFound, "the client is gone"};
+  if (pages_ == nullptr) {
+    return core::Error{core::ErrorCode::kUnsupported,
+                       "a tensor that was put may move in slabs; the daemon keeps tensors in place "
+                       "with devices.page alone"};
+  }
+  ReadLog(client);  // it may have the get
+  const bool is_there = ToInt(slot) < proto::kSlotCapacity && tensor != core::kNoTensor &&
+                        planner_->Find(client, slot) == tensor;
+  if (!is_there) return core::Error{core::ErrorCode::kNotFound, "there is no such tensor"};
+  return pages_->KeepInPlace(client, slot, keeping);
 }
 
 void Loop::PinnedAlloc(ClientId client, Pinned::Ask ask) {

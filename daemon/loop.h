@@ -161,6 +161,10 @@ class Loop {
   void Detach(core::ClientId client, std::function<void()> done);
   // The client wants no slab that holds nothing.
   void Trim(core::ClientId client);
+  // The physical memory beneath a tensor in use stays there until its free, or not any more.
+  // Errors: kNotFound; kWrongState if the tensor is not in use; kUnsupported without pages.
+  core::Status KeepInPlace(core::ClientId client, core::SlotId slot, core::TensorId tensor,
+                           Keeping keeping);
   // Blocks of pinned memory. The reply to a client that is not there is kNotFound.
   void PinnedAlloc(core::ClientId client, Pinned::Ask ask);
   void PinnedFree(core::ClientId client, uint64_t block, std::vector<proto::WordValue> tickets);

@@ -45,6 +45,9 @@ bool MemoryMessages::Handle(const Caller& caller, const proto::ClientPacket& pac
     case Body::kPinnedFree:
       HandlePinnedFree(caller, packet.request(), packet.pinned_free());
       return true;
+    case Body::kKeepInPlace:
+      HandleKeepInPlace(caller, packet.request(), packet.keep_in_place());
+      return true;
     case Body::kPinnedSlabReleased: {
       const auto& released = packet.pinned_slab_released();
       const core::PinnedSlabId slab{released.pool(), core::Bytes(released.offset())};
@@ -57,6 +60,28 @@ bool MemoryMessages::Handle(const Caller& caller, const proto::ClientPacket& pac
 
 void MemoryMessages::Notify(const Caller& caller, std::function<void()> work) {
   connections_->PostToLoop(caller.key, Connections::kNotice, std::move(work));
+}
+
+void MemoryMessages::HandleKeepInPlace(const Caller& caller, uint64_t request,
+                                       const proto::KeepInPlace& keep) {
+  if (caller.client == ClientId{}) {
+    return connections_->Fail(
+        caller.key, request,
+        {ErrorCode::kWrongState, "this connection has no client that could have tensors"});
+  }
+  connections_->PostToLoop(
+      caller.key, Connections::kQuestion,
+      [connections = connections_, loop = loop_, request, key = caller.key, client = caller.client,
+       keep] {
+        const core::Status kept =
+            loop->KeepInPlace(client, core::SlotId{keep.slot()}, core::TensorId{keep.tensor()},
+                              keep.ends() ? Keeping::kEnds : Keeping::kBegins);
+        if (!kept.ok()) return connections->PostAnswer(key, FailureOf(request, kept.error()));
+        proto::DaemonPacket packet;
+        packet.set_request(request);
+        packet.mutable_kept_in_place();
+        connections->PostAnswer(key, std::move(packet));
+      });
 }
 
 void MemoryMessages::HandlePinnedAlloc(const Caller& caller, uint64_t request,

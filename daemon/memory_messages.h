@@ -43,6 +43,7 @@ class MemoryMessages {
   void PostReleasePinnedSlab(core::ClientId client, core::PinnedSlabId slab);
 
  private:
+  void HandleKeepInPlace(const Caller& caller, uint64_t request, const proto::KeepInPlace& keep);
   void HandlePinnedAlloc(const Caller& caller, uint64_t request, const proto::PinnedAlloc& ask);
   void HandlePinnedFree(const Caller& caller, uint64_t request, const proto::PinnedFree& free);
   void Notify(const Caller& caller, std::function<void()> work);

@@ -34,6 +34,15 @@ constexpr SlotId SlotOf(TensorNumber tensor) {
   return SlotId{tensor};
 }
 
+// The size of a page of each device.
+std::vector<Bytes> PagesFor(const PageStore::Options& options) {
+  std::vector<Bytes> pages;
+  for (const Bytes capacity : options.device_capacity)
+    pages.push_back(options.page > Bytes{} ? options.page
+                                           : core::plan::PageSizeFor(capacity, false));
+  return pages;
+}
+
 }  // namespace
 
 PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
@@ -54,11 +63,14 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
              {.grow = [this](core::GrowPool action) { replies_.push_back(action); },
               .shrink = [this](core::ShrinkPool action) { replies_.push_back(action); },
               .pacer = hooks_.pacer}),
-      limits_(options_.device_capacity) {
+      moves_(&pools_.host(), static_cast<DeviceMoves::Owner*>(this)),
+      limits_(options_.device_capacity),
+      quotas_({.device_capacity = options_.device_capacity,
+               .page = PagesFor(options_),
+               .host_capacity = options_.host_capacity,
+               .guaranteed_part = options_.guaranteed_part}) {
   for (size_t i = 0; i < devices_.size(); ++i) {
-    const Bytes page = options_.page > Bytes{}
-                           ? options_.page
-                           : core::plan::PageSizeFor(options_.device_capacity[i], false);
+    const Bytes page = PagesFor(options_)[i];
     const auto pages = static_cast<uint32_t>(options_.device_capacity[i].count() / page.count());
     Device& on = on_.emplace_back();
     on.page = page;
@@ -85,6 +97,12 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
   now_ = now;
   MakeRoomInPools();
   bool busy = pools_.Poll(now);
+  busy |= ForgetRows();
+  if (std::exchange(room_grew_, false)) {
+    for (const auto& [pages, part] : parts_) {
+      if (part->client->stats.waiting > 0) Progressed(pages);
+    }
+  }
   while (!retries_.empty() && retries_.begin()->first <= now) {
     ClientPages* const pages = retries_.extract(retries_.begin()).value().second;
     pages->Retry();
@@ -99,7 +117,9 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
   if (now >= evacuate_at_) Evacuate();
   for (Device& device : on_) RunDevice(device);
   Apply(core::TimePassed{}, now, plan);
-  return busy;
+  // A request that has failed, or moved to another device, has made room.
+  return busy || room_grew_ ||
+         std::any_of(on_.begin(), on_.end(), [](const Device& device) { return device.advances; });
 }
 
 void PageStore::RunDevice(Device& device) {
@@ -132,33 +152,39 @@ void PageStore::RunPart(Part& part) {
   }
   for (const SlotId slot : std::exchange(part.granted, {})) Answer(part, slot);
   for (const SlotId slot : std::exchange(part.refused, {})) {
-    const Row& row = part.client->rows[ToInt(slot)];
-    if (!row.request) continue;
-    Fail(part, slot,
-         row.lost ? Error{ErrorCode::kLost, row.why_lost}
-                  : Error{ErrorCode::kDevice, "a copy of its bytes failed"});
+    Error error{ErrorCode::kDevice, "a copy of its bytes failed"};
+    const auto& rows = part.client->rows;
+    if (rows[ToInt(slot)].lost)
+      error = ErrorOf(part.pages.get(), ToInt(slot), core::CallResult::kLost);
+    if (moves_.Moves(part.client->id, ToInt(slot))) {
+      moves_.Refused(part.client->id, ToInt(slot), std::move(error));
+    } else if (rows[ToInt(slot)].request) {
+      Fail(part, slot, std::move(error));
+    }
   }
+  MakeRoomForCopies(part);
 }
 
 // ---- Clients and their shares.
 
 void PageStore::On(const core::TenantLimits& event) {
-  tenants_[event.tenant] = event.budgets;
-  LimitsChanged();
+  quotas_.SetBudgets(event.tenant, event.budgets);
+  LimitsChanged(event.tenant);
 }
 
 void PageStore::On(const core::ClientAttached& event) {
   auto client = std::make_unique<Client>();
   client->id = event.client;
   client->tenant = event.tenant;
-  client->budgets = event.budgets;
   client->attached = now_;
   clients_[event.client] = std::move(client);
+  quotas_.Attach(event.client, event.tenant, event.budgets);
+  LimitsChanged(event.tenant);
 }
 
 void PageStore::On(const core::ClientLimits& event) {
-  clients_.at(event.client)->budgets = event.budgets;
-  LimitsChanged();
+  quotas_.SetBudgets(event.client, event.budgets);
+  LimitsChanged(clients_.at(event.client)->tenant);
 }
 
 void PageStore::On(const core::DeviceLimit& event) {
@@ -169,36 +195,72 @@ void PageStore::On(const core::DeviceLimit& event) {
   on_[device].advances = true;
 }
 
-void PageStore::LimitsChanged() {
+void PageStore::LimitsChanged(core::TenantId tenant) {
   divide_pools_ = true;
+  room_grew_ = true;
+  for (uint16_t i = 0; i < on_.size(); ++i) {
+    core::DeviceTenants& tenants = on_[i].scheduler->tenants();
+    if (quotas_.IsPresent(tenant)) {
+      tenants.Set(tenant, quotas_.PagesOf(tenant, DeviceId{i}));
+    } else {
+      tenants.Remove(tenant);
+    }
+    on_[i].advances = true;
+  }
   for (const auto& [pages, part] : parts_) {
     if (part->client->gone) continue;
-    SchedulerOf(*part).SetMost(part->client->id, MostOf(*part->client, pages->device()), false);
+    // What others leave is another, too.
     Progressed(pages);
+    if (part->client->tenant != tenant) continue;
+    const ClientId client = part->client->id;
+    SchedulerOf(*part).SetMost(client, quotas_.MostOf(client, pages->device()), false);
+    UpdateRoom(pages);
   }
 }
 
-uint32_t PageStore::MostOf(const Client& client, DeviceId device) const {
-  const auto tenant = tenants_.find(client.tenant);
-  const Bytes of_tenant = tenant == tenants_.end() ? Bytes(UINT64_MAX) : tenant->second.device;
-  const uint64_t pages =
-      std::min(client.budgets.device, of_tenant).count() / on_[ToInt(device)].page.count();
-  return static_cast<uint32_t>(std::clamp<uint64_t>(pages, 1, UINT32_MAX));
+void PageStore::MakeRoomForCopies(const Part& part) {
+  using Limit = core::CopyQuota::Limit;
+  const core::CopyQuota& copies = quotas_.copies();
+  const ClientId asker = part.client->id;
+  if (part.client->stats.waiting == 0) return;
+  UpdateRoom(part.pages.get());
+  if (ExecutorOf(part).books().copies().pools().CanCopyOut()) return;
+  for (const Limit limit : {Limit::kClient, Limit::kTenant, Limit::kPool}) {
+    Bytes room = copies.Room(asker, limit);
+    if (limit == Limit::kPool) room = std::min(room, pools_.host().Room());
+    if (room >= part.pages->page()) continue;
+    const Part* first = nullptr;
+    for (const auto& [pages, other] : parts_) {
+      const ClientId holder = other->client->id;
+      if (other == &part || other->client->gone || !copies.MayDrop(holder, asker, limit)) continue;
+      if (ExecutorOf(*other).books().copies().pools().redundant(pages->host()) == Bytes{}) continue;
+      if (first == nullptr ||
+          copies.RankOf(holder, asker) < copies.RankOf(first->client->id, asker))
+        first = other;
+    }
+    if (first == nullptr) return;
+    // Its memory is free when its executor has begun what there is to do.
+    core::PageBooks& books = SchedulerOf(*first).Moved(first->client->id).books();
+    books.MoveCopy(*core::CopyToDrop(books, first->pages->host()), core::plan::kNoPool);
+    Progressed(first->pages.get());
+    return;
+  }
 }
 
 void PageStore::On(const core::ClientGone& event) {
   Client& client = *clients_.at(event.client);
   client.gone = true;
+  moves_.Forget(client.id);
   for (auto& [device, part] : client.parts) {
     part.pages->Retire();
     SchedulerOf(part).Leave(client.id);
     Progressed(part.pages.get());
   }
-  for (uint32_t slot = 0; slot < client.rows.size(); ++slot) {
-    const Row& row = client.rows[slot];
-    if (row.request) deadlines_.erase({row.request->deadline, client.id, SlotId{slot}});
-    by_id_.erase(row.id);
-  }
+  gone_.push_back(std::exchange(client.rows, {}));
+  quotas_.Detach(client.id);
+  LimitsChanged(client.tenant);
+  if (client.stats.waiting == 0) return;
+  std::erase_if(deadlines_, [&](const auto& of) { return std::get<ClientId>(of) == event.client; });
   stats_.waiting -= std::exchange(client.stats.waiting, 0);
 }
 
@@ -219,7 +281,7 @@ void PageStore::Forget(ClientId client) {
 
 void PageStore::On(const core::Trimmed& event) {
   for (auto& [device, part] : clients_.at(event.client)->parts) {
-    SchedulerOf(part).SetMost(event.client, MostOf(*part.client, device), true);
+    SchedulerOf(part).SetMost(event.client, quotas_.MostOf(event.client, device), true);
     Progressed(part.pages.get());
   }
 }
@@ -238,9 +300,10 @@ PageStore::Part& PageStore::PartOf(Client& client, DeviceId device) {
       attachment, devices_[ToInt(device)], pools, pools_.HostOf(device), maps, workers_, mailbox_,
       static_cast<ClientPages::Owner*>(this));
   parts_[part.pages.get()] = &part;
-  const uint32_t most = MostOf(client, device);
+  const uint32_t most = quotas_.MostOf(client.id, device);
   core::PageScheduler::Client joins;
   joins.id = client.id;
+  joins.tenant = client.tenant;
   joins.backend = part.pages.get();
   joins.limits = {.page = on.page, .pages = most, .pools = pools_.CopyPoolsOf(device)};
   joins.most = most;
@@ -257,18 +320,31 @@ const core::PageExecutor& PageStore::ExecutorOf(const Part& part) const {
 // ---- Requests.
 
 PageStore::Row& PageStore::RowOf(Client& client, SlotId slot) {
-  if (ToInt(slot) >= client.rows.size()) client.rows.resize(ToInt(slot) + 1);
+  client.rows.GrowTo(ToInt(slot) + 1);
   return client.rows[ToInt(slot)];
 }
 
-PageStore::Client* PageStore::Find(TensorId tensor, SlotId* slot) {
-  const auto found = by_id_.find(tensor);
-  if (found == by_id_.end()) return nullptr;
-  *slot = found->second.second;
-  return clients_.at(found->second.first).get();
+PageStore::Found PageStore::Find(TensorId tensor) const {
+  const auto of = ids_.Find(tensor);
+  const auto client = of ? clients_.find(of->client) : clients_.end();
+  if (client == clients_.end() || client->second->gone) return {};
+  return {client->second.get(), of->slot};
 }
 
-core::Duration PageStore::ClockOf(const Client& client) const {
+bool PageStore::ForgetRows() {
+  constexpr int kRows = 4096;  // some 100 us
+  if (gone_.empty()) return false;
+  Rows& rows = gone_.back();
+  for (int i = 0; i < kRows && !rows.empty(); ++i) {
+    if (rows.back().id != core::kNoTensor) ids_.Remove(rows.back().id);
+    rows.pop_back();
+  }
+  if (rows.empty()) gone_.pop_back();
+  return true;
+}
+
+core::Duration PageStore::ClockOf(ClientId id) const {
+  const Client& client = *clients_.at(id);
   return now_ - client.attached - client.stats.waited;
 }
 
@@ -283,79 +359,103 @@ void PageStore::On(const core::CreateRequested& event) {
   AddRequest(client, event.slot, {.is_create = true, .deadline = event.deadline, .asked = now_});
   if (event.size == Bytes{})
     return Fail(part, event.slot, {ErrorCode::kInvalidArgument, "a tensor has at least 1 byte"});
-  const Bytes addresses(options_.arena[ToInt(event.device)].count() / 2);
-  if (event.size > addresses || client.live > addresses - event.size) {
-    return Fail(part, event.slot,
-                {ErrorCode::kOutOfMemory, "a client's tensors have " + core::SizeText(addresses) +
-                                              " of addresses on device " +
-                                              std::to_string(ToInt(event.device))});
-  }
-  row.id = TensorId{++last_id_};
-  by_id_[row.id] = {client.id, event.slot};
+  if (!HasAddresses(part, event.slot, event.size)) return;
+  row.id = ids_.Add({client.id, event.slot});
   ++client.tensors;
   Progressed(part.pages.get());
+  // A create has a place if its client may have the copies; it waits for those of others.
+  SetPool(part, part.pages->host(), quotas_.copies().Most(client.id));
   const core::CallResult result =
-      SchedulerOf(part).Create(client.id, ToInt(event.slot), event.size, ClockOf(client));
+      SchedulerOf(part).Create(client.id, ToInt(event.slot), event.size, ClockOf(client.id));
+  UpdateRoom(part.pages.get());
   Handle(part, event.slot, result, event.fail_fast || event.fail_stuck);
 }
 
 void PageStore::On(const core::FetchRequested& event) {
-  SlotId slot{};
-  Client* client = Find(event.tensor, &slot);
+  const auto [client, slot] = Find(event.tensor);
   if (client == nullptr || client->rows[ToInt(slot)].request) return;
   Row& row = client->rows[ToInt(slot)];
   Part& part = client->parts.at(row.device);
   ++client->stats.misses;
   ++stats_.misses;
   AddRequest(*client, slot, {.deadline = event.deadline, .asked = now_});
-  if (row.device != event.device) {
-    return Fail(part, slot,
-                {ErrorCode::kUnsupported,
-                 "the tensor lives on device " + std::to_string(ToInt(row.device))});
-  }
+  if (row.device != event.device && !row.lost) return BeginMove(*client, slot, event.device);
   Progressed(part.pages.get());
   const core::CallResult result =
       row.lost ? core::CallResult::kLost
-               : SchedulerOf(part).Get(client->id, ToInt(slot), ClockOf(*client));
+               : SchedulerOf(part).Get(client->id, ToInt(slot), ClockOf(client->id));
   Handle(part, slot, result, event.fail_stuck);
 }
 
-void PageStore::Handle(Part& part, SlotId slot, core::CallResult result, bool fail_fast) {
-  const Row& row = part.client->rows[ToInt(slot)];
-  switch (result) {
-    case core::CallResult::kHeld:
-      if (ExecutorOf(part).IsResident(ToInt(slot))) Answer(part, slot);
-      return;
-    case core::CallResult::kWaits:
-      if (!fail_fast) return;
-      SchedulerOf(part).Refuse(part.client->id, ToInt(slot));
-      return Fail(part, slot, {ErrorCode::kOutOfMemory, WhyNoRoom(part, row)});
-    case core::CallResult::kTooLarge:
-      return Fail(part, slot, {ErrorCode::kOutOfMemory, WhyNoRoom(part, row)});
-    case core::CallResult::kNoPlace:
-      return Fail(part, slot,
-                  {ErrorCode::kOutOfMemory, WhyNoRoom(part, row) + "; the host pool of " +
-                                                core::SizeText(options_.host_capacity) +
-                                                " has no room for more tensors"});
-    case core::CallResult::kLost:
-      return Fail(part, slot,
-                  {ErrorCode::kLost,
-                   row.unneeded ? "its client said that it will not be read again" : row.why_lost});
+bool PageStore::HasAddresses(Part& part, SlotId slot, Bytes size) {
+  const Bytes addresses(options_.arena[ToInt(part.pages->device())].count() / 2);
+  if (size <= addresses && part.client->live <= addresses - size) return true;
+  Fail(part, slot,
+       {ErrorCode::kOutOfMemory, "a client's tensors have " + core::SizeText(addresses) +
+                                     " of addresses on device " +
+                                     std::to_string(ToInt(part.pages->device()))});
+  return false;
+}
+
+void PageStore::BeginMove(Client& client, SlotId slot, DeviceId device) {
+  const Row& row = client.rows[ToInt(slot)];
+  Part& from = client.parts.at(row.device);
+  if (row.is_kept) {
+    return Fail(from, slot,
+                {ErrorCode::kWrongState,
+                 "it is kept in place on device " + std::to_string(ToInt(row.device))});
   }
+  Part& to = PartOf(client, device);
+  if (!HasAddresses(to, slot, row.size)) return;
+  moves_.Begin(client.id, ToInt(slot), {&SchedulerOf(from), from.pages.get()},
+               {&SchedulerOf(to), to.pages.get()}, row.ends.empty());
+}
+
+void PageStore::Handle(Part& part, SlotId slot, core::CallResult result, bool fail_fast) {
+  if (result == core::CallResult::kHeld) {
+    if (ExecutorOf(part).IsResident(ToInt(slot))) Answer(part, slot);
+    return;
+  }
+  if (result == core::CallResult::kWaits) {
+    if (!fail_fast) return;
+    SchedulerOf(part).Refuse(part.client->id, ToInt(slot));
+  }
+  Fail(part, slot, ErrorOf(part.pages.get(), ToInt(slot), result));
+}
+
+Error PageStore::ErrorOf(ClientPages* pages, TensorNumber tensor, core::CallResult result) const {
+  const Part& part = *parts_.at(pages);
+  const Row& row = part.client->rows[tensor];
+  if (result == core::CallResult::kLost) {
+    return {ErrorCode::kLost, row.unneeded ? "its client said that it will not be read again"
+                                           : pools_.NameOf(row.lost_by) + " lost its bytes"};
+  }
+  std::string why = WhyNoRoom(part, row);
+  if (result == core::CallResult::kNoPlace) {
+    why += "; the pools for copies have no room for more tensors";
+  }
+  return {ErrorCode::kOutOfMemory, std::move(why)};
 }
 
 void PageStore::AddRequest(Client& client, SlotId slot, const Request& request) {
-  client.rows[ToInt(slot)].request = request;
+  client.rows[ToInt(slot)].request = std::make_unique<Request>(request);
   deadlines_.insert({request.deadline, client.id, slot});
   ++client.stats.waiting;
   ++stats_.waiting;
 }
 
 PageStore::Request PageStore::TakeRequest(Part& part, SlotId slot) {
-  const Request request = *std::exchange(part.client->rows[ToInt(slot)].request, std::nullopt);
+  const Request request = *std::exchange(part.client->rows[ToInt(slot)].request, nullptr);
   deadlines_.erase({request.deadline, part.client->id, slot});
   --part.client->stats.waiting;
   --stats_.waiting;
+  return request;
+}
+
+PageStore::Request PageStore::TakeAnswered(Part& part, SlotId slot) {
+  const Request request = TakeRequest(part, slot);
+  part.client->stats.waited += now_ - request.asked;
+  stats_.waited += now_ - request.asked;
   return request;
 }
 
@@ -370,26 +470,37 @@ void PageStore::SetAway(Part& part, SlotId slot, bool away) {
 }
 
 std::string PageStore::WhyNoRoom(const Part& part, const Row& row) const {
-  const core::PageBooks& books = ExecutorOf(part).books();
-  const Bytes page = part.pages->page();
-  return "device " + std::to_string(ToInt(row.device)) + ": no room for " +
-         core::SizeText(row.size) + " within client " + std::to_string(ToInt(part.client->id)) +
-         "'s share of " + core::SizeText(page * books.view().limits.pages) + " (pages of " +
-         core::SizeText(page) + "); holders: client " + std::to_string(ToInt(part.client->id)) +
-         " holds " + core::SizeText(page * core::PagesInUse(books)) +
-         " in use; put or free tensors, raise the budgets, or wait longer";
+  const ClientId client = part.client->id;
+  const core::TenantId tenant = part.client->tenant;
+  const DeviceId device = row.device;
+  std::string text = "device " + std::to_string(ToInt(device)) + ": no room for " +
+                     core::SizeText(row.size) + " within client " + std::to_string(ToInt(client)) +
+                     "'s budget of " + core::SizeText(quotas_.BudgetsOf(client).device) +
+                     " and its tenant's of " + core::SizeText(quotas_.BudgetsOf(tenant).device) +
+                     ", in pages of " + core::SizeText(part.pages->page()) +
+                     "; holders:" + DescribeHolders(tenant, HoldersOf(device));
+  if (const Bytes kept = GuaranteedToOthers(device, tenant); kept > Bytes{})
+    text += " other tenants are guaranteed " + core::SizeText(kept) + ";";
+  const core::CopyQuota& copies = quotas_.copies();
+  if (copies.Room(client) < part.pages->page()) {
+    text += " of the host pool of " + core::SizeText(options_.host_capacity) +
+            " this client has no more for copies;";
+    if (copies.IsKeptFrom(client, part.pages->page())) text += HostHolder();
+  }
+  return text + " put or free tensors, raise the budgets, or wait longer";
 }
 
 void PageStore::Fail(Part& part, SlotId slot, Error error) {
   Row& row = part.client->rows[ToInt(slot)];
   if (!TakeRequest(part, slot).is_create) {
+    const Part& of = part.client->parts.at(row.device);
     core::FetchError failed;
     failed.tensor = row.id;
     failed.client = part.client->id;
     failed.slot = slot;
     failed.error = std::move(error);
     if (!row.away && row.lives)
-      failed.stays = core::Place{core::PoolOf(row.device), part.pages->AddressOf(ToInt(slot))};
+      failed.stays = core::Place{core::PoolOf(row.device), of.pages->AddressOf(ToInt(slot))};
     replies_.push_back(std::move(failed));
     return;
   }
@@ -400,7 +511,7 @@ void PageStore::Fail(Part& part, SlotId slot, Error error) {
 void PageStore::EndRow(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
   if (row.id != core::kNoTensor) {
-    by_id_.erase(row.id);
+    ids_.Remove(row.id);
     --part.client->tensors;
   }
   row = {};
@@ -410,66 +521,110 @@ void PageStore::EndRow(Part& part, SlotId slot) {
 void PageStore::Answer(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
   if (!row.request) return;  // a use that the client did not have to ask for
-  const Request request = TakeRequest(part, slot);
-  part.client->stats.waited += now_ - request.asked;
-  stats_.waited += now_ - request.asked;
+  if (moves_.Moves(part.client->id, ToInt(slot))) {
+    // One that was discarded stays so on its device.
+    if (ExecutorOf(part).tensors()[ToInt(slot)].lives()) SetAway(part, slot, false);
+    return moves_.Granted(part.client->id, ToInt(slot), part.pages.get());
+  }
+  const bool begins = !ExecutorOf(part).tensors()[ToInt(slot)].lives();
   SchedulerOf(part).BeginUse(part.client->id, ToInt(slot));
   Progressed(part.pages.get());
-  const Bytes address = part.pages->AddressOf(ToInt(slot));
-  if (request.is_create) {
+  if (row.request->is_create) {
+    TakeAnswered(part, slot);
     row.lives = true;
     part.client->live += row.size;
     ++part.client->stats.creates;
     ++stats_.creates;
-    replies_.push_back(core::AllocReply{part.client->id, slot, row.id, row.device, address});
+    replies_.push_back(core::AllocReply{part.client->id, slot, row.id, row.device,
+                                        part.pages->AddressOf(ToInt(slot))});
     return;
   }
+  ++row.past.gets;
+  AnswerFetch(part, slot, begins);
+}
+
+void PageStore::AnswerFetch(Part& part, SlotId slot, bool recompute) {
+  Row& row = part.client->rows[ToInt(slot)];
+  TakeAnswered(part, slot);
   SetAway(part, slot, false);
   core::FetchReply reply;
   reply.tensor = row.id;
   reply.client = part.client->id;
   reply.slot = slot;
   reply.device = row.device;
-  reply.offset = address;
+  reply.offset = part.pages->AddressOf(ToInt(slot));
   reply.arriving = false;
+  reply.recompute = recompute;
+  part.client->stats.recomputes += recompute ? 1 : 0;
+  stats_.recomputes += recompute ? 1 : 0;
   replies_.push_back(reply);
+}
+
+core::Status PageStore::KeepInPlace(ClientId id, SlotId slot, Keeping keeping) {
+  Client& client = *clients_.at(id);
+  Row& row = client.rows[ToInt(slot)];
+  const bool keeps = keeping == Keeping::kBegins;
+  if (row.is_kept == keeps) return core::Ok();
+  Part& part = client.parts.at(row.device);
+  const core::PageTensors::Row& placed = ExecutorOf(part).tensors()[ToInt(slot)];
+  const bool in_use = row.is_usable() && placed.pinned;
+  if (keeps && !in_use) return Error{ErrorCode::kWrongState, "the tensor is not in use"};
+  row.is_kept = keeps;
+  core::PageExecutor& executor = SchedulerOf(part).Moved(id);
+  if (keeps) {
+    executor.KeepInPlace(placed.units);
+  } else {
+    // Who has registered the memory may have written there without a get.
+    if (placed.lives()) executor.Modify(ToInt(slot));
+    executor.EndKeepInPlace(placed.units);
+  }
+  Progressed(part.pages.get());
+  return core::Ok();
 }
 
 // ---- What clients did.
 
 void PageStore::On(const core::GetSeen& event) {
-  SlotId slot{};
-  Client* client = Find(event.tensor, &slot);
+  const auto [client, slot] = Find(event.tensor);
   if (client == nullptr) return;
   ++client->stats.hits;
   ++stats_.hits;
   Row& row = client->rows[ToInt(slot)];
   Part& part = client->parts.at(row.device);
+  ++row.past.gets;
+  row.past.prefetched = false;
   if (!row.is_usable() || ExecutorOf(part).tensors()[ToInt(slot)].pinned) return;
-  SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(*client));
+  SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(client->id));
   Progressed(part.pages.get());
 }
 
 void PageStore::On(const core::PutSeen& event) {
-  SlotId slot{};
-  Client* client = Find(event.tensor, &slot);
+  const auto [client, slot] = Find(event.tensor);
   if (client == nullptr || !client->rows[ToInt(slot)].is_usable()) return;
   Row& row = client->rows[ToInt(slot)];
   Part& part = client->parts.at(row.device);
   // A use that was neither read nor ended yet.
   if (!ExecutorOf(part).tensors()[ToInt(slot)].pinned)
-    SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(*client));
+    SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(client->id));
   const bool modified = event.writes != std::exchange(row.writes, event.writes);
   row.unneeded = event.next_use.kind == core::NextUse::Kind::kNever;
-  row.ends.push_back(
-      SchedulerOf(part).Put(client->id, ToInt(slot), modified, event.next_use, ClockOf(*client)));
+  row.past.next_use = event.next_use;
+  row.past.put_at = ClockOf(client->id);
+  row.past.priority = event.priority;
+  SchedulerOf(part)
+      .Moved(client->id)
+      .SetRecomputes(
+          ToInt(slot),
+          !row.unneeded && event.recompute > core::Duration{0} &&
+              event.recompute < core::BothCopies(options_.links[ToInt(row.device)], row.size));
+  row.ends.push_back(SchedulerOf(part).Put(client->id, ToInt(slot), modified, event.next_use,
+                                           ClockOf(client->id), event.priority));
   Progressed(part.pages.get());
 }
 
 void PageStore::On(const core::StreamComplete& event) {
-  SlotId slot{};
-  if (Client* client = Find(event.tensor, &slot))
-    Reach(client->parts.at(client->rows[ToInt(slot)].device), slot);
+  const auto [client, slot] = Find(event.tensor);
+  if (client != nullptr) Reach(client->parts.at(client->rows[ToInt(slot)].device), slot);
 }
 
 // A put's ticket is behind those of earlier puts: its stream has waited for them.
@@ -479,6 +634,7 @@ void PageStore::Reach(Part& part, SlotId slot) {
   core::PageScheduler& scheduler = SchedulerOf(part);
   for (const core::CallEnd& end : std::exchange(row.ends, {}))
     scheduler.EndUse(part.client->id, end);
+  moves_.Reached(part.client->id, ToInt(slot));
   // Unless a get was faster.
   if (row.lives && row.unneeded && !ExecutorOf(part).tensors()[ToInt(slot)].pinned &&
       hooks_.drop(part.client->id, slot)) {
@@ -491,18 +647,18 @@ void PageStore::Reach(Part& part, SlotId slot) {
 }
 
 void PageStore::On(const core::Freed& event) {
-  SlotId slot{};
-  Client* client = Find(event.tensor, &slot);
+  const auto [client, slot] = Find(event.tensor);
   // The client frees what it has asked for: its own concern.
   if (client == nullptr || client->rows[ToInt(slot)].request) return;
   Row& row = client->rows[ToInt(slot)];
   Part& part = client->parts.at(row.device);
   core::PageScheduler& scheduler = SchedulerOf(part);
   row.unneeded = false;
+  if (row.is_kept) RAVEN_CHECK(KeepInPlace(client->id, slot, Keeping::kEnds).ok());
   Reach(part, slot);
   SetAway(part, slot, false);
   if (row.lives) client->live -= row.size;
-  scheduler.EndUse(client->id, scheduler.Free(client->id, ToInt(slot), ClockOf(*client)));
+  scheduler.EndUse(client->id, scheduler.Free(client->id, ToInt(slot), ClockOf(client->id)));
   ++client->stats.frees;
   ++stats_.frees;
   replies_.push_back(core::Release{client->id, slot, row.id});
@@ -511,29 +667,72 @@ void PageStore::On(const core::Freed& event) {
 }
 
 void PageStore::On(const core::PinnedUsed& event) {
-  clients_.at(event.client)->pinned = event.bytes;
+  Client& client = *clients_.at(event.client);
+  client.pinned = event.bytes;
+  if (client.gone) return;
+  quotas_.copies().SetPinned(event.client, event.bytes);
+  room_grew_ = true;
 }
 
 void PageStore::On(const core::TimePassed& /*event*/) {
   while (!deadlines_.empty() && std::get<Tick>(*deadlines_.begin()) <= now_) {
     const auto [deadline, id, slot] = *deadlines_.begin();
-    Client& client = *clients_.at(id);
-    Row& row = client.rows[ToInt(slot)];
-    Part& part = client.parts.at(row.device);
-    Error error{ErrorCode::kOutOfMemory, WhyNoRoom(part, row)};
-    SchedulerOf(part).Refuse(id, ToInt(slot));
-    std::erase(part.refused, slot);
-    std::erase(part.granted, slot);
-    Progressed(part.pages.get());
-    Fail(part, slot, std::move(error));
+    Expire(*clients_.at(id), slot);
   }
+}
+
+void PageStore::Expire(Client& client, SlotId slot) {
+  Row& row = client.rows[ToInt(slot)];
+  if (moves_.Moves(client.id, ToInt(slot))) {
+    deadlines_.erase({row.request->deadline, client.id, slot});
+    row.request->deadline = core::kNever;
+    return moves_.Expire(client.id, ToInt(slot));
+  }
+  Part& part = client.parts.at(row.device);
+  Error error{ErrorCode::kOutOfMemory, WhyNoRoom(part, row)};
+  SchedulerOf(part).Refuse(client.id, ToInt(slot));
+  std::erase(part.refused, slot);
+  std::erase(part.granted, slot);
+  Progressed(part.pages.get());
+  Fail(part, slot, std::move(error));
+}
+
+// ---- DeviceMoves::Owner.
+
+void PageStore::Moved(ClientId id, TensorNumber tensor, ClientPages* to, bool recompute) {
+  Part& part = PartOf(to);
+  Row& row = part.client->rows[tensor];
+  row.device = to->device();
+  // Its bytes were on their way when a pool lost the copy on the first device.
+  if (std::exchange(row.lost, false)) {
+    row.lives = true;
+    part.client->live += row.size;
+  }
+  for (core::PlannerStats* stats : {&stats_, &clients_.at(id)->stats}) {
+    if (recompute) break;
+    stats->in += row.size;
+    stats->out += row.size;
+  }
+  AnswerFetch(part, SlotOf(tensor), recompute);
+}
+
+void PageStore::NotMoved(ClientId id, TensorNumber tensor, Error error) {
+  Client& client = *clients_.at(id);
+  for (auto& [device, part] : client.parts) {
+    std::erase(part.refused, SlotOf(tensor));
+    std::erase(part.granted, SlotOf(tensor));
+  }
+  Fail(client.parts.at(client.rows[tensor].device), SlotOf(tensor), std::move(error));
 }
 
 // ---- ClientPages::Owner.
 
 bool PageStore::Revoke(ClientPages* pages, TensorNumber tensor) {
   Part& part = PartOf(pages);
-  if (!hooks_.drop(part.client->id, SlotOf(tensor))) return false;
+  const ClientId client = part.client->id;
+  // The client waits for a tensor that moves: its word is no other's.
+  if (!moves_.MayLeave(client, tensor) && !hooks_.drop(client, SlotOf(tensor))) return false;
+  part.client->rows[ToInt(SlotOf(tensor))].past.prefetched = false;
   SetAway(part, SlotOf(tensor), true);
   return true;
 }
@@ -541,6 +740,7 @@ bool PageStore::Revoke(ClientPages* pages, TensorNumber tensor) {
 void PageStore::Publish(ClientPages* pages, TensorNumber tensor) {
   Part& part = PartOf(pages);
   SetAway(part, SlotOf(tensor), false);
+  part.client->rows[ToInt(SlotOf(tensor))].past.prefetched = true;
   ++part.client->stats.prefetches;
   ++stats_.prefetches;
   hooks_.publish(part.client->id, SlotOf(tensor), pages->device(), pages->AddressOf(tensor));
@@ -602,6 +802,12 @@ void PageStore::MakePage(ClientId client) {
   on_[ToInt(advancing_)].makes = client;
 }
 
+// Its tables may be large.
+void PageStore::Discard(std::unique_ptr<core::ScheduledClient> client) {
+  workers_->Run(kNoUser,
+                [client = std::shared_ptr(std::move(client))]() mutable { client.reset(); });
+}
+
 void PageStore::MapsEnded(ClientId client, const std::vector<MapOrders::Ended>& ended) {
   Client& of = *clients_.at(client);
   for (const MapOrders::Ended& one : ended) {
@@ -617,6 +823,7 @@ void PageStore::CountMoves(Part& part) {
   for (core::PlannerStats* stats : {&stats_, &part.client->stats}) {
     stats->in += now.in - part.counted.in;
     stats->out += now.out - part.counted.out;
+    stats->discarded += now.discarded - part.counted.discarded;
   }
   part.counted = now;
 }
@@ -636,21 +843,22 @@ TensorId PageStore::Find(ClientId client, SlotId slot) const {
 }
 
 core::TensorView PageStore::View(TensorId tensor) const {
-  const auto& [id, slot] = by_id_.at(tensor);
-  const Client& client = *clients_.at(id);
+  const auto [of, slot] = Find(tensor);
+  const Client& client = *of;
   const Row& row = client.rows[ToInt(slot)];
   const ClientPages& pages = *client.parts.at(row.device).pages;
   const core::PageExecutor& executor = ExecutorOf(client.parts.at(row.device));
   const core::PageTensors::Row& placed = executor.tensors()[ToInt(slot)];
   core::TensorView view{};
   view.id = tensor;
-  view.client = id;
+  view.client = client.id;
   view.slot = slot;
   view.name = row.name;
   view.size = row.size;
   view.device = row.device;
-  view.residency = placed.away ? core::Residency::kAway : core::Residency::kOnDevice;
-  if (!placed.away && row.lives) view.device_offset = pages.AddressOf(ToInt(slot));
+  const bool is_away = placed.away || !placed.lives();
+  view.residency = is_away ? core::Residency::kAway : core::Residency::kOnDevice;
+  if (!is_away && row.lives) view.device_offset = pages.AddressOf(ToInt(slot));
   view.in_use = placed.pinned;
   const core::plan::UnitState& first = executor.books()[placed.units.first];
   view.dirty = first.life == core::PageState::kDirty;
@@ -659,13 +867,18 @@ core::TensorView PageStore::View(TensorId tensor) const {
   return view;
 }
 
-core::Explanation PageStore::Explain(TensorId tensor, Tick /*now*/) const {
+core::Explanation PageStore::Explain(TensorId tensor, Tick now) const {
   core::Explanation why;
   why.tensor = View(tensor);
-  const auto& [client, slot] = by_id_.at(tensor);
-  const Part& part = clients_.at(client)->parts.at(why.tensor.device);
-  const core::plan::Unit first = ExecutorOf(part).tensors()[ToInt(slot)].units.first;
-  why.away_offset = part.pages->CopyOffset(first);
+  const ClientId id = why.tensor.client;
+  const SlotId slot = why.tensor.slot;
+  const Client& client = *clients_.at(id);
+  const Row& row = client.rows[ToInt(slot)];
+  const core::ScheduledClient& scheduled = on_[ToInt(row.device)].scheduler->client(id);
+  ExplainOnPages(scheduled, ToInt(slot), row.past, now - client.attached - client.stats.waited,
+                 &why);
+  why.away_offset = client.parts.at(row.device)
+                        .pages->CopyOffset(scheduled.executor().tensors()[ToInt(slot)].units.first);
   return why;
 }
 
@@ -687,16 +900,18 @@ core::ClientView PageStore::View(ClientId id) const {
   core::ClientView view;
   view.client = id;
   view.tenant = client.tenant;
-  view.budgets = client.budgets;
+  view.budgets = quotas_.BudgetsOf(id);
+  view.weight = quotas_.BudgetsOf(client.tenant).weight;
+  view.priority = quotas_.BudgetsOf(client.tenant).priority;
   view.tensors = client.tensors;
   view.pinned = client.pinned;
   view.waiting = client.stats.waiting;
   for (const auto& [device, part] : client.parts) {
     const core::PageBooks& books = ExecutorOf(part).books();
     view.device_held += part.pages->page() * part.pages->made();
-    view.in_use += part.pages->page() * core::PagesInUse(books);
+    view.in_use += ExecutorOf(part).tensors().held();
     const core::plan::CopyPools& pools = books.copies().pools();
-    const Bytes host = pools.used(pools_.HostOf(device));
+    const Bytes host = pools.used(part.pages->host());
     view.host_used += host;
     view.others_used += pools.used() - host;
   }
@@ -705,13 +920,52 @@ core::ClientView PageStore::View(ClientId id) const {
 }
 
 core::TenantView PageStore::View(core::TenantId tenant, DeviceId device) const {
-  core::TenantView view{};
+  return {.held = HeldBy(tenant, device), .guarantee = GuaranteeOf(tenant, device)};
+}
+
+Bytes PageStore::HeldBy(core::TenantId tenant, DeviceId device) const {
+  Bytes held;
   for (const auto& [id, client] : clients_) {
     const auto part = client->parts.find(device);
     if (client->tenant == tenant && part != client->parts.end())
-      view.held += part->second.pages->page() * part->second.pages->made();
+      held += part->second.pages->page() * part->second.pages->made();
   }
-  return view;
+  return held;
+}
+
+Bytes PageStore::GuaranteeOf(core::TenantId tenant, DeviceId device) const {
+  const Device& on = on_[ToInt(device)];
+  const auto pages = static_cast<uint32_t>(limits_[ToInt(device)].count() / on.page.count());
+  return on.page * (quotas_.IsPresent(tenant) ? on.scheduler->tenants().GuaranteeOf(tenant, pages)
+                                              : quotas_.PagesOf(tenant, device).guarantee);
+}
+
+Bytes PageStore::Guaranteed(DeviceId device, core::TenantId asker) const {
+  Bytes guaranteed;
+  for (const core::TenantId tenant : quotas_.Others(asker))
+    guaranteed += std::min(HeldBy(tenant, device), GuaranteeOf(tenant, device));
+  return guaranteed;
+}
+
+Bytes PageStore::GuaranteedToOthers(DeviceId device, core::TenantId asker) const {
+  Bytes guaranteed;
+  for (const core::TenantId tenant : quotas_.Others(asker))
+    guaranteed += GuaranteeOf(tenant, device);
+  return guaranteed;
+}
+
+std::vector<Holder> PageStore::HoldersOf(DeviceId device) const {
+  std::vector<Holder> holders;
+  for (const auto& [id, client] : clients_) {
+    const auto part = client->parts.find(device);
+    if (client->gone || part == client->parts.end()) continue;
+    const Bytes page = part->second.pages->page();
+    holders.push_back({.client = id,
+                       .tenant = client->tenant,
+                       .held = page * part->second.pages->made(),
+                       .in_use = page * core::PagesInUse(ExecutorOf(part->second).books())});
+  }
+  return holders;
 }
 
 std::vector<ClientId> PageStore::Clients() const {
@@ -736,32 +990,43 @@ core::TierView PageStore::DeviceTier(DeviceId device) const {
   return tier;
 }
 
-Bytes PageStore::PinnedByAll() const {
-  Bytes pinned;
-  for (const auto& [tenant, bytes] : pinned_) pinned += bytes;
-  return pinned;
-}
-
 core::TierView PageStore::HostTier() const {
-  const Bytes pinned = PinnedByAll();
+  Bytes blocks;
+  for (const auto& [id, client] : clients_) blocks += client->pinned;
   const PoolMemory& memory = pools_.host().memory();
   return {.capacity = options_.host_capacity,
-          .held = memory.made() + pinned,
-          .used = memory.used() + pinned};
+          .held = memory.made() + quotas_.copies().pinned(),
+          .used = memory.used() + blocks};
 }
 
 core::Status PageStore::MayPin(ClientId client, Bytes block, Bytes slab,
                                const IdlePinned& without) const {
-  const Bytes pinned = PinnedByAll();
+  const core::CopyQuota& copies = quotas_.copies();
   const PoolMemory& host = pools_.host().memory();
-  const Bytes taken = pinned + std::max(host.made(), host.used() + pools_.host().reserved()) + slab;
-  if (taken <= options_.host_capacity + without.own + without.others) return core::Ok();
+  const Bytes made = std::max(host.made(), host.used() + pools_.host().reserved());
+  if (copies.MayPin(client, block, slab, {without.own, without.others}, made)) return core::Ok();
+  std::vector<Holder> holders;
+  for (const auto& [id, of] : clients_)
+    holders.push_back({.client = id, .tenant = of->tenant, .held = of->pinned});
+  const core::TenantId tenant = clients_.at(client)->tenant;
+  std::string text = "pinned memory is exhausted: no room for " + core::SizeText(block) +
+                     " within client " + std::to_string(ToInt(client)) + "'s host budget of " +
+                     core::SizeText(quotas_.BudgetsOf(client).host) + ", its user's of " +
+                     core::SizeText(quotas_.BudgetsOf(tenant).host) + " and the host pool of " +
+                     core::SizeText(options_.host_capacity) + ", which holds " +
+                     core::SizeText(host.used()) + " of tensors and " +
+                     core::SizeText(copies.pinned()) +
+                     " of pinned blocks; holders:" + DescribeHolders(tenant, holders, " pinned");
+  if (copies.IsKeptFrom(client, block)) text += HostHolder();
   return Error{ErrorCode::kOutOfMemory,
-               "pinned memory is exhausted: no room for " + core::SizeText(block) + " of client " +
-                   std::to_string(ToInt(client)) + " in the host pool of " +
-                   core::SizeText(options_.host_capacity) + ", which holds " +
-                   core::SizeText(host.used()) + " of tensors and " + core::SizeText(pinned) +
-                   " of pinned blocks; free pinned blocks or tensors"};
+               text + " free pinned blocks or tensors, or raise the host budgets"};
+}
+
+std::string PageStore::HostHolder() const {
+  return " the rest of the host pool of " + core::SizeText(options_.host_capacity) +
+         " is kept for users who hold little of it, and user " +
+         std::to_string(ToInt(quotas_.copies().LargestHolder())) +
+         " holds the most (limits.single_user of the configuration keeps nothing);";
 }
 
 const core::PlannerStats& PageStore::StatsOf(ClientId client) const {

@@ -20,22 +20,31 @@
 #include <set>
 #include <string>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "core/chunked.h"
 #include "core/link_model.h"
 #include "core/schedule/page_scheduler.h"
 #include "core/store_planner.h"
 #include "core/types.h"
 #include "daemon/client_pages.h"
+#include "daemon/device_moves.h"
+#include "daemon/holders.h"
+#include "daemon/page_explanation.h"
+#include "daemon/page_limits.h"
 #include "daemon/page_pool.h"
 #include "daemon/store_pools.h"
+#include "daemon/tensor_ids.h"
 
 namespace ravenstore::daemon {
 
+// Whether the physical memory beneath a tensor stays there from now on.
+enum class Keeping : uint8_t { kBegins, kEnds };
+
 class PageStore final : public core::StorePlanner,
                         private ClientPages::Owner,
+                        private DeviceMoves::Owner,
                         private core::PageMaker {
  public:
   struct Options {
@@ -45,6 +54,7 @@ class PageStore final : public core::StorePlanner,
     core::Bytes host_step;
     core::Bytes host_ahead;
     core::Bytes page;                    // 0: of the device's capacity (core/plan/page_size.h)
+    uint64_t guaranteed_part = 0;        // as PageLimits::Options
     std::vector<core::LinkModel> links;  // of each device to the host
     std::vector<StorePools::Other> others{};
     core::Bytes device_granularity = core::MiB(2);
@@ -69,6 +79,8 @@ class PageStore final : public core::StorePlanner,
   // Errors: those of the devices.
   core::Status Open();
 
+  // REQUIRES: the slot has a tensor. Errors: kWrongState if it is not in use.
+  core::Status KeepInPlace(core::ClientId client, core::SlotId slot, Keeping keeping);
   // A client's mapper has done these instructions.
   void MapsEnded(core::ClientId client, const std::vector<MapOrders::Ended>& ended);
   // Ends what has ended, begins what there is to do, and appends answers. True when anything was.
@@ -86,7 +98,7 @@ class PageStore final : public core::StorePlanner,
   core::Tick NextWake() const override;
   core::TensorId Find(core::ClientId client, core::SlotId slot) const override;
   core::TensorView View(core::TensorId tensor) const override;
-  bool Knows(core::TensorId tensor) const override { return by_id_.contains(tensor); }
+  bool Knows(core::TensorId tensor) const override { return Find(tensor).client != nullptr; }
   core::Explanation Explain(core::TensorId tensor, core::Tick now) const override;
   bool List(core::ClientId client, uint32_t* slot, size_t limit,
             std::vector<core::TensorView>* views) const override;
@@ -96,9 +108,7 @@ class PageStore final : public core::StorePlanner,
   core::TierView DeviceTier(core::DeviceId device) const override;
   core::Bytes Harvested(core::DeviceId device) const override;
   core::Bytes HarvestStuck(core::DeviceId device) const override;
-  core::Bytes Guaranteed(core::DeviceId /*device*/, core::TenantId /*asker*/) const override {
-    return {};
-  }
+  core::Bytes Guaranteed(core::DeviceId device, core::TenantId asker) const override;
   std::string NameOf(core::PoolId pool) const override { return pools_.NameOf(pool); }
   core::TierView HostTier() const override;
   std::vector<core::PoolId> OtherPools() const override;
@@ -122,17 +132,21 @@ class PageStore final : public core::StorePlanner,
     core::DeviceId device{};
     core::Bytes size;
     uint32_t writes = 0;
+    TensorPast past{};
     std::vector<core::CallEnd> ends{};  // puts that the stream has not reached
     bool lives = false;
     bool away = false;      // its word is "away"
     bool unneeded = false;  // its client will not read it again
     bool lost = false;      // its bytes are gone, for ever
-    std::string why_lost{};
-    std::optional<Request> request{};
+    bool is_kept = false;   // in place
+    core::PoolId lost_by{};
+    std::unique_ptr<Request> request{};
 
     // The client may use it without asking. What its log says else is late, or false.
     bool is_usable() const { return lives && !away && !request; }
   };
+  // They never move: a client may have millions, and the loop waits for none.
+  using Rows = core::Chunked<Row, 1024>;
   struct Client;
   // A client's part of a device.
   struct Part {
@@ -145,10 +159,9 @@ class PageStore final : public core::StorePlanner,
   struct Client {
     core::ClientId id{};
     core::TenantId tenant{};
-    core::Budgets budgets;
     bool gone = false;
     core::Tick attached{};
-    std::vector<Row> rows;  // by slot
+    Rows rows;  // by slot
     std::map<core::DeviceId, Part> parts;
     core::PlannerStats stats;
     core::Bytes pinned;  // blocks of pinned memory
@@ -208,9 +221,21 @@ class PageStore final : public core::StorePlanner,
   void CopyMoved(ClientPages* pages, core::plan::Unit unit, core::plan::PoolNumber pool) override;
   void DropCopy(ClientPages* pages, core::plan::Unit unit) override;
   bool MayMakePage(ClientPages* pages) override;
+  // Also DeviceMoves::Owner's.
+  void UpdateRoom(ClientPages* pages) override;
+
+  // ---- DeviceMoves::Owner.
+  // Without its waits for the store.
+  core::Duration ClockOf(core::ClientId client) const override;
+  core::Error ErrorOf(ClientPages* pages, core::TensorNumber tensor,
+                      core::CallResult result) const override;
+  void Moved(core::ClientId client, core::TensorNumber tensor, ClientPages* to,
+             bool recompute) override;
+  void NotMoved(core::ClientId client, core::TensorNumber tensor, core::Error error) override;
 
   // ---- core::PageMaker. The scheduler whose Advance() it is.
   void MakePage(core::ClientId client) override;
+  void Discard(std::unique_ptr<core::ScheduledClient> client) override;
 
   // ---- Requests.
   Part& PartOf(Client& client, core::DeviceId device);
@@ -219,20 +244,41 @@ class PageStore final : public core::StorePlanner,
     return *on_[core::ToInt(part.pages->device())].scheduler;
   }
   const core::PageExecutor& ExecutorOf(const Part& part) const;
-  // Pages that the client may hold of the device at most: by its budget, but one in any case.
-  uint32_t MostOf(const Client& client, core::DeviceId device) const;
-  void LimitsChanged();
+  // The schedulers follow the limits of the tenant and of its clients.
+  void LimitsChanged(core::TenantId tenant);
+  // Others' redundant copies make room for those of a client whose call waits.
+  void MakeRoomForCopies(const Part& part);
+  std::vector<Holder> HoldersOf(core::DeviceId device) const;
+  std::string HostHolder() const;
+  core::Bytes GuaranteeOf(core::TenantId tenant, core::DeviceId device) const;
+  // The guarantees of tenants with clients other than the asker.
+  core::Bytes GuaranteedToOthers(core::DeviceId device, core::TenantId asker) const;
+  // What the tenant's clients hold of the device.
+  core::Bytes HeldBy(core::TenantId tenant, core::DeviceId device) const;
   Row& RowOf(Client& client, core::SlotId slot);
-  Client* Find(core::TensorId tensor, core::SlotId* slot);
-  // The client's clock without its waits for the store.
-  core::Duration ClockOf(const Client& client) const;
+  struct Found {
+    Client* client = nullptr;  // null: the tensor is not known, or its client is gone
+    core::SlotId slot{};
+  };
+  Found Find(core::TensorId tensor) const;
+  // Ends the ids of some tensors of clients that are gone. Returns false if there are none.
+  bool ForgetRows();
   void AddRequest(Client& client, core::SlotId slot, const Request& request);
   // The request is not one any more.
   Request TakeRequest(Part& part, core::SlotId slot);
+  // Because it is answered.
+  Request TakeAnswered(Part& part, core::SlotId slot);
   void SetAway(Part& part, core::SlotId slot, bool away);
   // What the scheduler says of the request.
   void Handle(Part& part, core::SlotId slot, core::CallResult result, bool fail_fast);
   void Answer(Part& part, core::SlotId slot);
+  void AnswerFetch(Part& part, core::SlotId slot, bool recompute);
+  // A fetch on another device than the tensor's.
+  void BeginMove(Client& client, core::SlotId slot, core::DeviceId device);
+  // The request has waited too long.
+  void Expire(Client& client, core::SlotId slot);
+  // All that lives and one more tensor of that size have addresses there. Else the request fails.
+  bool HasAddresses(Part& part, core::SlotId slot, core::Bytes size);
   void Fail(Part& part, core::SlotId slot, core::Error error);
   // The row is free.
   void EndRow(Part& part, core::SlotId slot);
@@ -243,7 +289,6 @@ class PageStore final : public core::StorePlanner,
   void RunDevice(Device& device);
   void RunPart(Part& part);
   void CountMoves(Part& part);
-  core::Bytes PinnedByAll() const;
 
   // ---- Pools (page_store_pools.cc).
   using Members = std::vector<StorePools::Member*>;
@@ -254,7 +299,13 @@ class PageStore final : public core::StorePlanner,
   // Since the last time.
   bool HavePoolsChanged();
   void DividePools();
-  // Copies that others may do without make room for those that wait.
+  // Of pools other than the host's, where quotas_ says who may have how much.
+  void Divide(core::PoolId id, const StorePools::Member& member);
+  // What the part's copies may take of the host pool.
+  core::Bytes HostCapacityOf(const Part& part);
+  // The capacity for the part's copies. Returns true if it or the rates of the link have changed.
+  bool SetPool(const Part& part, core::plan::PoolNumber pool, core::Bytes capacity);
+  // Redundant copies make room for copies that wait for memory.
   void MakeRoomInPools();
   void LimitHarvests();
   void Evacuate();
@@ -270,21 +321,22 @@ class PageStore final : public core::StorePlanner,
   const Hooks hooks_;
   core::Plan replies_;
   StorePools pools_;
+  DeviceMoves moves_;
   uint64_t pools_version_ = 0;
   bool divide_pools_ = true;  // again: something has changed
   core::Tick evacuate_at_{};  // not before
   std::map<core::ClientId, std::unique_ptr<Client>> clients_;
   std::map<ClientPages*, Part*> parts_;
-  std::unordered_map<core::TensorId, std::pair<core::ClientId, core::SlotId>> by_id_;
-  std::map<core::TenantId, core::Budgets> tenants_;
-  std::map<core::TenantId, core::Bytes> pinned_;
+  TensorIds ids_;
+  std::vector<Rows> gone_;           // of clients that are; their ids are to be removed
   std::vector<core::Bytes> limits_;  // of each device, by DeviceLimit
   std::vector<Device> on_;
+  PageLimits quotas_;
+  bool room_grew_ = false;  // of the host pool, or limits have changed: calls that wait may go on
   core::DeviceId advancing_{};
   std::set<std::tuple<core::Tick, core::ClientId, core::SlotId>> deadlines_;  // of requests
   std::set<std::pair<core::Tick, ClientPages*>> retries_;
   core::PlannerStats stats_;
-  uint64_t last_id_ = 0;
   core::Tick now_{};
 };
 

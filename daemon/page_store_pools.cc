@@ -26,7 +26,6 @@ namespace {
 constexpr auto kEvacuateAgain = std::chrono::milliseconds(5);
 
 Bytes BudgetIn(const core::Budgets& budgets, PoolId pool) {
-  if (pool == core::kHostPool) return budgets.host;
   const auto found = budgets.others.find(pool);
   return found == budgets.others.end() ? Bytes(UINT64_MAX) : found->second;
 }
@@ -51,37 +50,63 @@ bool PageStore::HavePoolsChanged() {
 }
 
 void PageStore::DividePools() {
-  for (auto& [id, member] : pools_.all()) {
-    std::vector<StorePools::Use> uses;
-    std::vector<std::pair<Part*, PoolNumber>> users;
-    ForEachUser(*member.pool, [&](Part& part, PoolNumber number) {
-      const core::plan::CopyPools& pools = ExecutorOf(part).books().copies().pools();
-      const Client& client = *part.client;
-      const auto tenant = tenants_.find(client.tenant);
-      uses.push_back({.client = client.id,
-                      .tenant = client.tenant,
-                      .used = pools.used(number),
-                      .redundant = pools.redundant(number),
-                      .client_budget = BudgetIn(client.budgets, id),
-                      .tenant_budget = tenant == tenants_.end() ? Bytes(UINT64_MAX)
-                                                                : BudgetIn(tenant->second, id)});
-      users.emplace_back(&part, number);
-    });
-    StorePools::Divide(*member.pool, &uses);
-    for (size_t i = 0; i < uses.size(); ++i) {
-      const auto [part, number] = users[i];
-      core::plan::CopyPool as = ExecutorOf(*part).books().view().limits.pools[number];
-      const core::LinkModel link = member.LinkOf(part->pages->device());
-      if (as.capacity == uses[i].may_have && as.in_rate == link.up_bytes_per_second &&
-          as.out_rate == link.down_bytes_per_second)
-        continue;
-      as.capacity = uses[i].may_have;
-      as.in_rate = link.up_bytes_per_second;
-      as.out_rate = link.down_bytes_per_second;
-      SchedulerOf(*part).Moved(part->client->id).books().SetPool(number, as);
-      Progressed(part->pages.get());
+  for (const auto& [id, member] : pools_.all()) {
+    if (id != core::kHostPool) {
+      Divide(id, member);
+      continue;
     }
+    ForEachUser(*member.pool, [this](Part& part, PoolNumber number) {
+      if (SetPool(part, number, HostCapacityOf(part))) Progressed(part.pages.get());
+    });
   }
+}
+
+void PageStore::Divide(PoolId id, const StorePools::Member& member) {
+  std::vector<StorePools::Use> uses;
+  std::vector<std::pair<Part*, PoolNumber>> users;
+  ForEachUser(*member.pool, [&](Part& part, PoolNumber number) {
+    const core::plan::CopyPools& pools = ExecutorOf(part).books().copies().pools();
+    const Client& client = *part.client;
+    uses.push_back({.client = client.id,
+                    .tenant = client.tenant,
+                    .used = pools.used(number),
+                    .redundant = pools.redundant(number),
+                    .client_budget = BudgetIn(quotas_.BudgetsOf(client.id), id),
+                    .tenant_budget = BudgetIn(quotas_.BudgetsOf(client.tenant), id)});
+    users.emplace_back(&part, number);
+  });
+  StorePools::Divide(*member.pool, &uses);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const auto [part, number] = users[i];
+    if (SetPool(*part, number, uses[i].may_have)) Progressed(part->pages.get());
+  }
+}
+
+Bytes PageStore::HostCapacityOf(const Part& part) {
+  const ClientId client = part.client->id;
+  const Bytes used = ExecutorOf(part).books().copies().pools().used(part.pages->host());
+  core::CopyQuota& copies = quotas_.copies();
+  room_grew_ |= copies.SetCopies(client, part.pages->device(),
+                                 used + moves_.CopiesOf(client, part.pages.get()));
+  return used + std::min(copies.Room(client), pools_.host().Room());
+}
+
+void PageStore::UpdateRoom(ClientPages* pages) {
+  const Part& part = PartOf(pages);
+  if (!part.client->gone) SetPool(part, pages->host(), HostCapacityOf(part));
+}
+
+bool PageStore::SetPool(const Part& part, PoolNumber pool, Bytes capacity) {
+  core::plan::CopyPool as = ExecutorOf(part).books().view().limits.pools[pool];
+  const core::LinkModel link = PoolsOf(part)[pool]->LinkOf(part.pages->device());
+  if (as.capacity == capacity && as.in_rate == link.up_bytes_per_second &&
+      as.out_rate == link.down_bytes_per_second)
+    return false;
+  as.capacity = capacity;
+  as.in_rate = link.up_bytes_per_second;
+  as.out_rate = link.down_bytes_per_second;
+  SchedulerOf(part).Moved(part.client->id).books().SetPool(pool, as);
+  return true;
 }
 
 void PageStore::MakeRoomInPools() {
@@ -127,8 +152,9 @@ void PageStore::On(const core::PoolRate& event) {
 }
 
 void PageStore::On(const core::PinnedHeld& event) {
-  pinned_[event.tenant] = event.bytes;
-  pools_.host().SetLimit(Minus(options_.host_capacity, PinnedByAll()));
+  quotas_.copies().SetPinned(event.tenant, event.bytes);
+  pools_.host().SetLimit(Minus(options_.host_capacity, quotas_.copies().pinned()));
+  room_grew_ = true;
 }
 
 void PageStore::On(const core::ChunkRecalled& event) {
@@ -175,13 +201,14 @@ Bytes PageStore::NeededOf(DeviceId device) const {
     held += pages.page() * pages.held();
     if (client->gone) continue;
     const uint64_t occupied = ExecutorOf(part->second).books().totals().occupied().pages();
-    wanted += pages.page() * std::min<uint64_t>(occupied, MostOf(*client, device));
+    wanted += pages.page() * std::min<uint64_t>(occupied, quotas_.MostOf(id, device));
   }
-  // Creates that wait for room have no pages yet.
+  // Creates, and tensors that move here, have no pages yet while they wait for room.
   for (const auto& [deadline, id, slot] : deadlines_) {
     const Client& client = *clients_.at(id);
     const Row& row = client.rows[ToInt(slot)];
-    if (row.device != device || !row.request->is_create) continue;
+    const auto on = row.request->is_create ? row.device : moves_.WaitsOn(id, ToInt(slot));
+    if (on != device) continue;
     const Part& part = client.parts.at(device);
     if (ExecutorOf(part).tensors()[ToInt(slot)].pinned) continue;
     wanted += row.size.RoundUp(part.pages->page()) + part.pages->page();
@@ -213,6 +240,7 @@ void PageStore::Evacuate() {
 void PageStore::CopyMoved(ClientPages* pages, Unit unit, PoolNumber pool) {
   Part& part = PartOf(pages);
   SchedulerOf(part).Moved(part.client->id).books().MoveCopy(unit, pool);
+  UpdateRoom(pages);
 }
 
 void PageStore::DropCopy(ClientPages* pages, Unit unit) {
@@ -243,7 +271,7 @@ void PageStore::LoseUnit(Part& part, Unit unit) {
     if (!loses) break;
     Row& row = part.client->rows[tensor];
     row.lost = true;
-    row.why_lost = PoolsOf(part)[pool]->pool->name() + " lost its bytes";
+    row.lost_by = PoolsOf(part)[pool]->of.id;
     // Its request waits for room, or for these bytes.
     if (row.request && scheduler.Refuse(part.client->id, tensor))
       part.refused.push_back(SlotId{tensor});
@@ -252,6 +280,7 @@ void PageStore::LoseUnit(Part& part, Unit unit) {
   scheduler.Moved(part.client->id).Lose(unit, &lost);
   for (const TensorNumber tensor : lost) {
     Row& row = part.client->rows[tensor];
+    SetAway(part, SlotId{tensor}, false);
     if (std::exchange(row.lives, false)) part.client->live -= row.size;
   }
 }

@@ -5,7 +5,8 @@
 // is the order in which executors number them.
 //
 // What a client may have in a pool depends on the limits of the client and its tenant, and on what
-// others have there. Divide() says it again after each change.
+// others have there. Divide() says it again after each change. For the host pool core::CopyQuota
+// says it.
 //
 // Owns: the pools' bookkeeping. Units: bytes, bytes per second. Threads: the planner loop. Cost:
 // O(uses x pools) for Divide.

@@ -138,6 +138,10 @@ void PageBooks::AddAwayTensor(Unit slot, plan::PoolNumber pool, Bytes bytes) {
   Update(slot);
 }
 
+void PageBooks::SetPriority(Unit unit, Priority priority) {
+  if (std::exchange(units_[unit].priority, priority) != priority) Update(unit);
+}
+
 void PageBooks::EndUses() {
   for (Unit unit = 0; unit < units_.size(); ++unit) {
     UnitState& state = units_[unit];

@@ -49,7 +49,6 @@ class PageBooks {
   explicit PageBooks(const Options& options);
 
   const plan::UnitState& operator[](plan::Unit unit) const { return units_[unit]; }
-  std::span<const plan::UnitState> units() const { return units_; }
   // For decisions; page_views.h has more.
   plan::MoveView view() const {
     return {.units = units_,
@@ -93,6 +92,8 @@ class PageBooks {
   // RemoveTensor() has said before that it left the pages. REQUIRES: CanMoveCopy (page_views.h);
   // the slot exists.
   void AddAwayTensor(plan::Unit slot, plan::PoolNumber pool, Bytes bytes);
+  // The highest priority of the tensors in it.
+  void SetPriority(plan::Unit unit, Priority priority);
   // The device's bytes are newer than any copy.
   void Modify(plan::Unit unit) {
     Apply(unit, PageEvent::kChange);
@@ -107,7 +108,7 @@ class PageBooks {
     Update(unit);
   }
   // The unit comes as if a call waited for it: perhaps its copy is in memory that another wants
-  // back. It has to be repeated after a copy in that failed. REQUIRES: a tensor lives there.
+  // back. To be repeated after a copy in that failed. REQUIRES: a tensor lives there.
   void Demand(plan::Unit unit);
 
   // ---- The plan.

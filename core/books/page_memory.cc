@@ -26,7 +26,9 @@ void PageMemory::Add() {
 
 std::optional<PageSupply::Released> PageMemory::Release() {
   const auto released = supply_.Release();
-  if (released) --pages_;
+  if (!released) return std::nullopt;
+  --pages_;
+  ++releasing_;
   return released;
 }
 

@@ -50,6 +50,9 @@ class PageMemory {
   void Add();
   // Takes a free page from the client; nullopt: none is free.
   std::optional<plan::PageSupply::Released> Release();
+  // A page that was released is destroyed. Until then it takes the device's memory.
+  void Destroyed() { --releasing_; }
+  uint32_t releasing() const { return releasing_; }
   // The unit has a free page. REQUIRES: there is one of this source.
   Mapping Take(plan::Unit unit, uint32_t slots_per_page, plan::PageSupply::Source source);
   // The slot has a part of a page of its class. REQUIRES: slot_pages().HasRoom.
@@ -66,6 +69,7 @@ class PageMemory {
   const Bytes page_;
   uint32_t pages_;
   uint32_t expected_ = 0;
+  uint32_t releasing_ = 0;
   plan::PageSupply supply_;
   plan::SlotPages slot_pages_;
   std::vector<plan::PhysicalPage> of_page_;   // by unit; of a slot see of_slots_

@@ -1,6 +1,7 @@
 #include "core/books/page_tensors.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/check.h"
 
@@ -10,7 +11,7 @@ using plan::Unit;
 
 void PageTensors::Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes offset,
                         Bytes size) {
-  if (tensor >= rows_.size()) rows_.resize(tensor + 1);
+  rows_.GrowTo(tensor + 1);
   RAVEN_CHECK(rows_[tensor].life == Life::kNone);
   rows_[tensor] = {.units = units, .offset = offset, .size = size, .life = Life::kPlaced};
   if (units.end() > in_.size()) in_.resize(units.end());
@@ -21,8 +22,15 @@ void PageTensors::Hold(TensorNumber tensor) {
   RAVEN_CHECK(row.life != Life::kNone);
   RAVEN_CHECK(!row.pinned);
   row.pinned = true;
+  held_ += row.size;
   ++row.uses;
-  if (row.life == Life::kPlaced) row.life = Life::kBegins;
+  if (row.life == Life::kPlaced || row.life == Life::kEnded) row.life = Life::kBegins;
+}
+
+void PageTensors::EndHold(TensorNumber tensor) {
+  Row& row = rows_[tensor];
+  RAVEN_CHECK(std::exchange(row.pinned, false));
+  held_ -= row.size;
 }
 
 void PageTensors::Begin(TensorNumber tensor) {
@@ -66,6 +74,20 @@ void PageTensors::Move(TensorNumber tensor, const plan::UnitSpan& slot) {
   row.offset = Bytes{};
   if (slot.end() > in_.size()) in_.resize(slot.end());
   Begin(tensor);
+}
+
+void PageTensors::SetPriority(TensorNumber tensor, Priority priority) {
+  rows_[tensor].priority = priority;
+  has_priorities_ |= priority != Priority::kNormal;
+}
+
+Priority PageTensors::PriorityIn(plan::Unit unit) const {
+  bool all_low = !In(unit).empty();
+  for (const TensorNumber tensor : In(unit)) {
+    if (rows_[tensor].priority == Priority::kHigh) return Priority::kHigh;
+    all_low &= rows_[tensor].priority == Priority::kLow;
+  }
+  return all_low ? Priority::kLow : Priority::kNormal;
 }
 
 Bytes PageTensors::BytesIn(TensorNumber tensor, uint32_t i) const {

@@ -13,6 +13,8 @@
 #include <span>
 #include <vector>
 
+#include "core/chunked.h"
+#include "core/events.h"
 #include "core/plan/units.h"
 #include "core/types.h"
 
@@ -26,7 +28,7 @@ class PageTensors {
   enum class Life : uint8_t {
     kNone,    // the row is free
     kPlaced,  // no call holds it yet
-    kBegins,  // a create holds it, and its bytes will count
+    kBegins,  // a create, or a get of a tensor that has ended, holds it: its bytes will count
     kLives,   // its bytes count
     kEnded,
   };
@@ -37,13 +39,17 @@ class PageTensors {
     Bytes size;
     uint32_t uses = 0;
     Life life = Life::kNone;
-    bool pinned = false;  // a get or create holds its units
-    bool away = false;    // its word is "away": a get has to ask
+    bool pinned = false;      // a get or create holds its units
+    bool away = false;        // its word is "away": a get has to ask
+    bool recomputes = false;  // its client can recompute its bytes, which may then end unasked
     // Where it is in In() of its first and of its last unit. In others it is alone.
     uint32_t in_first = 0;
     uint32_t in_last = 0;
+    Priority priority = Priority::kNormal;
 
     bool lives() const { return life == Life::kLives; }
+    // Its bytes have ended without a call: its next get begins it again.
+    bool is_discarded() const { return recomputes && life == Life::kEnded; }
   };
 
   // `page`: the bytes of a page; a tensor's units after the first are whole but the last.
@@ -51,8 +57,11 @@ class PageTensors {
 
   // The tensor has this place. REQUIRES: the number has no row.
   void Place(TensorNumber tensor, const plan::UnitSpan& units, Bytes offset, Bytes size);
-  // A call holds it.
+  // A call holds it, and does not any more.
   void Hold(TensorNumber tensor);
+  void EndHold(TensorNumber tensor);
+  // The bytes of all tensors that calls hold.
+  Bytes held() const { return held_; }
   // It lives in its units from now on.
   void Begin(TensorNumber tensor);
   // It does not any more; the row remains until Remove().
@@ -64,6 +73,12 @@ class PageTensors {
   Row& operator[](TensorNumber tensor) { return rows_[tensor]; }
   const Row& operator[](TensorNumber tensor) const { return rows_[tensor]; }
   TensorNumber size() const { return static_cast<TensorNumber>(rows_.size()); }
+  // As its client said at the last put.
+  void SetPriority(TensorNumber tensor, Priority priority);
+  // Some tensor has had another priority than the normal one.
+  bool has_priorities() const { return has_priorities_; }
+  // The highest of the tensors that live in a unit.
+  Priority PriorityIn(plan::Unit unit) const;
   // The bytes of the tensor in its i-th unit.
   Bytes BytesIn(TensorNumber tensor, uint32_t i) const;
   // The tensors that live in a unit.
@@ -77,7 +92,9 @@ class PageTensors {
   uint32_t& AtIn(plan::Unit unit, TensorNumber tensor);
 
   Bytes page_;
-  std::vector<Row> rows_;
+  Bytes held_;
+  bool has_priorities_ = false;
+  Chunked<Row, 1024> rows_;
   std::vector<std::vector<TensorNumber>> in_;  // by unit
 };
 

@@ -63,7 +63,7 @@ bool CanMoveCopy(const PageBooks& books, const UnitSpan& pages, const UnitSpan& 
   for (uint32_t i = 0; i < pages.count; ++i) {
     if (!is_away(pages[i]) || books[pages[i]].pool != pool) return false;
   }
-  if (slot.first < books.units().size() && !is_away(slot.first)) return false;
+  if (slot.first < books.view().units.size() && !is_away(slot.first)) return false;
   return decide::HasPlace(CreateIn(books, slot));
 }
 
@@ -84,15 +84,16 @@ std::optional<Unit> CopyToDrop(const PageBooks& books, plan::PoolNumber pool) {
 
 std::vector<UnitSnapshot> SnapshotOf(const PageBooks& books) {
   std::vector<UnitSnapshot> snapshot;
-  snapshot.reserve(books.units().size());
-  for (const UnitState& unit : books.units()) {
+  snapshot.reserve(books.view().units.size());
+  for (const UnitState& unit : books.view().units) {
     const bool dirty = unit.IsDirty() || IsBeingCopiedOut(unit.life);
     snapshot.push_back({.pins = unit.pins,
                         .live = unit.live,
                         .held = unit.life != PageState::kAway || unit.InUse(),
                         .dirty = dirty && unit.live > 0,
                         .pool = unit.pool,
-                        .slots_per_page = unit.slots_per_page});
+                        .slots_per_page = unit.slots_per_page,
+                        .priority = unit.priority});
   }
   return snapshot;
 }
@@ -101,7 +102,7 @@ void CheckBooks(const PageBooks& books) {
   const PageMemory& memory = books.memory();
   uint32_t pages = memory.supply().total() + memory.slot_pages().pages();
   Bytes awaited;
-  for (Unit unit = 0; unit < books.units().size(); ++unit) {
+  for (Unit unit = 0; unit < books.view().units.size(); ++unit) {
     const UnitState& state = books[unit];
     const bool away = state.life == PageState::kAway;
     if (!IsSlot(unit)) pages += away ? 0 : 1;
@@ -112,7 +113,7 @@ void CheckBooks(const PageBooks& books) {
   }
   RAVEN_CHECK(pages == memory.pages());
   RAVEN_CHECK(awaited == books.totals()[Sum::kAwaited]);
-  books.copies().Check(books.units());
+  books.copies().Check(books.view().units);
 }
 
 }  // namespace ravenstore::core

@@ -8,22 +8,25 @@ namespace ravenstore::core::decide {
 
 namespace {
 
-// The pages of a client at this level, which is the pages for a weight of 1.
-uint32_t AtLevel(double level, double weight, uint32_t has, uint32_t most) {
-  const double pages = level * weight;
-  if (pages >= most) return std::max(has, most);
-  return std::max(has, static_cast<uint32_t>(pages));
+// All that a client's tensors and calls need.
+uint32_t NeededBy(const PageDemand& of) {
+  return std::max({of.in_use, of.waits_for, of.expected, of.alive});
 }
 
 class Division {
  public:
   Division(std::span<const PageDemand> demands, uint32_t pages)
-      : demands_(demands), most_(demands.size()), shares_(demands.size()), left_(pages) {}
+      : demands_(demands),
+        most_(demands.size()),
+        shares_(demands.size()),
+        base_(demands.size()),
+        left_(pages) {}
 
   // Raises the shares to `most_of(demand)`, evenly by weight, until no page is left.
   template <typename MostOf>
   void Raise(MostOf most_of) {
-    for (size_t i = 0; i < demands_.size(); ++i) most_[i] = most_of(demands_[i]);
+    for (size_t i = 0; i < demands_.size(); ++i)
+      most_[i] = std::min(most_of(demands_[i]), demands_[i].most);
     // The highest level that the pages suffice for; the rest goes one by one.
     double low = 0;
     double high = 1;
@@ -34,24 +37,33 @@ class Division {
     }
     if (NeededForAll() <= left_) low = high;
     left_ -= static_cast<uint32_t>(Needed(low));
-    for (size_t i = 0; i < demands_.size(); ++i)
-      shares_[i] = AtLevel(low, demands_[i].weight, shares_[i], most_[i]);
+    for (size_t i = 0; i < demands_.size(); ++i) shares_[i] = AtLevel(low, i);
     for (size_t i = 0; i < demands_.size() && left_ > 0; ++i) {
       if (shares_[i] >= most_[i]) continue;
       ++shares_[i];
       --left_;
     }
   }
+  // Levels count beyond the guarantees from now on.
+  void EndGuarantees() {
+    for (size_t i = 0; i < demands_.size(); ++i)
+      base_[i] = std::min(shares_[i], demands_[i].guarantee);
+  }
   std::vector<uint32_t> Take() { return std::move(shares_); }
 
  private:
   static constexpr int kHalvings = 64;
 
+  // The pages of a client at this level, which is the pages for a weight of 1.
+  uint32_t AtLevel(double level, size_t i) const {
+    const double pages = base_[i] + level * demands_[i].weight.value_or(1);
+    if (pages >= most_[i]) return std::max(shares_[i], most_[i]);
+    return std::max(shares_[i], static_cast<uint32_t>(pages));
+  }
   // Pages beyond the shares.
   uint64_t Needed(double level) const {
     uint64_t needed = 0;
-    for (size_t i = 0; i < demands_.size(); ++i)
-      needed += AtLevel(level, demands_[i].weight, shares_[i], most_[i]) - shares_[i];
+    for (size_t i = 0; i < demands_.size(); ++i) needed += AtLevel(level, i) - shares_[i];
     return needed;
   }
   uint64_t NeededForAll() const {
@@ -64,30 +76,44 @@ class Division {
   std::span<const PageDemand> demands_;
   std::vector<uint32_t> most_;
   std::vector<uint32_t> shares_;
+  std::vector<uint32_t> base_;
   uint32_t left_;
 };
+
+// The priorities that there are, the highest first.
+std::vector<int> PrioritiesOf(std::span<const PageDemand> demands) {
+  std::vector<int> priorities;
+  for (const PageDemand& demand : demands) priorities.push_back(demand.priority);
+  std::sort(priorities.rbegin(), priorities.rend());
+  priorities.erase(std::unique(priorities.begin(), priorities.end()), priorities.end());
+  return priorities;
+}
 
 }  // namespace
 
 std::vector<uint32_t> SharePages(std::span<const PageDemand> demands, uint32_t pages) {
-  for (const PageDemand& demand : demands) RAVEN_CHECK(demand.weight > 0);
-  uint64_t in_use = 0;
-  for (const PageDemand& demand : demands) in_use += demand.in_use;
-  const auto waits = [](const PageDemand& of) { return of.waits_for > 0; };
-  auto waiting = std::find_if(demands.begin(), demands.end(), [&](const PageDemand& of) {
-    return waits(of) && in_use - of.in_use + of.waits_for <= pages;
-  });
-  if (waiting == demands.end()) waiting = std::find_if(demands.begin(), demands.end(), waits);
+  bool weighted = false;
+  for (const PageDemand& demand : demands) {
+    RAVEN_CHECK(demand.weight.value_or(1) > 0);
+    weighted |= demand.weight.has_value();
+  }
   Division division(demands, pages);
+  division.Raise([](const PageDemand& of) { return std::min(of.in_use, of.guarantee); });
   division.Raise([](const PageDemand& of) { return of.in_use; });
-  division.Raise([&](const PageDemand& of) {
-    return waiting != demands.end() && &of == &*waiting ? of.waits_for : 0;
-  });
-  division.Raise([](const PageDemand& of) { return of.expected; });
-  division.Raise([](const PageDemand& of) {
-    return of.has_turn ? of.alive : std::min(of.alive, of.guarantee);
-  });
-  division.Raise([](const PageDemand& of) { return of.alive; });
+  division.Raise([](const PageDemand& of) { return std::min(NeededBy(of), of.guarantee); });
+  division.EndGuarantees();
+  for (const int priority : PrioritiesOf(demands)) {
+    const auto raise = [&](auto most_of) {
+      division.Raise([&](const PageDemand& of) -> uint32_t {
+        return of.priority == priority ? most_of(of) : 0;
+      });
+    };
+    if (weighted) raise(NeededBy);
+    raise([](const PageDemand& of) { return of.waits_for; });
+    raise([](const PageDemand& of) { return of.expected; });
+    raise([](const PageDemand& of) { return of.has_turn ? of.alive : 0; });
+    raise([](const PageDemand& of) { return of.alive; });
+  }
   division.Raise([](const PageDemand& of) { return of.held; });
   division.Raise([pages](const PageDemand&) { return pages; });
   return division.Take();

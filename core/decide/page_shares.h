@@ -1,13 +1,13 @@
-// How many pages of a device each client may hold.
+// How many pages of a device each client may hold, or each tenant (core/decide/tenant_shares.h).
 //
-// Pages are divided in stages, each evenly by weight: pages that calls hold now, pages for one call
-// that waits, pages that calls will hold, guaranteed pages in which tensors live, all pages in
-// which tensors live, pages held already. Each stage ends when all clients have its pages or no
-// page is left. So a client loses no page that another client cannot use.
+// Pages are divided in stages: pages that calls hold now, guaranteed pages that are needed, pages
+// for a call that waits, pages that calls will hold, all pages in which tensors live, pages held
+// already. Each stage ends when all have its pages or no page is left. So a client loses no page
+// that another client cannot use.
 //
-// Of the clients in which a call waits for room, only one is served: the first whose call fits with
-// the pages that calls hold, else the first. Two that get a part each could wait for each other, as
-// could the first and one that holds pages until a later call of its own.
+// Beyond guarantees a higher priority is served first, in all stages but those of pages that are
+// held. Of one priority each stage is divided evenly, by weight. If any weight is set, all needed
+// pages beyond the guarantees are divided by weight before the calls that wait are looked at.
 //
 // Source: max-min fairness (Bertsekas and Gallager, "Data Networks", 1992, 6.5).
 //
@@ -16,25 +16,28 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 namespace ravenstore::core::decide {
 
 struct PageDemand {
-  uint32_t in_use = 0;     // that its calls hold now
-  uint32_t waits_for = 0;  // that they would hold with a call that waits for room; 0: none does
-  uint32_t expected = 0;   // the most that its calls will hold at one time
-  uint32_t alive = 0;      // the most in which its tensors live
-  uint32_t held = 0;       // that it has now
-  uint32_t guarantee = 0;  // of `alive`, before others get more than theirs
-  bool has_turn = false;   // all of `alive` is guaranteed (core/decide/peak_turns.h)
-  double weight = 1;       // above 0
+  uint32_t in_use = 0;             // that its calls hold now
+  uint32_t waits_for = 0;          // that they would hold with a call that waits; 0: none is served
+  uint32_t expected = 0;           // the most that its calls will hold at one time
+  uint32_t alive = 0;              // the most in which its tensors live
+  uint32_t held = 0;               // that it has now
+  uint32_t most = UINT32_MAX;      // that it may hold
+  uint32_t guarantee = 0;          // of its needs, before others get more than theirs
+  bool has_turn = false;           // `alive` is served first (core/decide/peak_turns.h)
+  int priority = 0;                // the higher is served first
+  std::optional<double> weight{};  // above 0; not set: 1
 
   bool operator==(const PageDemand&) const = default;
 };
 
-// The share of each client; together at most `pages`.
+// The share of each client, at most its `most`; together at most `pages`.
 std::vector<uint32_t> SharePages(std::span<const PageDemand> demands, uint32_t pages);
 // A plan that was made for the share `planned` is to be made for `share`: a half of it has come or
 // gone.

@@ -15,7 +15,7 @@ PageExecutor::PageExecutor(const PageBooks::Options& options, PageBackend* backe
       books_(options),
       tensors_(options.limits.page),
       words_(backend, books_, &tensors_),
-      moves_(backend, &books_, &words_) {}
+      moves_(backend, &books_, &tensors_, &words_) {}
 
 // ---- The client's calls.
 
@@ -44,6 +44,8 @@ bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot) {
   books_.Ensure(slot);
   books_.AddAwayTensor(slot.first, pool, row.size);
   tensors_.Move(tensor, slot);
+  moves_.UpdatePriorities(row.units);
+  moves_.UpdatePriorities(slot);
   moves_.CountMoveToSlot();
   return true;
 }
@@ -59,14 +61,18 @@ bool PageExecutor::Pin(TensorNumber tensor) {
 
 void PageExecutor::Begin(TensorNumber tensor) {
   tensors_.Begin(tensor);
+  tensors_[tensor].away = false;
   const UnitSpan& units = tensors_[tensor].units;
   for (uint32_t i = 0; i < units.count; ++i)
     books_.AddTensor(units[i], tensors_.BytesIn(tensor, i));
+  moves_.UpdatePriorities(units);
 }
 
-void PageExecutor::Unpin(TensorNumber tensor) {
-  PageTensors::Row& row = tensors_[tensor];
-  RAVEN_CHECK(std::exchange(row.pinned, false));
+void PageExecutor::Unpin(TensorNumber tensor, Priority priority) {
+  const PageTensors::Row& row = tensors_[tensor];
+  tensors_.SetPriority(tensor, priority);
+  moves_.UpdatePriorities(row.units);
+  tensors_.EndHold(tensor);
   for (uint32_t i = 0; i < row.units.count; ++i) books_.Unpin(row.units[i]);
 }
 
@@ -78,13 +84,6 @@ void PageExecutor::Reach(TensorNumber tensor) {
 void PageExecutor::Modify(TensorNumber tensor) {
   const UnitSpan& units = tensors_[tensor].units;
   for (uint32_t i = 0; i < units.count; ++i) books_.Modify(units[i]);
-}
-
-void PageExecutor::End(TensorNumber tensor) {
-  tensors_.End(tensor);
-  const UnitSpan& units = tensors_[tensor].units;
-  for (uint32_t i = 0; i < units.count; ++i)
-    books_.RemoveTensor(units[i], tensors_.BytesIn(tensor, i));
 }
 
 void PageExecutor::Remove(TensorNumber tensor) {
@@ -144,6 +143,12 @@ Bytes PageExecutor::DropCopies(PoolNumber pool, Bytes bytes) {
   return dropped();
 }
 
+bool PageExecutor::MakeRoom(Bytes bytes, PoolNumber pool) {
+  const bool has_room = moves_.MakeRoomForCopy(bytes, pool);
+  moves_.FreeCopies();
+  return has_room;
+}
+
 void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
   const plan::UnitState& state = books_[unit];
   if (state.life == PageState::kClean && state.pool != plan::kNoPool)
@@ -173,7 +178,9 @@ void PageExecutor::Refuse(TensorNumber tensor) {
   words_.EndWait(tensor);
   Unpin(tensor);
   Reach(tensor);
-  --tensors_[tensor].uses;  // the client's word does not count this one
+  PageTensors::Row& row = tensors_[tensor];
+  --row.uses;  // the client's word does not count this one
+  if (row.life == PageTensors::Life::kBegins && row.uses > 0) row.life = PageTensors::Life::kEnded;
   backend_->Refuse(tensor);
 }
 

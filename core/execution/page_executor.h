@@ -62,16 +62,22 @@ class PageExecutor {
   bool Waits(TensorNumber tensor) const { return words_.Waits(tensor); }
   // No call waits for a unit of the tensor.
   bool IsResident(TensorNumber tensor) const { return words_.IsResident(tensor); }
-  // The tensor lives from now on. REQUIRES: it is pinned and resident.
+  // The tensor lives from now on, or again. REQUIRES: it is pinned and resident.
   void Begin(TensorNumber tensor);
   // A put or a free ends the pin for the CPU; its units stay until the stream has come there.
-  void Unpin(TensorNumber tensor);
+  // `priority`: the tensor's, from a put on.
+  void Unpin(TensorNumber tensor, Priority priority = Priority::kNormal);
   // The stream has come to an Unpin.
   void Reach(TensorNumber tensor);
   // The tensor's bytes have changed, and will be read again.
   void Modify(TensorNumber tensor);
   // Its bytes are not used any more. REQUIRES: it lives.
-  void End(TensorNumber tensor);
+  void End(TensorNumber tensor) { moves_.End(tensor); }
+  // Whether its client can recompute its bytes for less than two copies. If so, its bytes may end
+  // where a unit of it would be copied out. A get then begins it again.
+  void SetRecomputes(TensorNumber tensor, bool recomputes) {
+    tensors_[tensor].recomputes = recomputes;
+  }
   // Its place is free. REQUIRES: it does not live, and is not pinned.
   void Remove(TensorNumber tensor);
   // The units as the calls so far leave them: tensors whose create the stream has not come to live.
@@ -85,8 +91,7 @@ class PageExecutor {
 
   // ---- The share of the device. Start() releases pages beyond it, and evicts idle units for that.
   void SetShare(uint32_t pages) { books_.SetShare(pages); }
-  // A physical page is being made for the client, and was made.
-  void ExpectPage() { books_.memory().Expect(); }
+  // A physical page was made for the client, as books().memory() expects.
   void AddPage() { books_.memory().Add(); }
   // Releases a free page. Returns false if no page is free.
   bool ReleasePage() { return moves_.ReleasePage(); }
@@ -100,6 +105,8 @@ class PageExecutor {
   // Copies of resident units are dropped until they have taken `bytes`, or there are none. Returns
   // the bytes that they have taken.
   Bytes DropCopies(plan::PoolNumber pool, Bytes bytes);
+  // The pool gets room for bytes that are no unit's. Returns false if it has too little.
+  bool MakeRoom(Bytes bytes, plan::PoolNumber pool);
   // The copy of the unit is gone. If it was the only one, the tensors there end: calls that wait
   // for them are refused. Appends those to `lost`; their owner removes them. A copy of the unit
   // that is under way has to fail.

@@ -15,8 +15,9 @@ using plan::PoolNumber;
 using plan::Unit;
 using Queue = MoveQueues::Queue;
 
-PageMoves::PageMoves(PageBackend* backend, PageBooks* books, TensorWords* words)
-    : backend_(backend), books_(*books), words_(*words) {}
+PageMoves::PageMoves(PageBackend* backend, PageBooks* books, PageTensors* tensors,
+                     TensorWords* words)
+    : backend_(backend), books_(*books), tensors_(*tensors), words_(*words) {}
 
 void PageMoves::Stats::Add(const Stats& other) {
   in += other.in;
@@ -27,6 +28,7 @@ void PageMoves::Stats::Add(const Stats& other) {
   not_revoked += other.not_revoked;
   dropped_copies += other.dropped_copies;
   to_slots += other.to_slots;
+  discarded += other.discarded;
 }
 
 void PageMoves::TakeLeft(std::vector<Unit>* pages) {
@@ -53,6 +55,20 @@ void PageMoves::CopiedIn(Unit unit, bool ok) {
 void PageMoves::CopiedOut(Unit unit, bool ok) {
   --under_way_;
   books_.FinishOut(unit, ok);
+}
+
+void PageMoves::End(TensorNumber tensor) {
+  tensors_.End(tensor);
+  const plan::UnitSpan& units = tensors_[tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i)
+    books_.RemoveTensor(units[i], tensors_.BytesIn(tensor, i));
+  UpdatePriorities(units);
+}
+
+void PageMoves::UpdatePriorities(const plan::UnitSpan& units) {
+  if (!tensors_.has_priorities()) return;
+  for (uint32_t i = 0; i < units.count; ++i)
+    books_.SetPriority(units[i], tensors_.PriorityIn(units[i]));
 }
 
 void PageMoves::HandleArrivals() {
@@ -111,14 +127,27 @@ PageBackend::CopyOrder PageMoves::OrderFor(Unit unit) const {
           .demanded = state.demanded};
 }
 
-bool PageMoves::MakeRoomForCopy(Unit unit, PoolNumber pool) {
-  while (!books_.copies().pools().HasRoom(pool, books_[unit].bytes)) {
+bool PageMoves::MakeRoomForCopy(Bytes bytes, PoolNumber pool) {
+  while (!books_.copies().pools().HasRoom(pool, bytes)) {
     const auto other = CopyToDrop(books_, pool);
     if (!other) return false;
     books_.MoveCopy(*other, plan::kNoPool);
     ++stats_.dropped_copies;
   }
   return true;
+}
+
+bool PageMoves::CanRecompute(Unit unit) const {
+  const auto tensors = tensors_.In(unit);
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [this](TensorNumber tensor) { return tensors_[tensor].recomputes; });
+}
+
+bool PageMoves::Discard(Unit unit) {
+  const std::vector<TensorNumber> discarded = words_.RevokeRecomputed(unit);
+  for (const TensorNumber tensor : discarded) End(tensor);
+  stats_.discarded += discarded.size();
+  return !discarded.empty();
 }
 
 void PageMoves::StartOut() {
@@ -128,7 +157,13 @@ void PageMoves::StartOut() {
 void PageMoves::StartOut(PoolNumber pool) {
   while (backend_->CanCopyOut(pool)) {
     const auto unit = plan::NextOut(books_.view(), pool);
-    if (!unit || !MakeRoomForCopy(*unit, pool)) return;
+    if (!unit) return;
+    // A unit that is copied ahead may stay after all. One that can be recomputed waits for its
+    // leave.
+    const bool leaves = books_.view().queues.Contains(Queue::kLeaves, *unit);
+    if (!leaves && CanRecompute(*unit)) return;
+    if (leaves && Discard(*unit)) continue;
+    if (!MakeRoomForCopy(books_[*unit].bytes, pool)) return;
     books_.StartOut(*unit, pool);
     const auto order = OrderFor(*unit);
     stats_.out += order.bytes;

@@ -32,11 +32,12 @@ class PageMoves {
     uint64_t not_revoked = 0;     // units that stayed because the client was faster
     uint64_t dropped_copies = 0;  // because their memory was needed
     uint64_t to_slots = 0;        // tensors that left away pages for slots
+    uint64_t discarded = 0;       // tensors that ended because they can be recomputed
 
     void Add(const Stats& other);
   };
 
-  PageMoves(PageBackend* backend, PageBooks* books, TensorWords* words);
+  PageMoves(PageBackend* backend, PageBooks* books, PageTensors* tensors, TensorWords* words);
 
   const Stats& stats() const { return stats_; }
   // Begins what there is to do. Returns true if a unit for which a call waited has become resident
@@ -50,8 +51,14 @@ class PageMoves {
   void Unmapped(plan::PhysicalPage page);
   void CopiedIn(plan::Unit unit, bool ok);
   void CopiedOut(plan::Unit unit, bool ok);
+  // The tensor's bytes are not used any more. REQUIRES: it lives.
+  void End(TensorNumber tensor);
+  // The tensors in these units, or their priorities, have become others.
+  void UpdatePriorities(const plan::UnitSpan& units);
   // A tensor of away pages has a slot.
   void CountMoveToSlot() { ++stats_.to_slots; }
+  // Redundant copies are dropped until the pool has room. Returns whether it has.
+  bool MakeRoomForCopy(Bytes bytes, plan::PoolNumber pool);
   // The backend frees what no unit needs any more.
   void FreeCopies();
 
@@ -70,6 +77,10 @@ class PageMoves {
   bool Drop(plan::Unit unit);
   void DropClean();
   void ReleaseSurplus();
+  // All tensors of the unit can be recomputed.
+  bool CanRecompute(plan::Unit unit) const;
+  // The tensors of the unit end if they can be recomputed. Returns true if one does.
+  bool Discard(plan::Unit unit);
   void StartOut();
   void StartOut(plan::PoolNumber pool);
   void StartIn();
@@ -77,7 +88,6 @@ class PageMoves {
   void StartMaps();
   bool StartMap();
   bool Compact();
-  bool MakeRoomForCopy(plan::Unit unit, plan::PoolNumber pool);
   // Idle units leave until the bytes that calls wait for are free. Returns true if one does.
   bool LeaveInEmergency();
   void HandleArrivals();
@@ -85,6 +95,7 @@ class PageMoves {
 
   PageBackend* const backend_;
   PageBooks& books_;
+  PageTensors& tensors_;
   TensorWords& words_;
   std::vector<PageBooks::Arrival> arrivals_;  // kept for its memory
   std::vector<plan::Unit> left_;              // until TakeLeft

@@ -28,6 +28,18 @@ std::optional<Unit> TensorWords::Revoke(std::span<const Unit> units) {
   return std::nullopt;
 }
 
+std::vector<TensorNumber> TensorWords::RevokeRecomputed(Unit unit) {
+  std::vector<TensorNumber> revoked;
+  for (const TensorNumber tensor : tensors_->In(unit)) {
+    PageTensors::Row& row = (*tensors_)[tensor];
+    if (!row.recomputes || row.pinned) continue;
+    if (!row.away && !backend_->Revoke(tensor, row.uses)) continue;
+    row.away = true;
+    revoked.push_back(tensor);
+  }
+  return revoked;
+}
+
 void TensorWords::Publish(std::span<const Unit> units) {
   for (const Unit unit : units) {
     for (const TensorNumber tensor : tensors_->In(unit)) Publish(tensor);

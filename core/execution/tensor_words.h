@@ -30,6 +30,9 @@ class TensorWords {
   // The words of all tensors of these units say "away" from now on; or none does, and the unit
   // returned has a tensor that the client uses.
   std::optional<plan::Unit> Revoke(std::span<const plan::Unit> units);
+  // The tensors of the unit that can be recomputed and that the client does not use. Their words
+  // say "away" from now on.
+  std::vector<TensorNumber> RevokeRecomputed(plan::Unit unit);
   // The words of the units' tensors that are resident say so again.
   void Publish(std::span<const plan::Unit> units);
 

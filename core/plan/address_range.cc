@@ -41,25 +41,44 @@ const AddressRange::Hole* AddressRange::FirstFit(const Holes& holes, Bytes size)
   }
 }
 
-Bytes AddressRange::Allocate(Bytes size) {
-  RAVEN_CHECK(size > Bytes{});
-  size = size.RoundUp(kExtentAlignment);
-  if (const Hole* fit = FirstFit(size >= large_ ? by_freed_ : by_offset_, size)) {
+Bytes AddressRange::BeginIn(Bytes offset, Bytes size, uint32_t most) const {
+  const uint64_t first = offset.count() / page_.count();
+  const uint64_t last = (offset + size).count() - 1;
+  return last / page_.count() - first < most ? offset : offset.RoundUp(page_);
+}
+
+AddressRange::Hole AddressRange::TakeHole(Bytes size, uint32_t most) {
+  const Holes& holes = size >= page_ ? by_freed_ : by_offset_;
+  const Hole* fit = FirstFit(holes, size);
+  if (fit != nullptr && BeginIn(fit->offset, size, most) + size > fit->end())
+    fit = FirstFit(holes, size + page_ - kExtentAlignment);
+  if (fit != nullptr) {
     const Hole hole = *fit;
     Erase(hole);
-    if (hole.size > size) Insert({hole.offset + size, hole.size - size, hole.freed});
-    return hole.offset;
+    return hole;
   }
-  Bytes offset = end_;
+  Hole hole{.offset = end_, .size = {}, .freed = 0};
   if (!by_offset_.empty()) {
     const Hole last = std::prev(by_offset_.end())->second;
     if (last.end() == end_) {
-      offset = last.offset;
+      hole = last;
       Erase(last);
     }
   }
-  end_ = offset + size;
-  return offset;
+  end_ = BeginIn(hole.offset, size, most) + size;
+  hole.size = end_ - hole.offset;
+  return hole;
+}
+
+Bytes AddressRange::Allocate(Bytes size, uint32_t most) {
+  RAVEN_CHECK(size > Bytes{});
+  size = size.RoundUp(kExtentAlignment);
+  const Hole hole = TakeHole(size, most);
+  const Bytes begin = BeginIn(hole.offset, size, most);
+  const Bytes end = begin + size;
+  if (hole.end() > end) Insert({end, hole.end() - end, hole.freed});
+  if (begin > hole.offset) Free(hole.offset, begin - hole.offset);
+  return begin;
 }
 
 void AddressRange::Free(Bytes offset, Bytes size) {

@@ -1,11 +1,14 @@
 // Places in one range of addresses, in units of kExtentAlignment.
 //
 // A place follows from the order of the calls alone, never from what is resident. A program that
-// repeats its calls therefore gets the same places again. A request of at least `large` bytes takes
-// the fitting hole that was freed last, whose pages are likely to be mapped still. A smaller one
-// takes the lowest fitting hole, so that small tensors gather in few pages. Free neighbours merge.
-// The range grows at its end where no hole is large enough; a hole at the end is then part of what
-// it grows by.
+// repeats its calls therefore gets the same places again. A request of at least a page takes the
+// fitting hole that was freed last, whose pages are likely to be mapped still. A smaller one takes
+// the lowest fitting hole, so that small tensors gather in few pages. Free neighbours merge. The
+// range grows at its end where no hole is large enough; a hole at the end is then part of what it
+// grows by.
+//
+// A request may span a limited number of pages. It begins at a page border where it would span
+// more. What is left before the border is a hole.
 //
 // Source: address-ordered and last-freed first fit with immediate coalescing (Wilson et al.,
 // "Dynamic Storage Allocation: A Survey and Critical Review", 1995); docs/decisions/0065 has the
@@ -28,10 +31,12 @@ namespace ravenstore::core::plan {
 
 class AddressRange {
  public:
-  explicit AddressRange(Bytes large) : large_(large) {}
+  // `page`: the bytes of a page, a multiple of kExtentAlignment.
+  explicit AddressRange(Bytes page) : page_(page) {}
 
-  // Returns the offset of a free place of `size` bytes. REQUIRES: size > 0.
-  Bytes Allocate(Bytes size);
+  // Returns the offset of a free place of `size` bytes. It spans at most `most` pages if any place
+  // of that size does. REQUIRES: size > 0.
+  Bytes Allocate(Bytes size, uint32_t most = UINT32_MAX);
   // REQUIRES: the place was allocated with this size.
   void Free(Bytes offset, Bytes size);
 
@@ -60,12 +65,16 @@ class AddressRange {
 
   // The first hole of at least `size` bytes; nullptr: none is as large.
   static const Hole* FirstFit(const Holes& holes, Bytes size);
+  // Where a place of `size` bytes begins in a hole at `offset`.
+  Bytes BeginIn(Bytes offset, Bytes size, uint32_t most) const;
+  // The hole for it, which is erased. It may end after the place, and begin before it.
+  Hole TakeHole(Bytes size, uint32_t most);
   void Insert(const Hole& hole);
   void Erase(const Hole& hole);
 
   Holes by_offset_;
   Holes by_freed_;  // the last one first
-  Bytes large_;
+  Bytes page_;
   Bytes end_;
   uint64_t frees_ = 0;
 };

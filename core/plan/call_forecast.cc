@@ -18,8 +18,7 @@ std::optional<Position> CallForecast::PositionOf(CallNumber call) const {
   return positions[call - base];
 }
 
-Forecaster::Forecaster(const Follower& follower, const Places& places,
-                       std::span<const PlacedTensor> tensors)
+Forecaster::Forecaster(const Follower& follower, const Places& places, const PlacedTensors& tensors)
     : follower_(follower), history_(follower.history()), tensors_(tensors), places_(places) {
   RAVEN_CHECK(follower.counterpart() != Follower::kNone);
 }

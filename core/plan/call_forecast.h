@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/chunked.h"
 #include "core/plan/calls.h"
 #include "core/plan/follower.h"
 #include "core/plan/places.h"
@@ -30,6 +31,9 @@ struct PlacedTensor {
   bool unneeded = false;  // the client said that its bytes are not used any more
 };
 
+// By their indexes.
+using PlacedTensors = Chunked<PlacedTensor, 1024>;
+
 struct CallForecast {
   std::vector<PlannedCall> calls;
   std::vector<std::optional<Place>> places;  // by position; none: the call touches nothing
@@ -44,7 +48,7 @@ struct CallForecast {
 class Forecaster {
  public:
   // All outlive it. REQUIRES: the follower has a counterpart.
-  Forecaster(const Follower& follower, const Places& places, std::span<const PlacedTensor> tensors);
+  Forecaster(const Follower& follower, const Places& places, const PlacedTensors& tensors);
 
   // Covers a pass and a quarter and at least the time `least`, but at most kPassesMost passes.
   CallForecast Make(Duration least = {});
@@ -57,7 +61,7 @@ class Forecaster {
 
   const Follower& follower_;
   const CallHistory& history_;
-  const std::span<const PlacedTensor> tensors_;
+  const PlacedTensors& tensors_;
   Places places_;
   std::unordered_map<RoleNumber, PlacedTensor> expected_;  // by role
   Duration at_{0};

@@ -19,19 +19,19 @@ void CallHistory::Add(const Call& call, Bytes size) {
   if (this->size() - first_ == kCallsMax) DropFirst();
   const CallNumber index = this->size();
   calls_.Add(call);
-  if (call.tensor >= tensors_.size()) tensors_.resize(call.tensor + 1);
+  tensors_.GrowTo(call.tensor + 1);
   Tensor& of = tensors_[call.tensor];
   ++of.calls;
   if (call.kind == CallKind::kCreate) {
     RAVEN_CHECK(of.role == kNoRole);
     ++known_;
     of.size = size;
-    SetRole(call.tensor, next_role_++);
+    SetRole(call.tensor, AddRole());
   }
   RAVEN_CHECK(of.role != kNoRole);
   if (call.kind == CallKind::kFree) {
     of.freed = index;
-    Role& role = roles_.at(of.role);
+    Role& role = roles_[of.role];
     if (role.holder == call.tensor) role.holder = kNoTensor;
   }
   if (!Pins(call.kind)) return;
@@ -77,8 +77,7 @@ CallNumber CallHistory::SameChainBefore(CallNumber n) const {
 }
 
 TensorIndex CallHistory::HolderOf(RoleNumber role) const {
-  const auto found = roles_.find(role);
-  return found == roles_.end() ? kNoTensor : found->second.holder;
+  return role < roles_.size() ? roles_[role].holder : kNoTensor;
 }
 
 void CallHistory::SetRole(TensorIndex tensor, RoleNumber role) {
@@ -92,9 +91,20 @@ void CallHistory::SetRole(TensorIndex tensor, RoleNumber role) {
 }
 
 void CallHistory::LeaveRole(TensorIndex tensor) {
-  const auto left = roles_.find(tensors_[tensor].role);
-  if (left->second.holder == tensor) left->second.holder = kNoTensor;
-  if (--left->second.tensors == 0) roles_.erase(left);
+  const RoleNumber role = tensors_[tensor].role;
+  Role& left = roles_[role];
+  if (left.holder == tensor) left.holder = kNoTensor;
+  if (--left.tensors == 0) free_roles_.push_back(role);
+}
+
+RoleNumber CallHistory::AddRole() {
+  if (free_roles_.empty()) {
+    roles_.push_back({});
+    return roles_.size() - 1;
+  }
+  const RoleNumber role = free_roles_.back();
+  free_roles_.pop_back();
+  return role;
 }
 
 bool CallHistory::IsGone(CallNumber earlier, CallNumber later) const {

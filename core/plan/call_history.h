@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/chunked.h"
 #include "core/plan/calls.h"
 #include "core/types.h"
 
@@ -28,7 +29,8 @@ namespace ravenstore::core::plan {
 
 // A tensor, among all that the history knows (core/plan/tensor_indexes.h).
 using TensorIndex = uint32_t;
-// A part that tensors play one after the other; none is used for another part later.
+// A part that tensors play one after the other. The history may have forgotten all of them before
+// others play another part with the same number.
 using RoleNumber = uint64_t;
 // The number of a call or of a pinning call, from 0. 32 bits would be used up within days.
 using CallNumber = uint64_t;
@@ -138,6 +140,7 @@ class CallHistory {
   RoleNumber RoleOf(TensorIndex tensor) const { return tensors_[tensor].role; }
   void SetRole(TensorIndex tensor, RoleNumber role);
   void LeaveRole(TensorIndex tensor);
+  RoleNumber AddRole();
   void AddToChains();
   void DropFirst();
 
@@ -146,10 +149,10 @@ class CallHistory {
   CallNumber first_ = 0;
   CallNumber first_pinning_ = 0;
   std::unordered_map<uint64_t, CallNumber> chain_ends_;  // of those that are kept
-  std::vector<Tensor> tensors_;                          // by index; without a role: not known
+  Chunked<Tensor, 1024> tensors_;                        // by index; without a role: not known
   size_t known_ = 0;
-  std::unordered_map<RoleNumber, Role> roles_;
-  RoleNumber next_role_ = 0;
+  Chunked<Role, 1024> roles_;
+  Chunked<RoleNumber, 1024> free_roles_;
 };
 
 }  // namespace ravenstore::core::plan

@@ -6,20 +6,20 @@
 
 namespace ravenstore::core::plan {
 
-void EvictionOrder::AddClean(Unit unit, Position need) {
+void EvictionOrder::AddClean(Unit unit, const EvictionRank& rank) {
   Of& of = units_[unit];
   RAVEN_CHECK(of.kind == Kind::kNone);
   of.kind = Kind::kClean;
-  clean_.push({{need, unit}, of.version});
+  clean_.push({{rank, unit}, of.version});
 }
 
-void EvictionOrder::AddDirty(Unit unit, Position need, Duration since, Duration copy) {
+void EvictionOrder::AddDirty(Unit unit, const EvictionRank& rank, Duration since, Duration copy) {
   Of& of = units_[unit];
   RAVEN_CHECK(of.kind == Kind::kNone);
   of.kind = Kind::kYoung;
   of.since = since;
   of.copy = copy;
-  const Entry entry{{need, unit}, of.version};
+  const Entry entry{{rank, unit}, of.version};
   young_.push(entry);
   aging_.push({since + copy, entry});
 }

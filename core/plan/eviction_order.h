@@ -2,8 +2,8 @@
 //
 // A clean unit is out immediately. A dirty one is out when the link has copied it. That copy can
 // begin when the unit is idle and the link is free. A unit's position is where it is needed, or
-// dies, next. Of equal positions the larger unit goes first, so that the order is the same in each
-// run.
+// dies, next. A unit of lower priority goes before (core/plan/eviction_rank.h). Of equal positions
+// the larger unit goes first, so that the order is the same in each run.
 //
 // Source: Belady, "A study of replacement algorithms for a virtual-storage computer" (1966), with
 // the time that a copy takes.
@@ -17,7 +17,7 @@
 #include <queue>
 #include <vector>
 
-#include "core/plan/calls.h"
+#include "core/plan/eviction_rank.h"
 #include "core/plan/units.h"
 #include "core/types.h"
 
@@ -26,7 +26,7 @@ namespace ravenstore::core::plan {
 class EvictionOrder {
  public:
   struct Candidate {
-    Position need;
+    EvictionRank rank;
     Unit unit;
     auto operator<=>(const Candidate&) const = default;
   };
@@ -34,16 +34,16 @@ class EvictionOrder {
   explicit EvictionOrder(size_t units) : units_(units) {}
 
   // The clean unit is idle. REQUIRES for both: it is not in the order.
-  void AddClean(Unit unit, Position need);
+  void AddClean(Unit unit, const EvictionRank& rank);
   // The dirty unit is idle since `since`; its copy takes `copy` on a free link.
-  void AddDirty(Unit unit, Position need, Duration since, Duration copy);
+  void AddDirty(Unit unit, const EvictionRank& rank, Duration since, Duration copy);
   // The unit is in use, or has left. It need not be in the order.
   void Remove(Unit unit);
   bool Contains(Unit unit) const { return units_[unit].kind != Kind::kNone; }
   // Since when the dirty unit is idle. REQUIRES: it is in the order.
   Duration Since(Unit unit) const { return units_[unit].since; }
 
-  // The unit that is needed last; nullopt: none is idle.
+  // The unit that leaves first; nullopt: none is idle.
   std::optional<Candidate> Latest();
   // The same of those that are out by `now`, if the link is free from `link_free` on.
   // REQUIRES: `now` is no earlier than in the call before.

@@ -1,10 +1,13 @@
 #include "core/plan/growth.h"
 
+#include <utility>
+
 namespace ravenstore::core::plan {
 
 void Growth::Created(TensorIndex tensor, Bytes size, Duration now) {
   RemoveExpired(now);
   creates_.emplace_back(tensor, now);
+  live_.GrowTo(tensor + 1);
   live_[tensor] = {size, now};
   bytes_ += size;
 }
@@ -17,17 +20,13 @@ Bytes Growth::At(Duration now) {
 void Growth::RemoveExpired(Duration now) {
   for (; !creates_.empty() && creates_.front().second + window_ < now; creates_.pop_front()) {
     const auto& [tensor, created] = creates_.front();
-    const auto found = live_.find(tensor);
     // Another tensor may have the index since.
-    if (found != live_.end() && found->second.created == created) Remove(tensor);
+    if (live_[tensor].created == created) Remove(tensor);
   }
 }
 
 void Growth::Remove(TensorIndex tensor) {
-  const auto found = live_.find(tensor);
-  if (found == live_.end()) return;
-  bytes_ -= found->second.size;
-  live_.erase(found);
+  if (tensor < live_.size()) bytes_ -= std::exchange(live_[tensor].size, {});
 }
 
 }  // namespace ravenstore::core::plan

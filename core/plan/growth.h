@@ -3,14 +3,14 @@
 // Creates are not announced. Without an expectation nothing would be copied out while a program
 // fills its memory, and each create would wait for a copy.
 //
-// Owns: the tensors that were created in the last `window`, about 80 bytes for each. Units: bytes;
-// the client's virtual time. Threads: one at a time. Cost: O(1) amortised a call.
+// Owns: what was created in the last `window`, about 16 bytes for each tensor and each create.
+// Units: bytes; the client's virtual time. Threads: one at a time. Cost: O(1) amortised a call.
 #pragma once
 
 #include <deque>
-#include <unordered_map>
 #include <utility>
 
+#include "core/chunked.h"
 #include "core/plan/call_history.h"
 #include "core/types.h"
 
@@ -38,8 +38,8 @@ class Growth {
 
   const Duration window_;
   std::deque<std::pair<TensorIndex, Duration>> creates_;
-  std::unordered_map<TensorIndex, Live> live_;  // of creates_, those that are not freed
-  Bytes bytes_;                                 // of live_
+  Chunked<Live, 1024> live_;  // by tensor: of creates_, those that are not freed; else no bytes
+  Bytes bytes_;               // of live_
 };
 
 }  // namespace ravenstore::core::plan

@@ -153,12 +153,17 @@ std::optional<Unit> NextExchange(const MoveView& view) {
   const auto comes = FirstComing(view);
   if (!comes || MayCome(view, *comes)) return std::nullopt;
   if (!view.plan.empty() && !view.deadlines.IsLate(view.plan)) return std::nullopt;
+  // Not for a unit of lower priority.
+  const EvictionRank least{LeavingClass(view.units[comes->unit].priority), comes->need};
+  const auto may_leave = [&least](const Next& idle) {
+    return idle.leaving_class >= least.leaving_class && idle.need > least.need;
+  };
   const auto clean = view.queues.First(Queue::kIdleClean);
-  if (clean && clean->need > comes->need) return clean->unit;
+  if (clean && may_leave(*clean)) return clean->unit;
   if (!view.copies.CanCopyOut()) return std::nullopt;
   const auto dirty = view.queues.First(Queue::kIdleDirty);
   const bool link_is_free = view.queues.IsEmpty(Queue::kLeaves) && view.leaving < kForcedMost;
-  if (link_is_free && dirty && dirty->need > comes->need) return dirty->unit;
+  if (link_is_free && dirty && may_leave(*dirty)) return dirty->unit;
   return std::nullopt;
 }
 
@@ -167,7 +172,8 @@ std::optional<Unit> NextEmergency(const MoveView& view) {
   auto dirty = view.queues.First(Queue::kIdleDirty);
   if (!view.copies.CanCopyOut()) dirty = std::nullopt;
   if (!clean) return dirty ? std::optional(dirty->unit) : std::nullopt;
-  if (!dirty || dirty->need <= clean->need) return clean->unit;
+  if (!dirty || dirty->rank() <= clean->rank()) return clean->unit;
+  if (dirty->leaving_class != clean->leaving_class) return dirty->unit;
   // A plan has counted the copy. Without one a unit that is needed at least half as late is better:
   // a copy that is waited for costs more than an earlier way back.
   const Position from = view.growth.from;

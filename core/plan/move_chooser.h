@@ -75,9 +75,10 @@ std::optional<Unit> NextIn(const MoveView& view, PoolNumber pool);
 // waits for it.
 std::optional<MapChoice> NextMap(const MoveView& view);
 // Where nothing that is away fits, and not all can be in time: the idle unit that is needed last,
-// and later than the first that is away. A clean one before a dirty one.
+// and later than the first that is away, of no higher priority. A clean one before a dirty one.
 std::optional<Unit> NextExchange(const MoveView& view);
-// Where a call waits for memory and nothing is leaving: the idle unit that is needed last.
+// Where a call waits for memory and nothing is leaving: the idle unit that leaves first
+// (eviction_rank.h).
 std::optional<Unit> NextEmergency(const MoveView& view);
 
 }  // namespace ravenstore::core::plan

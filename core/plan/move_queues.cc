@@ -42,7 +42,8 @@ void MoveQueues::Update(Unit unit, const UnitState& state, const ResidencyPlan& 
   const Queue idle = !stays            ? Queue::kNone
                      : state.IsDirty() ? Queue::kIdleDirty
                                        : Queue::kIdleClean;
-  const Entry entry{.queue = idle, .need = plan.NextNeed(unit)};
+  const Entry entry{
+      .queue = idle, .need = plan.NextNeed(unit), .leaving_class = LeavingClass(state.priority)};
   const bool by_worth = plan.empty() && entry.need == kNoPosition;
   Put(&idle_, unit, entry, by_worth ? -state.worth : 0, recency);
 }
@@ -51,7 +52,7 @@ void MoveQueues::Put(std::vector<Entry>* entries, Unit unit, const Entry& next, 
                      int64_t order) {
   Entry& entry = (*entries)[unit];
   const int64_t first = LastFirst(next.queue) ? next.need : -static_cast<int64_t>(next.need);
-  const Rank rank{first, least_worth, order};
+  const Rank rank{next.leaving_class, first, least_worth, order};
   if (entry.queue == next.queue && entry.pool == next.pool && entry.rank == rank) return;
   const Traits traits{entries};
   if (entry.queue != Queue::kNone) HeapOf(entry.queue, entry.pool).Erase(unit, traits);
@@ -66,7 +67,8 @@ std::optional<MoveQueues::Next> MoveQueues::First(Queue queue, PoolNumber pool) 
   if (heap.empty()) return std::nullopt;
   const Unit unit = heap[0];
   const bool idle = queue == Queue::kIdleClean || queue == Queue::kIdleDirty;
-  return Next{unit, (idle ? idle_ : work_)[unit].need};
+  const Entry& entry = (idle ? idle_ : work_)[unit];
+  return Next{unit, entry.need, entry.leaving_class};
 }
 
 std::optional<MoveQueues::Next> MoveQueues::First(Queue queue) const {

@@ -9,9 +9,9 @@
 //   leaves   leaves in its present gap, and is dirty; by the position where it leaves
 // Of comes and arrives each pool for copies has a queue, by where the copy is; of leaves by where
 // it goes, and one for units that may go to any. Idle units are in one of two further queues, the
-// one needed last first. Units needed at the same position are ordered by their last use, the least
-// recent first. Without a plan, units whose need is unknown are ordered by their worth first
-// (use_worth.h).
+// one of the lowest priority and needed last first (eviction_rank.h). Units needed at the same
+// position are ordered by their last use, the least recent first. Without a plan, units whose need
+// is unknown are ordered by their worth first (use_worth.h).
 //
 // Owns: the queues; neither units nor plan. The caller reports each change of a unit's state or of
 // its next need. Units: positions. Threads: one at a time. Cost: O(log units) a call.
@@ -26,6 +26,7 @@
 
 #include "core/indexed_heap.h"
 #include "core/plan/calls.h"
+#include "core/plan/eviction_rank.h"
 #include "core/plan/residency_plan.h"
 #include "core/plan/unit_state.h"
 #include "core/plan/units.h"
@@ -49,7 +50,10 @@ class MoveQueues {
   static constexpr Position kWaitedFor{-1};
   struct Next {
     Unit unit;
-    Position need;  // of kLeaves: where it leaves
+    Position need;                                        // of kLeaves: where it leaves
+    int leaving_class = LeavingClass(Priority::kNormal);  // of idle units
+
+    EvictionRank rank() const { return {leaving_class, need}; }
   };
 
   explicit MoveQueues(PoolNumber pools = 1);
@@ -67,13 +71,14 @@ class MoveQueues {
 
  private:
   static constexpr size_t kQueues = static_cast<size_t>(Queue::kNone);
-  using Rank = std::tuple<int64_t, double, int64_t>;  // the largest is first
+  using Rank = std::tuple<int, int64_t, double, int64_t>;  // the largest is first
   // A unit's place in one queue; each has two: the idle queues are apart.
   struct Entry {
     Queue queue = Queue::kNone;
     PoolNumber pool = kNoPool;
     uint32_t heap_position = kNotInHeap;
     Position need = kNoPosition;
+    int leaving_class = LeavingClass(Priority::kNormal);
     Rank rank = {};
   };
   struct Traits {

@@ -1,5 +1,7 @@
 #include "core/plan/neighbour_use.h"
 
+#include <utility>
+
 #include "core/tuned.h"
 
 namespace ravenstore::core::plan {
@@ -14,6 +16,7 @@ void NeighbourUse::Created(TensorIndex tensor, Bytes size, bool is_small) {
   Group& group = groups_[newest_];
   group.created += size;
   group.live += size;
+  members_.GrowTo(tensor + 1);
   members_[tensor] = {newest_, size, group.interval};
   if (!group.open) return;
   // Its page has to be there for it, too.
@@ -22,9 +25,8 @@ void NeighbourUse::Created(TensorIndex tensor, Bytes size, bool is_small) {
 }
 
 void NeighbourUse::Got(TensorIndex tensor, Bytes size) {
-  const auto found = members_.find(tensor);
-  if (found != members_.end()) {
-    Member& member = found->second;
+  if (IsMember(tensor)) {
+    Member& member = members_[tensor];
     Group& group = groups_[member.group];
     if (group.open && used_by_all_ - group.begin >= held_) Close(&group);
     if (!group.open) {
@@ -44,12 +46,10 @@ void NeighbourUse::Got(TensorIndex tensor, Bytes size) {
 }
 
 void NeighbourUse::Freed(TensorIndex tensor) {
-  const auto found = members_.find(tensor);
-  if (found == members_.end()) return;
-  const size_t number = found->second.group;
+  if (!IsMember(tensor)) return;
+  const auto [number, size, interval] = std::exchange(members_[tensor], {});
   Group& group = groups_[number];
-  group.live -= found->second.size;
-  members_.erase(found);
+  group.live -= size;
   if (group.live > Bytes{}) return;
   if (group.open) Close(&group);
   if (number != newest_) groups_.erase(number);

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <unordered_map>
 
+#include "core/chunked.h"
 #include "core/plan/call_history.h"
 #include "core/types.h"
 
@@ -61,14 +62,17 @@ class NeighbourUse {
     uint64_t interval = 0;  // of the group: the last one that counts it
   };
 
+  bool IsMember(TensorIndex tensor) const {
+    return tensor < members_.size() && members_[tensor].size > Bytes{};
+  }
   void Close(Group* group);
 
   const Bytes page_;
   const Bytes held_;
   size_t newest_ = 0;  // the group that the next tensor joins if it has room
   std::unordered_map<size_t, Group> groups_;
-  std::unordered_map<TensorIndex, Member> members_;
-  Bytes used_by_all_;  // by creates and gets of all tensors
+  Chunked<Member, 1024> members_;  // by tensor; those of no bytes are none
+  Bytes used_by_all_;              // by creates and gets of all tensors
   // Of intervals that have ended, the latest count most.
   Bytes brought_;  // of their groups
   Bytes used_;     // of these, those that were used

@@ -7,7 +7,7 @@ namespace ravenstore::core::plan {
 Place Places::Allocate(Bytes size) {
   const uint32_t slots = rule_.SlotsPerPage(size);
   if (slots > 0) return {names_.Allocate(slots), slots};
-  return {range_.Allocate(size).count(), 0};
+  return {range_.Allocate(size, most_).count(), 0};
 }
 
 bool Places::AllocateAt(const Place& place, Bytes size) {

@@ -27,6 +27,8 @@ class Places {
 
   // Tensors up to this size that are placed from now on have slots. Others keep their places.
   void SetLargestSlot(Bytes size) { rule_.largest_slot = size; }
+  // Tensors that are placed from now on span at most that many pages if they can.
+  void SetMost(uint32_t pages) { most_ = pages; }
   const SmallTensorRule& rule() const { return rule_; }
 
   Place Allocate(Bytes size);
@@ -49,6 +51,7 @@ class Places {
  private:
   SmallTensorRule rule_;
   AddressRange range_;
+  uint32_t most_ = UINT32_MAX;  // pages that a tensor may span
   SlotNames names_;
 };
 

@@ -185,10 +185,10 @@ std::optional<Unit> PlanBuilder::Victim(Position position, Duration now) {
   const auto latest = order_.Latest();
   if (!latest) return std::nullopt;
   const auto out = order_.LatestOut(now, copies_.LinkFree(limits_.page));
-  if (!out) return latest->unit;
+  if (!out || out->rank.leaving_class != latest->rank.leaving_class) return latest->unit;
   const Duration begin = plan_.call(position).at;
-  const Duration least = begin + (TimeOf(latest->need) - begin) / 2;
-  return TimeOf(out->need) >= least ? out->unit : latest->unit;
+  const Duration least = begin + (TimeOf(latest->rank.need) - begin) / 2;
+  return TimeOf(out->rank.need) >= least ? out->unit : latest->unit;
 }
 
 bool PlanBuilder::Leave(Unit unit, Position position, Duration now) {
@@ -253,15 +253,15 @@ void PlanBuilder::CountNeeds(Unit unit, uint32_t pins, uint32_t live) {
 void PlanBuilder::Idle(Unit unit, Duration since) {
   const UnitSnapshot& of = units_[unit];
   if (of.dirty) {
-    order_.AddDirty(unit, KeyOf(unit), since, copies_.OutOf(WeightOf(unit)));
+    order_.AddDirty(unit, RankOf(unit), since, copies_.OutOf(WeightOf(unit)));
   } else {
-    order_.AddClean(unit, KeyOf(unit));
+    order_.AddClean(unit, RankOf(unit));
   }
 }
 
-Position PlanBuilder::KeyOf(Unit unit) const {
+EvictionRank PlanBuilder::RankOf(Unit unit) const {
   const ResidencyPlan::Gap& gap = plan_.gaps_[plan_.now_[unit]];
-  return std::min(gap.need, gap.dies);
+  return {LeavingClass(units_[unit].priority), std::min(gap.need, gap.dies)};
 }
 
 Duration PlanBuilder::TimeOf(Position position) const {

@@ -48,8 +48,8 @@ class PlanBuilder {
   // The unit's pins or tensors have changed; these were there before.
   void CountNeeds(Unit unit, uint32_t pins, uint32_t live);
   void Idle(Unit unit, Duration since);
-  // Where the unit is needed, or dies, next.
-  Position KeyOf(Unit unit) const;
+  // By its priority, and where it is needed, or dies, next.
+  EvictionRank RankOf(Unit unit) const;
   // Of the decision by half as late: a need beyond the horizon is later than all others.
   Duration TimeOf(Position position) const;
   ResidencyPlan::Gap& GapOf(Unit unit) { return plan_.gaps_[plan_.now_[unit]]; }

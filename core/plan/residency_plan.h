@@ -3,7 +3,8 @@
 // A plan is made once over the calls that are expected. Where the units that the calls need exceed
 // the pages that may be held, the idle unit that is needed last leaves. Of those needed at least
 // half as late, the last one that the link can have copied out by then goes before it: a copy that
-// is waited for costs more than an earlier way back. A unit leaves in a gap between two of its
+// is waited for costs more than an earlier way back. Units of lower priority go before all others
+// (core/plan/eviction_rank.h). A unit leaves in a gap between two of its
 // uses. The executor may let it leave from the gap's beginning on.
 //
 // At run time the plan follows the client's position. It says where a unit is needed next, whether
@@ -25,6 +26,7 @@
 #include <span>
 #include <vector>
 
+#include "core/events.h"
 #include "core/plan/calls.h"
 #include "core/plan/copy_pools.h"
 #include "core/plan/range_minimum.h"
@@ -41,6 +43,7 @@ struct UnitSnapshot {
   bool dirty = false;   // the device's bytes are newer than any copy
   PoolNumber pool = 0;  // of the copy, unless it is dirty
   uint32_t slots_per_page = 1;
+  Priority priority = Priority::kNormal;
 };
 
 // What a plan may use.

@@ -48,8 +48,8 @@ bool SequencePlanner::IsOutdated() const {
          call - forecast_.base > std::max<CallNumber>(period_, MostAway()) / 2;
 }
 
-const CallForecast& SequencePlanner::Remake(const Places& places,
-                                            std::span<const PlacedTensor> tensors, Duration least) {
+const CallForecast& SequencePlanner::Remake(const Places& places, const PlacedTensors& tensors,
+                                            Duration least) {
   forecast_ = Forecaster(follower_, places, tensors).Make(least);
   period_ = follower_.Period();
   position_ = 0;

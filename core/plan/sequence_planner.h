@@ -44,7 +44,7 @@ class SequencePlanner {
 
   // Forecasts the calls after the last one. If that one is matched, it is the first position.
   // `least`: as Forecaster::Make.
-  const CallForecast& Remake(const Places& places, std::span<const PlacedTensor> tensors,
+  const CallForecast& Remake(const Places& places, const PlacedTensors& tensors,
                              Duration least = {});
   // The next call remakes the plan.
   void RequestPlan() { remake_ = true; }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/books/page_life.h"
+#include "core/events.h"
 #include "core/plan/copy_pools.h"
 #include "core/types.h"
 
@@ -20,11 +21,12 @@ struct UnitState {
   uint32_t tickets = 0;    // puts and frees that the client's stream has not reached
   uint32_t live = 0;       // tensors in it
   uint32_t slots_per_page = 1;
-  PoolNumber pool = kNoPool;  // of its copy; kNoPool: there is none
-  Bytes bytes = {};           // of those tensors
-  uint64_t last_use = 0;      // counts uses of all units
-  double uses = 0;            // of all of it, since a tensor is in it
-  double worth = 0;           // at its last use (use_worth.h)
+  PoolNumber pool = kNoPool;              // of its copy; kNoPool: there is none
+  Bytes bytes = {};                       // of those tensors
+  uint64_t last_use = 0;                  // counts uses of all units
+  double uses = 0;                        // of all of it, since a tensor is in it
+  double worth = 0;                       // at its last use (use_worth.h)
+  Priority priority = Priority::kNormal;  // the highest of those tensors
 
   bool IsResident() const { return core::IsResident(life); }
   bool IsDirty() const { return life == PageState::kDirty; }

@@ -31,9 +31,10 @@ struct ClientCall {
   plan::CallKind kind = plan::CallKind::kGet;
   TensorNumber tensor = 0;  // its row, which another tensor may have after the free
   Bytes size;
-  bool modifies = false;  // put: the tensor's bytes are newer than any copy
-  NextUse next_use{};     // put
-  Duration at{0};         // the client's virtual time, without its waits for the store
+  bool modifies = false;                  // put: the tensor's bytes are newer than any copy
+  NextUse next_use{};                     // put
+  Priority priority = Priority::kNormal;  // put
+  Duration at{0};  // the client's virtual time, without its waits for the store
 };
 
 struct ForesightStats {
@@ -95,6 +96,8 @@ class ClientForesight {
   void CountPlan(const plan::ResidencyPlan& plan);
 
   // ---- Places.
+  // Tensors that are placed from now on span at most that many pages if they can.
+  void SetMost(uint32_t pages) { places_.SetMost(pages); }
   plan::UnitSpan UnitsOf(const plan::Place& place, Bytes size) const {
     return places_.UnitsOf(place, size);
   }

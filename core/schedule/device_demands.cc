@@ -26,6 +26,7 @@ void DeviceDemands::SetClients(std::span<ScheduledClient* const> clients) {
   parts_.clear();
   marked_.clear();
   sums_ = {};
+  of_tenants_.clear();
   demands_.assign(clients.size(), {});
   ++version_;
   for (size_t i = 0; i < clients.size(); ++i) {
@@ -57,17 +58,33 @@ void DeviceDemands::Refresh() {
                         .lacking = MostOf(demand) > books.view().limits.pages ? 1U : 0U,
                         .waiting = demand.waits_for > 0 ? 1U : 0U,
                         .over_most = client.peak() > client.most() ? 1U : 0U};
+    of_tenants_[client.tenant()].Replace(part->values, now);
     sums_.Replace(std::exchange(part->values, now), now);
   }
   marked_.clear();
 }
 
+bool DeviceDemands::Fit(uint32_t pages) const {
+  return sums_.peak <= pages && sums_.over_most == 0 &&
+         std::all_of(of_tenants_.begin(), of_tenants_.end(), [this](const auto& tenant) {
+           return tenant.second.peak <= tenants_.Of(tenant.first).most;
+         });
+}
+
 uint32_t DeviceDemands::MayHold(const ScheduledClient& client, uint32_t pages) {
   Refresh();
-  const uint64_t others = std::min<uint64_t>(sums_.in_use - Of(client.id()).in_use, pages);
+  const TenantId tenant = client.tenant();
+  uint64_t kept = tenants_.KeptForAbsent(tenant, of_tenants_, pages);
+  for (const auto& [other, values] : of_tenants_) {
+    if (other != tenant)
+      kept += std::max<uint64_t>(values.in_use, tenants_.GuaranteeOf(other, pages));
+  }
+  const uint64_t of_tenant =
+      std::min<uint64_t>(tenants_.Of(tenant).most, kept < pages ? pages - kept : 0);
+  const uint64_t own = of_tenants_[tenant].in_use - Of(client.id()).in_use;
   // Until the next division the shares of clients that had one plan are all of the device.
-  return std::min(client.executor().books().view().limits.pages,
-                  pages - static_cast<uint32_t>(others));
+  return static_cast<uint32_t>(std::min<uint64_t>(client.executor().books().view().limits.pages,
+                                                  own < of_tenant ? of_tenant - own : 0));
 }
 
 bool DeviceDemands::HasPlace(const ScheduledClient& client, const plan::UnitSpan& units,
@@ -76,7 +93,8 @@ bool DeviceDemands::HasPlace(const ScheduledClient& client, const plan::UnitSpan
   const PageBooks& books = client.executor().books();
   decide::PageCreate create = CreateIn(books, units);
   const uint64_t others = std::min<uint64_t>(sums_.least - Of(client.id()).least, pages);
-  create.places = books.copies().pools().PagesMost() + pages - others;
+  create.places = books.copies().pools().PagesMost() +
+                  std::min<uint64_t>(tenants_.Most(client, pages), pages - others);
   return decide::HasPlace(create);
 }
 

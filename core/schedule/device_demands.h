@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/decide/page_shares.h"
+#include "core/schedule/device_tenants.h"
 #include "core/schedule/scheduled_client.h"
 #include "core/types.h"
 
@@ -20,6 +21,9 @@ namespace ravenstore::core {
 
 class DeviceDemands {
  public:
+  // `tenants` outlive it.
+  explicit DeviceDemands(const DeviceTenants* tenants) : tenants_(*tenants) {}
+
   // The clients, in the order of demands().
   void SetClients(std::span<ScheduledClient* const> clients);
   // Something of the client has changed. Nothing happens if it is not one of them.
@@ -33,11 +37,11 @@ class DeviceDemands {
   // A client's share is less than it could use, or its call waits for room.
   bool AnyLacks() const { return sums_.lacking > 0; }
   bool AnyWaits() const { return sums_.waiting > 0; }
-  // All that lived lately has fitted into this number of pages, and into those that each client may
-  // hold.
-  bool Fit(uint32_t pages) const { return sums_.peak <= pages && sums_.over_most == 0; }
+  // All that lived lately has fitted into this number of pages, and into those that each client and
+  // each tenant may hold. O(tenants).
+  bool Fit(uint32_t pages) const;
 
-  // Pages of `pages` that the client's calls may hold now.
+  // Pages of `pages` that the client's calls may hold now, with those of others. O(tenants).
   uint32_t MayHold(const ScheduledClient& client, uint32_t pages);
   // A create in these units finds a place on the device or in the client's pools. Other clients'
   // pages that have no place in theirs are on the device.
@@ -70,6 +74,8 @@ class DeviceDemands {
   std::vector<decide::PageDemand> demands_;
   uint64_t version_ = 0;
   Values sums_;
+  const DeviceTenants& tenants_;
+  std::map<TenantId, Values> of_tenants_;
 };
 
 }  // namespace ravenstore::core

@@ -44,7 +44,7 @@ void FreePages::Add() {
 
 void FreePages::AssignAhead(PageExecutor* to) {
   ++ahead_;
-  to->ExpectPage();
+  to->books().memory().Expect();
 }
 
 void FreePages::Unassign(const ScheduledClient& client) {
@@ -56,7 +56,7 @@ void FreePages::Unassign(const ScheduledClient& client) {
   ahead_ -= pages - destroyed;
 }
 
-void FreePages::Assign(std::span<ScheduledClient* const> clients) {
+void FreePages::Assign(std::span<ScheduledClient* const> clients, const DeviceTenants& tenants) {
   while (unassigned_ > 0 && !all_have_theirs_) {
     uint32_t most = 0;  // that a client lacks
     PageExecutor* found = nullptr;
@@ -64,18 +64,20 @@ void FreePages::Assign(std::span<ScheduledClient* const> clients) {
       const PageBooks& books = client->executor().books();
       const uint32_t has = books.memory().pages() + books.memory().expected();
       if (books.view().limits.pages <= has || books.view().limits.pages - has <= most) continue;
+      if (tenants.Growth(client->tenant(), clients) == 0) continue;
       most = books.view().limits.pages - has;
       found = &client->executor();
     }
     all_have_theirs_ = found == nullptr;
     if (all_have_theirs_) return;
     --unassigned_;
-    found->ExpectPage();
+    found->books().memory().Expect();
   }
 }
 
-std::optional<ClientId> FreePages::Next(std::span<ScheduledClient* const> clients) {
-  Assign(clients);
+std::optional<ClientId> FreePages::Next(std::span<ScheduledClient* const> clients,
+                                        const DeviceTenants& tenants) {
+  Assign(clients, tenants);
   if (making_ || free_ == unassigned_) return std::nullopt;
   uint32_t most = 0;
   for (const ScheduledClient* client : clients) {

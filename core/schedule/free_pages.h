@@ -12,6 +12,7 @@
 #include <span>
 
 #include "core/execution/page_executor.h"
+#include "core/schedule/device_tenants.h"
 #include "core/schedule/scheduled_client.h"
 #include "core/types.h"
 
@@ -34,18 +35,19 @@ class FreePages {
   void AssignAhead(PageExecutor* to);
   // The client is gone: the pages that it expects and that are not being made are unassigned.
   void Unassign(const ScheduledClient& client);
-  // A client's share, or what it holds of it, is another.
+  // A client's share, or what it holds of it, is another; or what tenants may hold.
   void SharesChanged() { all_have_theirs_ = false; }
-  // Assigns unassigned pages. Returns the client for which the next page is to be made, if one may
-  // be made now.
-  std::optional<ClientId> Next(std::span<ScheduledClient* const> clients);
+  // Assigns unassigned pages, within what each tenant may hold. Returns the client for which the
+  // next page is to be made, if one may be made now.
+  std::optional<ClientId> Next(std::span<ScheduledClient* const> clients,
+                               const DeviceTenants& tenants);
   // That page is made.
   void Made() { making_.reset(); }
   // The client for which a page is being made.
   std::optional<ClientId> making() const { return making_; }
 
  private:
-  void Assign(std::span<ScheduledClient* const> clients);
+  void Assign(std::span<ScheduledClient* const> clients, const DeviceTenants& tenants);
 
   uint32_t pages_;        // of the device
   uint32_t surplus_ = 0;  // of these that clients have to release, and that are not made again

@@ -31,7 +31,7 @@ void LearnedForesight::Before(const ClientCall& call, PageBooks* books) {
   const bool creates = call.kind == CallKind::kCreate;
   const TensorIndex tensor =
       creates ? indexes_.Add(call.tensor, planner_.follower().history()) : indexes_.Of(call.tensor);
-  if (tensor >= tensors_.size()) tensors_.resize(tensor + 1);
+  tensors_.GrowTo(tensor + 1);
   WatchUse(call.kind, tensor, call.size);
   const auto guidance = planner_.Observe(PastCall(call, tensor), call.size,
                                          options_.uses_hints && next_uses_.KnowsAll(), fits_);
@@ -42,7 +42,7 @@ void LearnedForesight::Before(const ClientCall& call, PageBooks* books) {
     remake_ = true;
   } else if (guidance.discard) {
     books->SetPlan({});
-    for (Unit unit = 0; unit < books->units().size(); ++unit)
+    for (Unit unit = 0; unit < books->view().units.size(); ++unit)
       books->Announce(unit, next_uses_.Of(unit));
   } else if (planner_.has_plan()) {
     MoveTo(guidance.position, books);

@@ -53,7 +53,7 @@ class LearnedForesight : public ClientForesight {
   const Options options_;
   plan::SequencePlanner planner_;
   plan::TensorIndexes indexes_;
-  std::vector<plan::PlacedTensor> tensors_;  // by index
+  plan::PlacedTensors tensors_;  // by index
   plan::NextUses next_uses_;
   plan::Growth growth_;
   std::vector<plan::Unit> left_;  // pages that have left; kept for its memory

@@ -44,7 +44,8 @@ PageScheduler::PageScheduler(const Options& options, PageMaker* maker)
 
 void PageScheduler::Join(Client client) {
   RAVEN_CHECK(!HasClient(client.id));
-  client.limits.pages = std::min(client.limits.pages, free_pages_.unassigned());
+  client.limits.pages = std::min(
+      {client.limits.pages, free_pages_.unassigned(), tenants_.Growth(client.tenant, clients_)});
   free_pages_.Take(client.limits.pages);
   const Bytes coming = std::max(kComingLeast, client.limits.page * kComingPages);
   if (client.foresight == nullptr) {
@@ -59,12 +60,12 @@ void PageScheduler::Join(Client client) {
                                .books = {.limits = client.limits, .coming_most = coming},
                                .foresight = std::move(client.foresight),
                                .waits_for_stream = client.waits_for_stream,
-                               .most = client.most,
-                               .guarantee = client.guarantee,
-                               .weight = client.weight});
+                               .tenant = client.tenant,
+                               .most = client.most});
   clients_.push_back(joined.get());
   by_id_[client.id] = std::move(joined);
-  ClientsChanged();
+  demands_.SetClients(clients_);
+  shared_.reset();
   if (shares_plan_) PlansChanged(nullptr);
 }
 
@@ -102,13 +103,9 @@ void PageScheduler::Leave(ClientId client) {
   free_pages_.Unassign(*left);
   left->Retire();
   gone_.push_back(client);
-  ClientsChanged();
-  PlansChanged(nullptr);
-}
-
-void PageScheduler::ClientsChanged() {
   demands_.SetClients(clients_);
   shared_.reset();
+  PlansChanged(nullptr);
 }
 
 // ---- Calls of a client's CPU.
@@ -124,7 +121,7 @@ CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes siz
   ScheduledClient& of = Of(client);
   const ClientCall call{.kind = CallKind::kCreate, .tensor = tensor, .size = size, .at = at};
   See(&of, call);
-  of.Place(call);
+  of.Place(call, std::min(pages_, of.most()));
   const CallResult result = demands_.HasPlace(of, of.executor().tensors()[tensor].units, pages_)
                                 ? HoldOrRefuse(&of, call)
                                 : CallResult::kNoPlace;
@@ -135,7 +132,9 @@ CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes siz
 CallResult PageScheduler::Get(ClientId client, TensorNumber tensor, Duration at) {
   ScheduledClient& of = Of(client);
   const PageTensors::Row& row = of.executor().tensors()[tensor];
-  if (row.life == PageTensors::Life::kEnded) return CallResult::kLost;
+  if (row.life == PageTensors::Life::kEnded && !row.is_discarded()) return CallResult::kLost;
+  // It lives again, as after a create.
+  if (row.is_discarded() && !demands_.HasPlace(of, row.units, pages_)) return CallResult::kNoPlace;
   const ClientCall call = CallOf(of, CallKind::kGet, tensor, at);
   See(&of, call);
   return HoldOrRefuse(&of, call);
@@ -144,7 +143,7 @@ CallResult PageScheduler::Get(ClientId client, TensorNumber tensor, Duration at)
 CallResult PageScheduler::HoldOrRefuse(ScheduledClient* client, const ClientCall& call) {
   const PageExecutor& executor = client->executor();
   if (CallIn(executor.books(), executor.tensors()[call.tensor].units).own >
-      std::min(pages_, client->most()))
+      tenants_.Most(*client, pages_))
     return CallResult::kTooLarge;
   return client->Hold(call, demands_.MayHold(*client, pages_)) ? CallResult::kHeld
                                                                : CallResult::kWaits;
@@ -158,13 +157,16 @@ void PageScheduler::Use(ClientId client, TensorNumber tensor, Duration at) {
 }
 
 CallEnd PageScheduler::Put(ClientId client, TensorNumber tensor, bool modifies,
-                           const NextUse& next_use, Duration at) {
+                           const NextUse& next_use, Duration at, Priority priority) {
   ScheduledClient& of = Of(client);
   ClientCall call = CallOf(of, CallKind::kPut, tensor, at);
   call.modifies = modifies;
   call.next_use = next_use;
+  call.priority = priority;
   See(&of, call);
-  return of.End(call);
+  const CallEnd end = of.End(call);
+  if (shares_plan_ && priority != Priority::kNormal) PlansChanged(&of);
+  return end;
 }
 
 CallEnd PageScheduler::Free(ClientId client, TensorNumber tensor, Duration at) {
@@ -215,7 +217,7 @@ void PageScheduler::CopiedIn(ClientId client, plan::Unit unit, bool ok) {
 
 void PageScheduler::PageReleased(ClientId client) {
   free_pages_.Add();
-  if (HasClient(client)) Touch(client);
+  if (HasClient(client)) Touch(client)->executor().books().memory().Destroyed();
 }
 
 void PageScheduler::PageMade(ClientId client) {
@@ -229,9 +231,12 @@ void PageScheduler::PageMade(ClientId client) {
 bool PageScheduler::CanSharePlan() const {
   const auto has_ended = [](const ScheduledClient* of) { return of->has_ended(); };
   const auto is_known = [](const ScheduledClient* of) { return of->has_ended() || of->has_plan(); };
-  // A plan for all does not know what one may hold at most.
-  const auto may_hold_all = [this](const ScheduledClient* of) { return of->most() >= pages_; };
-  return clients_.size() > 1 && std::all_of(clients_.begin(), clients_.end(), may_hold_all) &&
+  // Nor the priorities of one client's tensors, which say nothing between clients.
+  const auto ranks = [](const ScheduledClient* of) {
+    return of->executor().tensors().has_priorities();
+  };
+  return clients_.size() > 1 && std::none_of(clients_.begin(), clients_.end(), ranks) &&
+         !tenants_.AreLimited(clients_, pages_) &&
          std::all_of(clients_.begin(), clients_.end(), is_known) &&
          !std::all_of(clients_.begin(), clients_.end(), has_ended);
 }
@@ -278,15 +283,22 @@ void PageScheduler::Advance(Duration now) {
   auto touched = std::exchange(touched_, {});
   std::sort(touched.begin(), touched.end());
   for (const ClientId client : touched) Start(&Of(client));
+  if (tenants_.TakeChanged()) {
+    shared_.reset();
+    free_pages_.SharesChanged();
+    if (shares_plan_) PlansChanged(nullptr);
+    WakeWaiting();
+  }
   if (clients_.size() == 1) {
-    if (clients_.front()->SetShare(pages_)) Start(clients_.front());
+    if (clients_.front()->SetShare(tenants_.Most(*clients_.front(), pages_)))
+      Start(clients_.front());
   } else if (!clients_.empty()) {
     if (!shares_plan_) DividePages(now);
     WakeWaiting();
   }
   if (shares_plan_ && HaveDrifted(clients_)) MakeSharedPlan();
   if (shares_plan_) HandOver();
-  if (const auto next = free_pages_.Next(clients_)) maker_->MakePage(*next);
+  if (const auto next = free_pages_.Next(clients_, tenants_)) maker_->MakePage(*next);
   EraseReleased();
 }
 
@@ -317,7 +329,7 @@ void PageScheduler::DividePages(Duration now) {
   if (turn_) demands[turn_->client].has_turn = true;
   if (!is_first && demands == divided_) return;
   divided_ = std::move(demands);
-  const auto shares = decide::SharePages(divided_, pages_);
+  const auto shares = tenants_.Share(divided_, clients_, pages_);
   for (size_t i = 0; i < clients_.size(); ++i) {
     if (clients_[i]->SetShare(shares[i])) Start(clients_[i]);
   }
@@ -348,7 +360,7 @@ void PageScheduler::EraseReleased() {
     const PageExecutor& executor = Of(id).executor();
     if (!executor.IsQuiet() || free_pages_.making() == id || executor.books().memory().pages() > 0)
       return false;
-    by_id_.erase(id);
+    maker_->Discard(std::move(by_id_.extract(id).mapped()));
     std::erase(touched_, id);
     return true;
   });

@@ -1,7 +1,7 @@
 // One device: its clients, and the decisions between them.
 //
 // Clients whose calls are all expected have one plan (core/plan/shared_plan.h). Otherwise each has
-// a share of the device (core/decide/page_shares.h) and a plan of its own. Clients join and leave
+// a share of the device (core/decide/tenant_shares.h) and a plan of its own. Clients join and leave
 // at any time.
 //
 // A client's calls are passed in order. A create or a get that returns kWaits goes on later: after
@@ -32,6 +32,7 @@
 #include "core/decide/plan_drift.h"
 #include "core/schedule/client_foresight.h"
 #include "core/schedule/device_demands.h"
+#include "core/schedule/device_tenants.h"
 #include "core/schedule/free_pages.h"
 #include "core/schedule/scheduled_client.h"
 #include "core/types.h"
@@ -46,14 +47,18 @@ class PageMaker {
   // A physical page begins to be made for the client; it ends with PageScheduler::PageMade, never
   // from within this call.
   virtual void MakePage(ClientId client) = 0;
+  // The client is gone, and its memory is released. It may take long to destroy.
+  virtual void Discard(std::unique_ptr<ScheduledClient> /*client*/) {}
 };
 
 enum class CallResult : uint8_t {
   kHeld,      // it holds its pages; bytes may be on their way
   kWaits,     // for room
   kTooLarge,  // it needs more pages than the device has
-  kNoPlace,   // a create: all that lives would have no place on the device and in other pools
-  kLost,      // a get: a pool has lost the tensor's bytes
+  // a create, or a get of a tensor that was discarded: all that lives would have no place on the
+  // device and in other pools
+  kNoPlace,
+  kLost,  // a get: a pool has lost the tensor's bytes
 };
 
 class PageScheduler {
@@ -68,9 +73,8 @@ class PageScheduler {
     plan::PlanLimits limits;  // .pages: its first share, as far as pages are free
     std::unique_ptr<ClientForesight> foresight = nullptr;  // null: what is learned, with hints
     bool waits_for_stream = false;                         // as ScheduledClient::Options
-    uint32_t most = UINT32_MAX;                            // pages that it may hold
-    uint32_t guarantee = 0;                                // of the device's pages
-    double weight = 1;                                     // above 0
+    TenantId tenant{};
+    uint32_t most = UINT32_MAX;  // pages that it may hold
   };
 
   // `maker` outlives it.
@@ -82,6 +86,8 @@ class PageScheduler {
   // The client may hold that many pages from now on. `trims`: it keeps no page in which nothing
   // lives, until its next create.
   void SetMost(ClientId client, uint32_t pages, bool trims);
+  // The tenants' limits, which the next Advance() follows.
+  DeviceTenants& tenants() { return tenants_; }
   // Pages of the device that clients may have: fewer than Options::pages if others need it.
   void SetPages(uint32_t pages);
   // The client makes no call any more; its tensors live.
@@ -95,11 +101,12 @@ class PageScheduler {
   // ---- Calls of a client's CPU. `at`: the client's virtual time.
   // The row has no tensor. Of a create that fails or is refused, it has none afterwards.
   CallResult Create(ClientId client, TensorNumber tensor, Bytes size, Duration at);
+  // Of a tensor whose bytes were discarded (PageExecutor::SetRecomputes) it is as a create.
   CallResult Get(ClientId client, TensorNumber tensor, Duration at);
   // A get of a resident tensor that the client has made without asking.
   void Use(ClientId client, TensorNumber tensor, Duration at);
   CallEnd Put(ClientId client, TensorNumber tensor, bool modifies, const NextUse& next_use,
-              Duration at);
+              Duration at, Priority priority = Priority::kNormal);
   // The row is free when EndUse() has ended the call.
   CallEnd Free(ClientId client, TensorNumber tensor, Duration at);
   void Step(ClientId client) { Of(client).Step(); }
@@ -112,7 +119,8 @@ class PageScheduler {
   bool Refuse(ClientId client, TensorNumber tensor);
 
   // ---- The client's stream.
-  // It has come to a create or a get. REQUIRES: the tensor is resident.
+  // It has come to a create or a get; a tensor that did not live does. REQUIRES: the tensor is
+  // resident.
   void BeginUse(ClientId client, TensorNumber tensor);
   void EndUse(ClientId client, const CallEnd& end);
   // The tensor's bytes will not be used any more; its row stays. REQUIRES: it lives, and its word
@@ -146,7 +154,6 @@ class PageScheduler {
   bool CanSharePlan() const;
   void MakeSharedPlan();
   void HandOver();
-  void ClientsChanged();
   // Divides the device among its clients.
   void DividePages(Duration now);
   void Start(ScheduledClient* client);
@@ -157,12 +164,13 @@ class PageScheduler {
   uint32_t pages_;  // that clients may have
   PageMaker* const maker_;
   FreePages free_pages_;
+  DeviceTenants tenants_;
   std::map<ClientId, std::unique_ptr<ScheduledClient>> by_id_;  // also those that are gone
   std::vector<ScheduledClient*> clients_;                       // that are not, as they joined
   std::vector<ClientId> gone_;
   std::vector<ClientId> touched_;  // since the last Advance()
   std::vector<ClientId> started_;
-  DeviceDemands demands_;
+  DeviceDemands demands_{&tenants_};
   // The demands that the shares are of, with the turn; their version. nullopt: the clients or what
   // they may hold are others since.
   std::vector<decide::PageDemand> divided_;

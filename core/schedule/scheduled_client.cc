@@ -10,6 +10,14 @@ namespace ravenstore::core {
 
 using plan::CallKind;
 
+namespace {
+
+bool HasSlot(const PageExecutor& executor, TensorNumber tensor) {
+  return executor.tensors()[tensor].units.is_slot();
+}
+
+}  // namespace
+
 ScheduledClient::ScheduledClient(Options options)
     : options_(std::move(options)),
       executor_(options_.books, options_.backend),
@@ -32,8 +40,9 @@ bool ScheduledClient::See(const ClientCall& call, bool fits) {
   return foresight.TakeRemake() || had_plan_ != had_plan;
 }
 
-void ScheduledClient::Place(const ClientCall& call) {
+void ScheduledClient::Place(const ClientCall& call, uint32_t most) {
   trims_ = false;
+  options_.foresight->SetMost(most);
   const plan::Place place = options_.foresight->PlaceFor(call);
   executor_.Place(call.tensor, foresight().UnitsOf(place, call.size), foresight().OffsetOf(place),
                   call.size);
@@ -81,19 +90,22 @@ CallEnd ScheduledClient::End(const ClientCall& call) {
               .modifies = call.modifies};
   end.dies = !dead_[call.tensor] && (frees || foresight().IsLastPut(call));
   if (end.dies) dead_[call.tensor] = true;
-  if (end.unpins) executor_.Unpin(call.tensor);
+  if (end.unpins) executor_.Unpin(call.tensor, call.priority);
   if (options_.waits_for_stream) {
     open_ = call;
     return end;
   }
   Done(call);
   // The stream's own order lets a later create have the addresses immediately.
-  if (frees && !IsSlot(call.tensor)) options_.foresight->FreePlace(call.tensor);
+  if (frees && !HasSlot(executor_, call.tensor)) options_.foresight->FreePlace(call.tensor);
   return end;
 }
 
 void ScheduledClient::BeginUse(TensorNumber tensor) {
-  if (executor_.tensors()[tensor].life == PageTensors::Life::kBegins) executor_.Begin(tensor);
+  if (executor_.tensors()[tensor].life == PageTensors::Life::kBegins) {
+    executor_.Begin(tensor);
+    dead_[tensor] = false;
+  }
   if (open_) Done(*open_);
   open_ = std::nullopt;
 }
@@ -107,7 +119,8 @@ void ScheduledClient::EndUse(const CallEnd& end) {
   if (open_) Done(*open_);
   open_ = std::nullopt;
   if (!end.frees) return;
-  if (options_.waits_for_stream || IsSlot(end.tensor)) options_.foresight->FreePlace(end.tensor);
+  if (options_.waits_for_stream || HasSlot(executor_, end.tensor))
+    options_.foresight->FreePlace(end.tensor);
   executor_.Remove(end.tensor);
 }
 
@@ -194,8 +207,7 @@ decide::PageDemand ScheduledClient::Demand() const {
           .alive =
               at_most(std::max(books.view().plan.pages_alive(), books.totals().occupied().pages())),
           .held = at_most(books.memory().pages()),
-          .guarantee = options_.guarantee,
-          .weight = options_.weight};
+          .most = most_};
 }
 
 bool ScheduledClient::SetShare(uint32_t pages) {

@@ -43,14 +43,14 @@ class ScheduledClient {
     // A call is done for the plan when the stream has executed it, since the client then makes the
     // next one. Else it is done when it holds its pages.
     bool waits_for_stream = false;
+    TenantId tenant{};
     uint32_t most = UINT32_MAX;  // pages that it may hold
-    uint32_t guarantee = 0;      // of the device's pages
-    double weight = 1;           // above 0
   };
 
   explicit ScheduledClient(Options options);
 
   ClientId id() const { return options_.id; }
+  TenantId tenant() const { return options_.tenant; }
   PageExecutor& executor() { return executor_; }
   const PageExecutor& executor() const { return executor_; }
   const ClientForesight& foresight() const { return *options_.foresight; }
@@ -59,8 +59,8 @@ class ScheduledClient {
   // Shows a call to the foresight. `fits`: as its SetFits. Returns true if plans are to be made
   // again: its calls ahead have become others, or there are none any more.
   bool See(const ClientCall& call, bool fits);
-  // The tensor of a create has its place.
-  void Place(const ClientCall& call);
+  // The tensor of a create has its place, of at most `most` pages if it can.
+  void Place(const ClientCall& call, uint32_t most);
   // A create or a get holds its pages if no other call waits and `may_hold` pages suffice. Else it
   // waits. Returns whether it holds them.
   bool Hold(const ClientCall& call, uint32_t may_hold);
@@ -133,7 +133,6 @@ class ScheduledClient {
   void Done(const ClientCall& call) { options_.foresight->After(call, &executor_.books()); }
   // Pages that its calls would hold with the first one that waits; 0: none does.
   uint32_t WaitsFor() const;
-  bool IsSlot(TensorNumber tensor) const { return executor_.tensors()[tensor].units.is_slot(); }
 
   const Options options_;
   PageExecutor executor_;

@@ -239,6 +239,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "ravenstore_pinned_free": (c_int, [_store, _address, POINTER(_stream), c_size_t]),
     "ravenstore_step": (c_int, [_store]),
+    "ravenstore_keep_in_place": (c_int, [_store, _tensor]),
+    "ravenstore_end_keep_in_place": (c_int, [_store, _tensor]),
     "ravenstore_trim": (c_int, [_store]),
     "ravenstore_get_stats": (c_int, [_store, POINTER(StatsStruct)]),
     "ravenstore_backend": (c_char_p, [_store]),

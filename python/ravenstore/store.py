@@ -417,6 +417,18 @@ class Tensor:
             raise Lost(f"{self!r} was lost with the daemon or the device")
         return bool(answer)
 
+    def keep_in_place(self) -> None:
+        """The physical memory beneath this tensor, which is in use, stays there, also after its
+        put, until its free or `end_keep_in_place`: for network cards that have registered its
+        address. Errors: WrongState; Unsupported unless the daemon has memory in pages."""
+        self._check_usable()
+        check(_abi.library().ravenstore_keep_in_place(self.store._usable(), self._handle))
+
+    def end_keep_in_place(self) -> None:
+        """Ends `keep_in_place`."""
+        self._check_usable()
+        check(_abi.library().ravenstore_end_keep_in_place(self.store._usable(), self._handle))
+
     def get(
         self,
         *,

@@ -62,6 +62,10 @@ TEST(WireTest, RequestsForPinnedMemoryReadAsWritten) {
   EXPECT_EQ(free.tickets(1), 0u);
   EXPECT_EQ(free.tickets(2), ~uint64_t{0});
   EXPECT_EQ(Parsed({0, PinnedFree{9, {}}}).pinned_free().tickets_size(), 0);
+  const auto keep = Parsed({0, KeepInPlace{7, uint64_t{1} << 40, true}}).keep_in_place();
+  EXPECT_EQ(keep.slot(), 7u);
+  EXPECT_EQ(keep.tensor(), uint64_t{1} << 40);
+  EXPECT_TRUE(keep.ends());
   const auto released = Parsed({0, PinnedSlabReleased{1, 1 << 21}}).pinned_slab_released();
   EXPECT_EQ(released.pool(), 1u);
   EXPECT_EQ(released.offset(), 1u << 21);
@@ -69,6 +73,8 @@ TEST(WireTest, RequestsForPinnedMemoryReadAsWritten) {
 
 TEST(WireTest, AnswersOfPinnedMemoryAreUnderstood) {
   proto::DaemonPacket packet;
+  packet.mutable_kept_in_place();
+  DecodedBody<KeptInPlace>(packet);
   packet.mutable_pinned_allocated()->set_pool(1);
   packet.mutable_pinned_allocated()->set_numa_node(-1);
   packet.mutable_pinned_allocated()->set_pool_bytes(uint64_t{1} << 41);

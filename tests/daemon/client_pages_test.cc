@@ -180,6 +180,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     executor_->Lose(unit, &lost);
   }
   bool MayMakePage(ClientPages*) override { return true; }
+  void UpdateRoom(ClientPages*) override {}
 
   // ---- The client's mapper.
   void Map() {

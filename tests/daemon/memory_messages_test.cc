@@ -100,6 +100,16 @@ TEST_F(MemoryMessagesTest, PinnedMemoryIsAClientsAndNearADevice) {
   EXPECT_EQ(connections_.posts(), 1u);
 }
 
+TEST_F(MemoryMessagesTest, AClientAloneHasTensorsThatAreKeptInPlace) {
+  ClientPacket packet;
+  packet.mutable_keep_in_place()->set_slot(1);
+  const Caller tool = connections_.Connect(2);
+  EXPECT_TRUE(messages_.Handle(tool, packet));
+  EXPECT_EQ(connections_.Refused(tool), ErrorCode::kWrongState);
+  EXPECT_TRUE(messages_.Handle(client_, packet));
+  EXPECT_EQ(connections_.posts(), 1u);
+}
+
 TEST_F(MemoryMessagesTest, AFreeWaitsForNoMoreThanSoManyTickets) {
   ClientPacket packet;
   for (int i = 0; i < 64; ++i) packet.mutable_pinned_free()->add_tickets(1);

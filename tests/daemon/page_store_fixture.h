@@ -1,4 +1,4 @@
-// A PageStore alone: a test says what a client did, and its mapper acknowledges without mapping.
+// A PageStore alone: a test says what clients did, and their mappers acknowledge without mapping.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,10 +20,37 @@
 
 namespace ravenstore::daemon {
 
+// A client's segment and mapper.
+struct FakeProcess {
+  FakeProcess(core::ClientId id, core::TenantId tenant, size_t devices)
+      : attachment(
+            std::make_shared<Attachment>(Attachment{id,
+                                                    tenant,
+                                                    {},
+                                                    0,
+                                                    0,
+                                                    "a test",
+                                                    std::move(*ipc::ControlSegment::Create(1)),
+                                                    std::move(*ipc::Doorbell::Create()),
+                                                    {}})),
+        maps(&attachment->segment->maps),
+        mapper(&attachment->segment->maps) {
+    attachment->arenas.resize(devices);
+  }
+
+  std::shared_ptr<Attachment> attachment;
+  MapOrders maps;
+  ipc::MapConsumer mapper;
+  std::set<core::SlotId> away;
+};
+
 class PageStoreFixture : public testing::Test {
  protected:
   static constexpr core::ClientId kClient{1};
+  static constexpr core::TenantId kTenant{1};
+  static constexpr core::TenantId kOther{2};
   static constexpr core::DeviceId kDevice{0};
+  static constexpr uint64_t kGuaranteedPart = 4;
 
   explicit PageStoreFixture(
       device::Devices devices = device::OpenHostDevices({.total = core::MiB(64)}))
@@ -32,57 +59,64 @@ class PageStoreFixture : public testing::Test {
   PageStoreFixture(device::Devices devices, std::vector<StorePools::Other> others, core::Bytes host)
       : devices_(std::move(devices)) {
     for (const StorePools::Other& other : others) pool_memory_[other.id] = other.memory;
-    attachment_ =
-        std::make_shared<Attachment>(Attachment{kClient,
-                                                core::TenantId{1},
-                                                {},
-                                                0,
-                                                0,
-                                                "a test",
-                                                std::move(*ipc::ControlSegment::Create(1)),
-                                                std::move(*ipc::Doorbell::Create()),
-                                                {}});
-    attachment_->arenas.resize(1);
-    maps_ = std::make_unique<MapOrders>(&attachment_->segment->maps);
-    mapper_ = std::make_unique<ipc::MapConsumer>(&attachment_->segment->maps);
     memory_ = HostMemory(devices_, std::move(*devices_[0]->ReservePoolVaRange(host, -1)));
     pool_memory_[core::kHostPool] = memory_.get();
     PageStore::Options options;
-    options.device_capacity = {core::MiB(8)};
-    options.arena = {core::MiB(512)};
+    options.device_capacity.assign(devices_.size(), core::MiB(8));
+    options.arena.assign(devices_.size(), core::MiB(512));
     options.host_capacity = host;
     options.others = std::move(others);
     options.host_step = core::MiB(4);
     options.page = core::MiB(2);
-    options.links.resize(1);
+    options.guaranteed_part = kGuaranteedPart;
+    options.links.resize(devices_.size());
     PageStore::Hooks hooks;
-    hooks.attachment = [this](core::ClientId) { return std::pair(attachment_, maps_.get()); };
-    hooks.drop = [this](core::ClientId, core::SlotId slot) { return away_.insert(slot).second; };
-    hooks.publish = [this](core::ClientId, core::SlotId slot, core::DeviceId, core::Bytes) {
-      away_.erase(slot);
+    hooks.attachment = [this](core::ClientId id) {
+      FakeProcess& process = *processes_.at(id);
+      return std::pair(process.attachment, &process.maps);
     };
-    hooks.send_maps = [this](core::ClientId) { maps_->Send(); };
+    hooks.drop = [this](core::ClientId id, core::SlotId slot) {
+      return processes_.at(id)->away.insert(slot).second;
+    };
+    hooks.publish = [this](core::ClientId id, core::SlotId slot, core::DeviceId, core::Bytes) {
+      processes_.at(id)->away.erase(slot);
+    };
+    hooks.send_maps = [this](core::ClientId id) { processes_.at(id)->maps.Send(); };
     store_ = std::make_unique<PageStore>(options, devices_, memory_.get(), workers_.get(),
                                          &mailbox_, std::move(hooks));
     EXPECT_TRUE(store_->Open().ok());
-    Apply(core::ClientAttached{kClient, core::TenantId{1}, {core::MiB(8), core::GiB(1)}});
+    Attach(kClient, kTenant);
   }
   ~PageStoreFixture() override {
-    if (ends_) return;
-    Apply(core::ClientGone{kClient});
-    PumpUntil([this] { return store_->IsQuiet(kClient); });
-    store_->Forget(kClient);
+    while (store_ != nullptr && !processes_.empty()) Detach(processes_.begin()->first);
     workers_.reset();
   }
 
+  void Attach(core::ClientId id, core::TenantId tenant,
+              core::Budgets budgets = {core::MiB(8), core::MiB(64)}) {
+    processes_[id] = std::make_unique<FakeProcess>(id, tenant, devices_.size());
+    Apply(core::ClientAttached{id, tenant, budgets});
+  }
+  void Detach(core::ClientId id) {
+    Apply(core::ClientGone{id});
+    AwaitEnd(id);
+  }
+  // It is gone.
+  void AwaitEnd(core::ClientId id) {
+    PumpUntil([&] { return store_->IsQuiet(id); });
+    store_->Forget(id);
+    processes_.erase(id);
+  }
   void Apply(const core::Event& event) { store_->Apply(event, ipc::Now(), &plan_); }
   void Pump() {
     mailbox_.RunSome(mailbox_.size());
-    proto::MapInstruction next;
-    while (mapper_->Next(&next) == ipc::Take::kEntry) mapper_->Acknowledge(0);
-    std::vector<MapOrders::Ended> ended;
-    EXPECT_TRUE(maps_->Poll(&ended));
-    store_->MapsEnded(kClient, ended);
+    for (const auto& [id, process] : processes_) {
+      proto::MapInstruction next;
+      while (process->mapper.Next(&next) == ipc::Take::kEntry) process->mapper.Acknowledge(0);
+      std::vector<MapOrders::Ended> ended;
+      EXPECT_TRUE(process->maps.Poll(&ended));
+      store_->MapsEnded(id, ended);
+    }
     store_->Poll(ipc::Now(), &plan_);
     MakeMemory();
     store_->CheckInvariants();
@@ -117,42 +151,57 @@ class PageStoreFixture : public testing::Test {
     FAIL() << "it does not happen";
   }
   template <typename Reply>
-  std::optional<Reply> Take(core::SlotId slot) {
+  std::optional<Reply> Take(core::SlotId slot, core::ClientId client = kClient) {
     for (auto next = plan_.begin(); next != plan_.end(); ++next) {
       const Reply* reply = std::get_if<Reply>(&*next);
-      if (reply == nullptr || reply->slot != slot) continue;
+      if (reply == nullptr || reply->slot != slot || reply->client != client) continue;
       const Reply taken = *reply;
-      if constexpr (std::is_same_v<Reply, core::FetchReply>) away_.erase(slot);
+      if constexpr (std::is_same_v<Reply, core::FetchReply>) AwayOf(client).erase(slot);
       plan_.erase(next);
       return taken;
     }
     return std::nullopt;
   }
   template <typename Reply>
-  Reply Await(core::SlotId slot) {
+  Reply Await(core::SlotId slot, core::ClientId client = kClient) {
     std::optional<Reply> reply;
-    PumpUntil([&] { return (reply = Take<Reply>(slot)).has_value(); });
+    PumpUntil([&] { return (reply = Take<Reply>(slot, client)).has_value(); });
     return *reply;
   }
-  core::TensorId Create(core::SlotId slot) {
-    Apply(core::CreateRequested{.client = kClient,
+  void AskFor(core::SlotId slot, core::ClientId client = kClient, core::Bytes size = core::MiB(2),
+              bool fail_fast = false, core::Tick deadline = core::kNever,
+              core::DeviceId device = kDevice) {
+    Apply(core::CreateRequested{.client = client,
                                 .slot = slot,
-                                .size = core::MiB(2),
-                                .device = kDevice,
+                                .size = size,
+                                .device = device,
                                 .name = {},
-                                .deadline = core::kNever,
-                                .fail_fast = false});
+                                .deadline = deadline,
+                                .fail_fast = fail_fast});
+  }
+  core::TensorId Create(core::SlotId slot, core::ClientId client = kClient) {
+    AskFor(slot, client);
+    return Await<core::AllocReply>(slot, client).tensor;
+  }
+  core::TensorId CreateOn(core::DeviceId device, core::SlotId slot, core::Bytes size) {
+    AskFor(slot, kClient, size, false, core::kNever, device);
     return Await<core::AllocReply>(slot).tensor;
   }
-  void Put(core::TensorId tensor, uint32_t writes) {
-    Apply(core::PutSeen{tensor, writes, {}});
+  void Put(core::TensorId tensor, uint32_t writes,
+           core::Priority priority = core::Priority::kNormal) {
+    Apply(core::PutSeen{.tensor = tensor, .writes = writes, .next_use = {}, .priority = priority});
     Apply(core::StreamComplete{tensor});
+  }
+  // Tensors of a page each that no call uses, from slot `first` on.
+  void Fill(core::ClientId client, uint32_t first, uint32_t count) {
+    for (uint32_t slot = first; slot < first + count; ++slot)
+      Put(Create(core::SlotId{slot}, client), 1);
   }
   // Slot 0, which has left for others.
   core::TensorId CreateAway() {
     const core::TensorId tensor = Create(core::SlotId{0});
     Put(tensor, 1);
-    for (uint32_t slot = 1; away_.count(core::SlotId{0}) == 0; ++slot)
+    for (uint32_t slot = 1; AwayOf(kClient).count(core::SlotId{0}) == 0; ++slot)
       Put(Create(core::SlotId{slot}), 1);
     return tensor;
   }
@@ -164,17 +213,17 @@ class PageStoreFixture : public testing::Test {
     EXPECT_TRUE(Take<core::Release>(core::SlotId{0}).has_value());
     EXPECT_FALSE(store_->Knows(tensor));
   }
+  // Slots whose words are "away".
+  std::set<core::SlotId>& AwayOf(core::ClientId client) { return processes_.at(client)->away; }
+  core::Bytes HeldBy(core::ClientId client) const { return store_->View(client).device_held; }
+  core::Bytes CopiesOf(core::ClientId client) const { return store_->View(client).host_used; }
 
   const device::Devices devices_;
-  std::shared_ptr<Attachment> attachment_;
   Mailbox mailbox_;
   std::unique_ptr<WorkerPool> workers_ = std::make_unique<WorkerPool>("test", 2);
   std::unique_ptr<AwayMemory> memory_;
   std::map<core::PoolId, AwayMemory*> pool_memory_;
-  std::unique_ptr<MapOrders> maps_;
-  std::unique_ptr<ipc::MapConsumer> mapper_;
-  std::set<core::SlotId> away_;
-  bool ends_ = false;
+  std::map<core::ClientId, std::unique_ptr<FakeProcess>> processes_;
   core::Plan plan_;
   std::unique_ptr<PageStore> store_;
 };

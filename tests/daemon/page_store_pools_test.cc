@@ -40,11 +40,11 @@ struct RemoteMemoryOfATest {
                   .granularity = remote->granularity(),
                   .chunk = kPiece};
     other.memory = remote.get();
-    other.links = {{.up_bytes_per_second = 200e9, .down_bytes_per_second = 200e9}};
+    other.links.resize(2, {.up_bytes_per_second = 200e9, .down_bytes_per_second = 200e9});
     return other;
   }
 
-  device::Devices devices = device::OpenHostDevices({.total = MiB(64)});
+  device::Devices devices = device::OpenHostDevices({.count = 2, .total = MiB(64)});
   device::FakePieces* lenders = nullptr;
   std::unique_ptr<AwayMemory> remote;
 };
@@ -148,6 +148,7 @@ TEST_F(PageStorePoolsTest, BytesInALostPieceAreLostAndNoOthers) {
     EXPECT_TRUE(lenders().Lose(piece));
     Apply(core::ChunkLost{kRemote, piece});
   }
+  EXPECT_LE(store_->View(kClient).device_used, MiB(8));
   Fetch(first);
   ExpectLost(first);
   for (const uint32_t i : resident) {
@@ -157,6 +158,30 @@ TEST_F(PageStorePoolsTest, BytesInALostPieceAreLostAndNoOthers) {
   Apply(core::Freed{tensors_[first]});
   EXPECT_TRUE(Take<core::Release>(SlotId{first}).has_value());
   tensors_[first] = Create(SlotId{first});
+}
+
+TEST_F(PageStorePoolsTest, ATensorThatMovesToAnotherDeviceIsNotLostWithItsOldCopy) {
+  constexpr core::DeviceId kOtherDevice{1};
+  MakeEight();
+  const uint32_t first = *FirstIn(kRemote);
+  const TensorId tensor = tensors_[first];
+  const TensorId held = CreateOn(kOtherDevice, SlotId{20}, MiB(8));
+  Apply(core::FetchRequested{tensor, kOtherDevice, core::kNever});
+  PumpUntil([&] { return store_->HostTier().used > Bytes{} && !store_->View(tensor).in_use; });
+  CreateOn(kDevice, SlotId{21}, MiB(8));
+  ASSERT_EQ(store_->View(tensor).away, kRemote);
+  for (const Bytes piece : lenders().pieces()) {
+    EXPECT_TRUE(lenders().Lose(piece));
+    Apply(core::ChunkLost{kRemote, piece});
+  }
+  Apply(core::Freed{held});
+  EXPECT_EQ(Await<core::FetchReply>(SlotId{first}).device, kOtherDevice);
+  EXPECT_TRUE(store_->View(tensor).in_use);
+  EXPECT_EQ(store_->View(kClient).device_used, MiB(10));
+  Put(tensor, 2);
+  Apply(core::FetchRequested{tensor, kDevice, core::kNever});
+  Apply(core::Freed{store_->Find(kClient, SlotId{21})});
+  EXPECT_EQ(Await<core::FetchReply>(SlotId{first}).device, kDevice);
 }
 
 TEST_F(PageStorePoolsTest, AGetOfBytesThatAreLostOnTheirWayFails) {
@@ -192,10 +217,9 @@ TEST_F(PageStorePoolsTest, AClientMayGoWhileItsCopiesMoveOn) {
   Apply(core::ClientGone{kClient});
   Pump();
   lenders().Release();
-  PumpUntil([this] { return store_->IsQuiet(kClient) && lenders().pieces().empty(); });
-  store_->Forget(kClient);
+  AwaitEnd(kClient);
+  PumpUntil([this] { return lenders().pieces().empty(); });
   EXPECT_EQ(store_->HostTier().used, Bytes{});
-  ends_ = true;
 }
 
 }  // namespace

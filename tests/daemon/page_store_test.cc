@@ -2,11 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <string>
+
+#include "ipc/clock.h"
 #include "tests/daemon/page_store_fixture.h"
 
 namespace ravenstore::daemon {
 namespace {
 
+using core::Bytes;
+using core::ClientId;
+using core::MiB;
 using core::SlotId;
 using core::TensorId;
 
@@ -18,7 +25,6 @@ TEST_F(PageStoreTest, ATensorLeavesAndComesBack) {
 
 TEST_F(PageStoreTest, TheStoreMayEndWhileTensorsAreAway) {
   CreateAway();
-  ends_ = true;
   workers_.reset();
   store_->EndCopies();
   store_.reset();
@@ -38,6 +44,197 @@ TEST_F(PageStoreTest, UsesThatAreSaidOfATensorThatIsAskedForAreNone) {
   Apply(core::GetSeen{tensor});
   Put(tensor, 2);
   EXPECT_EQ(Await<core::FetchReply>(SlotId{0}).tensor, tensor);
+}
+
+// ---- Limits between clients.
+
+constexpr ClientId kSecond{2};
+
+TEST_F(PageStoreTest, ClientsOfATenantHoldNoMoreThanItsBudgetTogether) {
+  Apply(core::TenantLimits{kTenant, {.device = MiB(6), .host = MiB(64)}});
+  Fill(kClient, 0, 5);
+  EXPECT_EQ(HeldBy(kClient), MiB(6));
+  Attach(kSecond, kTenant);
+  for (uint32_t slot = 0; slot < 5; ++slot) {
+    Fill(kSecond, slot, 1);
+    EXPECT_LE(HeldBy(kClient) + HeldBy(kSecond), MiB(6));
+  }
+  EXPECT_GT(HeldBy(kSecond), Bytes{});
+  EXPECT_EQ(store_->View(kTenant, kDevice).held, HeldBy(kClient) + HeldBy(kSecond));
+}
+
+TEST_F(PageStoreTest, ACallGoesOnWhenAnotherClientOfItsTenantPuts) {
+  Apply(core::TenantLimits{kTenant, {.device = MiB(6), .host = MiB(64)}});
+  Attach(kSecond, kTenant);
+  const TensorId first = Create(SlotId{0});
+  const TensorId second = Create(SlotId{1});
+  AskFor(SlotId{0}, kSecond, MiB(4));
+  for (int i = 0; i < 1000; ++i) Pump();
+  EXPECT_FALSE(Take<core::AllocReply>(SlotId{0}, kSecond).has_value());
+  Put(first, 1);
+  Put(second, 1);
+  Await<core::AllocReply>(SlotId{0}, kSecond);
+}
+
+TEST_F(PageStoreTest, ACopyCountsForItsTenantToo) {
+  Apply(core::TenantLimits{kTenant, {.device = MiB(8), .host = MiB(8)}});
+  Attach(kSecond, kTenant);
+  bool full = false;
+  for (uint32_t slot = 0; slot < 8 && !full; ++slot) {
+    for (const ClientId client : {kClient, kSecond}) {
+      AskFor(SlotId{slot}, client, MiB(2), false, ipc::Now() + std::chrono::seconds(1));
+      PumpUntil([&] { return !plan_.empty(); });
+      full |= Take<core::AllocError>(SlotId{slot}, client).has_value();
+      if (const auto reply = Take<core::AllocReply>(SlotId{slot}, client)) Put(reply->tensor, 1);
+      EXPECT_LE(CopiesOf(kClient) + CopiesOf(kSecond), MiB(8));
+    }
+  }
+  EXPECT_TRUE(full) << "each has room alone";
+}
+
+// A client that fills the pool with copies of tensors that are back keeps no other from it.
+TEST_F(PageStoreTest, RedundantCopiesOfOthersMakeRoomForACallThatWaits) {
+  Apply(core::TenantLimits{kTenant, {.device = MiB(8), .host = MiB(6)}});
+  Fill(kClient, 0, 5);
+  const auto& away = AwayOf(kClient);
+  ASSERT_GE(away.size(), 1u);
+  // They come back, and their copies stay.
+  for (uint32_t slot = 0; slot < 5; ++slot) {
+    if (away.count(SlotId{slot}) == 0) continue;
+    Apply(core::FetchRequested{store_->Find(kClient, SlotId{slot}), kDevice, core::kNever});
+    const TensorId tensor = Await<core::FetchReply>(SlotId{slot}).tensor;
+    Put(tensor, 1);
+  }
+  ASSERT_EQ(CopiesOf(kClient), MiB(6)) << "more than the one that is away";
+  // One page: the first tensor leaves for the second.
+  Attach(kSecond, kTenant, {MiB(2), MiB(64)});
+  Fill(kSecond, 0, 2);
+  EXPECT_EQ(CopiesOf(kSecond), MiB(2));
+  EXPECT_EQ(CopiesOf(kClient), MiB(4));
+}
+
+TEST_F(PageStoreTest, AGuaranteeIsShownAndKeptFromOthersCalls) {
+  EXPECT_EQ(store_->View(kTenant, kDevice).guarantee, MiB(2)) << "by default";
+  Apply(core::TenantLimits{
+      kTenant, {.device = MiB(8), .host = MiB(64), .device_guarantee = MiB(4), .weight = 3}});
+  EXPECT_EQ(store_->View(kTenant, kDevice).guarantee, MiB(4));
+  EXPECT_EQ(store_->View(kClient).weight, 3u);
+  EXPECT_EQ(store_->Guaranteed(kDevice, kOther), Bytes{}) << "of what it holds";
+  Apply(
+      core::TenantLimits{kOther, {.device = MiB(8), .host = MiB(64), .device_guarantee = Bytes{}}});
+  Attach(kSecond, kOther);
+  Create(SlotId{0}, kSecond);
+  Create(SlotId{1}, kSecond);
+  AskFor(SlotId{2}, kSecond, MiB(2), /*fail_fast=*/true);
+  const auto failed = Await<core::AllocError>(SlotId{2}, kSecond);
+  EXPECT_NE(failed.error.message.find(" other tenants are guaranteed 4.0 MiB;"), std::string::npos)
+      << failed.error.message;
+  Fill(kClient, 0, 2);
+  EXPECT_EQ(HeldBy(kClient), MiB(4));
+  EXPECT_EQ(store_->Guaranteed(kDevice, kOther), MiB(4));
+  EXPECT_EQ(store_->Guaranteed(kDevice, kTenant), Bytes{});
+  Detach(kClient);
+  Create(SlotId{2}, kSecond);
+}
+
+TEST_F(PageStoreTest, AnErrorNamesTheHoldersAndOfOtherUsersTheSumsAlone) {
+  Attach(kSecond, kOther);
+  Attach(ClientId{3}, kOther);
+  Create(SlotId{0}, kSecond);
+  Create(SlotId{0}, ClientId{3});
+  Create(SlotId{0});
+  AskFor(SlotId{1}, kClient, MiB(6), /*fail_fast=*/true);
+  const std::string message = Await<core::AllocError>(SlotId{1}).error.message;
+  EXPECT_NE(message.find("device 0: no room for 6.0 MiB within client 1's budget of 8.0 MiB"),
+            std::string::npos)
+      << message;
+  EXPECT_NE(message.find("; holders: client 1 holds"), std::string::npos) << message;
+  EXPECT_NE(message.find("(2.0 MiB in use); user 2 holds"), std::string::npos) << message;
+  EXPECT_EQ(message.find("client 2"), std::string::npos) << message;
+  EXPECT_EQ(message.find("client 3"), std::string::npos) << message;
+}
+
+TEST_F(PageStoreTest, PinnedMemoryIsWithinTheBudgetsOfTheHostPool) {
+  Apply(core::TenantLimits{kTenant, {.device = MiB(8), .host = MiB(10)}});
+  EXPECT_TRUE(store_->StorePlanner::MayPin(kClient, MiB(4), MiB(4)).ok());
+  Apply(core::PinnedHeld{kTenant, MiB(8)});
+  Apply(core::PinnedUsed{kClient, MiB(8)});
+  const core::Status refused = store_->StorePlanner::MayPin(kClient, MiB(4), MiB(4));
+  EXPECT_NE(refused.error().message.find("; holders: client 1 holds 8.0 MiB pinned;"),
+            std::string::npos)
+      << refused.error().message;
+  EXPECT_TRUE(store_->MayPin(kClient, MiB(4), MiB(4), {.own = MiB(2), .others = {}}).ok());
+}
+
+// ---- Priorities, and what users see.
+
+TEST_F(PageStoreTest, ATensorOfLowPriorityLeavesFirst) {
+  const TensorId low = Create(SlotId{0});
+  const TensorId high = Create(SlotId{1});
+  Put(Create(SlotId{2}), 1);
+  Put(low, 1, core::Priority::kLow);
+  Put(high, 1, core::Priority::kHigh);
+  Fill(kClient, 3, 4);
+  const auto& away = AwayOf(kClient);
+  EXPECT_EQ(away.count(SlotId{0}), 1u);
+  EXPECT_EQ(away.count(SlotId{1}), 0u);
+  EXPECT_EQ(store_->Explain(low, ipc::Now()).priority, core::Priority::kLow);
+}
+
+TEST_F(PageStoreTest, AnExplanationHasTheNextNeedByThePlan) {
+  for (int pass = 0; pass < 4; ++pass) {
+    for (uint32_t slot = 0; slot < 6; ++slot) {
+      const TensorId tensor = Create(SlotId{slot});
+      if (pass == 3 && slot == 3) {
+        const TensorId earlier = store_->Find(kClient, SlotId{1});
+        const core::Explanation why = store_->Explain(earlier, ipc::Now());
+        EXPECT_EQ(why.future, core::Explanation::Future::kLearned);
+        EXPECT_GT(why.confidence, 0.5);
+        EXPECT_GT(why.predictions_right, 0u);
+      }
+      Put(tensor, 1);
+    }
+    for (uint32_t slot = 6; slot-- > 0;) {
+      const TensorId tensor = store_->Find(kClient, SlotId{slot});
+      if (AwayOf(kClient).count(SlotId{slot}) > 0) {
+        Apply(core::FetchRequested{tensor, kDevice, core::kNever});
+        Await<core::FetchReply>(SlotId{slot});
+      } else {
+        Apply(core::GetSeen{tensor});
+      }
+      Apply(core::Freed{tensor});
+    }
+  }
+}
+
+TEST_F(PageStoreTest, AnExplanationHasWhatTheClientSaid) {
+  using Future = core::Explanation::Future;
+  const TensorId tensor = Create(SlotId{0});
+  core::PutSeen put{.tensor = tensor, .writes = 1, .next_use = {}};
+  Apply(put);
+  Apply(core::StreamComplete{tensor});
+  core::Explanation why = store_->Explain(tensor, ipc::Now() + std::chrono::seconds(5));
+  EXPECT_EQ(why.future, Future::kUnknown);
+  EXPECT_GE(why.last_put_ago, std::chrono::seconds(5));
+  EXPECT_EQ(why.gets, 0u);
+  EXPECT_GT(why.value, 0);
+  EXPECT_GT(why.copy_out, core::Duration{0}) << "it was written";
+  EXPECT_GT(why.copy_back, core::Duration{0});
+  Apply(core::GetSeen{tensor});
+  EXPECT_EQ(store_->Explain(tensor, ipc::Now()).value, 0) << "in use: it cannot leave";
+  put.next_use.kind = core::NextUse::Kind::kAt;
+  put.next_use.at = core::Tick(std::chrono::seconds(100));
+  Apply(put);
+  Apply(core::StreamComplete{tensor});
+  why = store_->Explain(tensor, ipc::Now() + std::chrono::seconds(5));
+  EXPECT_EQ(why.future, Future::kHintedTime);
+  EXPECT_GT(why.needed_in, std::chrono::seconds(90));
+  EXPECT_LE(why.needed_in, std::chrono::seconds(95));
+  EXPECT_EQ(why.last_put_ago, core::Duration{0});
+  EXPECT_EQ(why.gets, 1u);
+  put.next_use = {core::NextUse::Kind::kOrder, {}, 3};
+  Apply(put);
+  EXPECT_EQ(store_->Explain(tensor, ipc::Now()).future, Future::kHintedOrder);
 }
 
 }  // namespace

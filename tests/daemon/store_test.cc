@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -264,6 +265,84 @@ TEST_F(StoreTest, AMoveToAnotherDeviceWaitsForTheLastPutNotAnOlderOne) {
   EXPECT_TRUE(HoldsPattern(moved, MiB(1), 2));
   ravenstore_host_stream_synchronize(stream);
   ravenstore_host_stream_destroy(stream);
+}
+
+TEST_F(StoreTest, TensorsKeepTheirBytesOnEachDeviceThatTheyMoveTo) {
+  DaemonProcess daemon({"--slab", "2MiB", "--devices", "2"});
+  Store store = Connect(daemon, MiB(16));
+  std::mt19937_64 random(20261129);
+  std::vector<Tensor> tensors;
+  std::vector<uint64_t> sizes;
+  std::vector<uint64_t> versions(24, 0);
+  for (uint64_t i = 0; i < versions.size(); ++i) {
+    sizes.push_back(KiB(1 + random() % 3000) + 512 * (random() % 2));
+    tensors.push_back(store.create(sizes[i], {.device = static_cast<int>(i % 2)}));
+    FillPattern(tensors[i].data(), sizes[i], i);
+    store.put(tensors[i], nullptr);
+  }
+  for (int step = 0; step < 600; ++step) {
+    const size_t i = random() % tensors.size();
+    void* data = store.get(tensors[i], nullptr, {.device = static_cast<int>(random() % 2)});
+    ASSERT_TRUE(HoldsPattern(data, sizes[i], versions[i] * 1000 + i))
+        << "step " << step << " tensor " << i;
+    if (random() % 2 == 0) FillPattern(data, sizes[i], ++versions[i] * 1000 + i);
+    store.put(tensors[i], nullptr);
+    if (random() % 8 != 0) continue;
+    store.free(std::move(tensors[i]), nullptr);
+    tensors[i] = store.create(sizes[i]);
+    FillPattern(tensors[i].data(), sizes[i], ++versions[i] * 1000 + i);
+    store.put(tensors[i], nullptr);
+  }
+  EXPECT_FALSE(daemon.Exited());
+}
+
+// As a network card does that has registered the address: without a get.
+TEST_F(StoreTest, WhatIsKeptInPlaceStaysWhileOthersLeave) {
+  std::vector<std::string> flags{"--slab", "2MiB", "--devices", "2"};
+  if (std::getenv("RAVENSTORE_TEST_FLAGS") == nullptr)
+    flags.insert(flags.end(), {"--page", "2MiB"});
+  DaemonProcess daemon(flags);
+  Store store = Connect(daemon, MiB(16));
+  Tensor registered = store.create(MiB(3));
+  auto* data = static_cast<std::byte*>(registered.data());
+  FillPattern(data, MiB(3), 1);
+  store.keep_in_place(registered);
+  store.put(registered, nullptr);
+  EXPECT_THROW(store.get(registered, nullptr, {.device = 1}), Error);
+  for (uint64_t i = 0; i < 20; ++i) {
+    Tensor other = store.create(MiB(5));
+    FillPattern(other.data(), MiB(5), i);
+    store.put(other, nullptr);
+    EXPECT_TRUE(registered.ready());
+    EXPECT_TRUE(HoldsPattern(data, MiB(3), i + 1));
+    FillPattern(data, MiB(3), i + 2);
+  }
+  EXPECT_EQ(store.get(registered, nullptr), data);
+  EXPECT_TRUE(HoldsPattern(data, MiB(3), 21));
+  store.put(registered, nullptr);
+  store.end_keep_in_place(registered);
+  EXPECT_THROW(store.keep_in_place(registered), Error) << "it is not in use";
+  Tensor all = store.create(MiB(16));
+  EXPECT_FALSE(registered.ready());
+  store.free(std::move(all), nullptr);
+  EXPECT_TRUE(HoldsPattern(store.get(registered, nullptr), MiB(3), 21));
+  // A free ends it, too.
+  store.keep_in_place(registered);
+  store.free(std::move(registered), nullptr);
+  EXPECT_NO_THROW(store.create(MiB(16)));
+}
+
+TEST_F(StoreTest, NothingIsKeptInPlaceInSlabs) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  if (std::getenv("RAVENSTORE_TEST_FLAGS") != nullptr) GTEST_SKIP() << "on pages";
+  Store store = Connect(daemon, MiB(16));
+  Tensor tensor = store.create(MiB(1));
+  try {
+    store.keep_in_place(tensor);
+    FAIL() << "in slabs a tensor that was put may move";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), RAVENSTORE_UNSUPPORTED);
+  }
 }
 
 TEST_F(StoreTest, MisuseIsNamed) {

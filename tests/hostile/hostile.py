@@ -156,6 +156,7 @@ MESSAGES = {
     "pinned_alloc": "pinned_churn",
     "pinned_free": "pinned_frees",
     "pinned_slab_released": "flood_pinned_slabs_released",
+    "keep_in_place": "flood_keeps",
     "legacy_hello": "legacy_churn",
     "legacy_reclaim": "yield_again",
     "list_legacy": "job_queries_400",

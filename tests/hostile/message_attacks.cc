@@ -375,6 +375,11 @@ constexpr Attack kAttacks[] = {
        FloodByClients(
            scene, Same([](auto& packet) { packet.mutable_pinned_slab_released()->set_offset(1); }));
      }},
+    {"flood_keeps",
+     [](Scene& scene) {
+       FloodByClients(scene,
+                      Same([](auto& packet) { packet.mutable_keep_in_place()->set_slot(7); }));
+     }},
     {"flood_give_backs",
      [](Scene& scene) {
        Flood(scene, Same([](auto& packet) {

@@ -50,5 +50,15 @@ TEST(PageMemoryTest, SlotsOfASparsePageMoveToAnother) {
   EXPECT_EQ(memory.pages(), 1u);
 }
 
+TEST(PageMemoryTest, AReleasedPageTakesMemoryUntilItIsDestroyed) {
+  PageMemory memory(MiB(2), 1);
+  EXPECT_EQ(memory.releasing(), 0u);
+  ASSERT_TRUE(memory.Release());
+  EXPECT_EQ(memory.pages(), 0u);
+  EXPECT_EQ(memory.releasing(), 1u);
+  memory.Destroyed();
+  EXPECT_EQ(memory.releasing(), 0u);
+}
+
 }  // namespace
 }  // namespace ravenstore::core

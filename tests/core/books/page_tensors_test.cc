@@ -41,6 +41,35 @@ TEST(PageTensorsTest, NeighboursShareABorderPageUntilTheyEnd) {
   EXPECT_TRUE(tensors.In(1000).empty());
 }
 
+TEST(PageTensorsTest, TheBytesThatCallsHoldAreCounted) {
+  PageTensors tensors(MiB(2));
+  tensors.Place(0, {0, 2}, Bytes{}, MiB(3));
+  tensors.Place(1, {2, 2}, MiB(1), MiB(2));
+  tensors.Hold(0);
+  tensors.Hold(1);
+  EXPECT_EQ(tensors.held(), MiB(5));
+  tensors.EndHold(0);
+  EXPECT_FALSE(tensors[0].pinned);
+  EXPECT_EQ(tensors.held(), MiB(2));
+}
+
+TEST(PageTensorsTest, AUnitHasTheHighestPriorityOfItsTensors) {
+  PageTensors tensors(MiB(2));
+  tensors.Place(0, {0, 1}, Bytes{}, MiB(1));
+  tensors.Place(1, {0, 1}, MiB(1), MiB(1));
+  tensors.Begin(0);
+  tensors.Begin(1);
+  EXPECT_FALSE(tensors.has_priorities());
+  tensors.SetPriority(0, Priority::kLow);
+  EXPECT_TRUE(tensors.has_priorities());
+  EXPECT_EQ(tensors.PriorityIn(0), Priority::kNormal);
+  tensors.SetPriority(1, Priority::kLow);
+  EXPECT_EQ(tensors.PriorityIn(0), Priority::kLow);
+  tensors.SetPriority(1, Priority::kHigh);
+  EXPECT_EQ(tensors.PriorityIn(0), Priority::kHigh);
+  EXPECT_EQ(tensors.PriorityIn(2), Priority::kNormal) << "nothing lives there";
+}
+
 TEST(PageTensorsTest, ATensorThatMovesToASlotIsOnlyThere) {
   PageTensors tensors(MiB(2));
   tensors.Place(0, {0, 2}, MiB(2) - KiB(64), KiB(256));

@@ -32,11 +32,33 @@ TEST(PageSharesTest, OrByWeight) {
 TEST(PageSharesTest, WhatCallsHoldComesFirst) {
   EXPECT_EQ(Share({{.in_use = 9, .alive = 9}, {.alive = 9}}, 10), Shares({9, 1}));
   EXPECT_EQ(Share({{.expected = 9, .alive = 9}, {.in_use = 3, .alive = 9}}, 10), Shares({7, 3}));
+  EXPECT_EQ(Share({{.in_use = 9, .alive = 9}, {.alive = 9, .guarantee = 5}}, 10), Shares({9, 1}));
 }
 
 TEST(PageSharesTest, AGuaranteeComesBeforeTheRest) {
-  EXPECT_EQ(Share({{.alive = 9, .guarantee = 8}, {.alive = 9}}, 10), Shares({8, 2}));
+  EXPECT_EQ(Share({{.alive = 8, .guarantee = 8}, {.alive = 9}}, 10), Shares({8, 2}));
   EXPECT_EQ(Share({{.alive = 2, .guarantee = 8}, {.alive = 9}}, 10), Shares({2, 8}));
+  EXPECT_EQ(Share({{.waits_for = 4, .guarantee = 8}, {.expected = 9}}, 10), Shares({4, 6}));
+}
+
+TEST(PageSharesTest, TheRestIsDividedBeyondGuarantees) {
+  EXPECT_EQ(Share({{.alive = 90, .guarantee = 10}, {.alive = 90}}, 30), Shares({20, 10}));
+}
+
+TEST(PageSharesTest, AHigherPriorityIsServedFirstBeyondGuarantees) {
+  const PageDemand low{.alive = 9, .guarantee = 2};
+  EXPECT_EQ(Share({low, {.alive = 9, .priority = 1}}, 10), Shares({2, 8}));
+  EXPECT_EQ(Share({low, {.alive = 4, .priority = 1}}, 10), Shares({6, 4}));
+  EXPECT_EQ(Share({{.in_use = 7}, {.alive = 9, .priority = 1}}, 10), Shares({7, 3}));
+}
+
+TEST(PageSharesTest, NoShareIsMoreThanItsClientMayHold) {
+  EXPECT_EQ(Share({{.alive = 9, .most = 3}, {}}, 10), Shares({3, 7}));
+  EXPECT_EQ(Share({{.in_use = 5, .most = 3}, {.most = 4}}, 10), Shares({3, 4}));
+}
+
+TEST(PageSharesTest, AWeightHoldsForCallsToo) {
+  EXPECT_EQ(Share({{.expected = 30}, {.alive = 30, .weight = 3}}, 40), Shares({10, 30}));
 }
 
 TEST(PageSharesTest, WhatNobodyNeedsStaysWhereItIs) {
@@ -53,8 +75,7 @@ TEST(PageSharesTest, AllPagesAreSharedAndNoStageTakesFromOneBefore) {
                          .expected = number(),
                          .alive = number(),
                          .held = number(),
-                         .guarantee = number(),
-                         .weight = 0.1 + static_cast<double>(random.Below(40))});
+                         .guarantee = number()});
     }
     const auto pages = static_cast<uint32_t>(random.Below(1000));
     const Shares shares = Share(demands, pages);
@@ -69,31 +90,22 @@ TEST(PageSharesTest, AllPagesAreSharedAndNoStageTakesFromOneBefore) {
         if (shares[i] > most_of(demands[i])) return true;
       return false;
     };
-    const auto base = [](const PageDemand& of) { return std::max(of.in_use, of.expected); };
-    const auto due = [&](const PageDemand& of) {
-      return std::max(base(of), std::min(of.alive, of.guarantee));
+    const auto due = [](const PageDemand& of) {
+      return std::max(of.in_use, std::min(std::max(of.expected, of.alive), of.guarantee));
     };
-    const auto useful = [&](const PageDemand& of) { return std::max(due(of), of.alive); };
+    const auto base = [&](const PageDemand& of) { return std::max(due(of), of.expected); };
+    const auto useful = [&](const PageDemand& of) { return std::max(base(of), of.alive); };
     const auto in_use = [](const PageDemand& of) { return of.in_use; };
     EXPECT_FALSE(lacks(in_use) && exceeds(in_use));
-    EXPECT_FALSE(lacks(base) && exceeds(base));
     EXPECT_FALSE(lacks(due) && exceeds(due));
+    EXPECT_FALSE(lacks(base) && exceeds(base));
     EXPECT_FALSE(lacks(useful) && exceeds(useful));
   });
 }
 
-TEST(PageSharesTest, OnlyTheFirstCallThatWaitsIsServed) {
-  const PageDemand waits{.in_use = 2, .waits_for = 8};
-  EXPECT_EQ(Share({{.in_use = 2}, waits, waits}, 12), (Shares{2, 8, 2}));
-}
-
-TEST(PageSharesTest, PagesThatCallsHoldComeBeforeACallThatWaits) {
+TEST(PageSharesTest, ACallThatWaitsComesBeforeCallsThatAreExpected) {
+  EXPECT_EQ(Share({{.waits_for = 8, .alive = 2}, {.expected = 9}}, 12), (Shares{8, 4}));
   EXPECT_EQ(Share({{.waits_for = 3}, {.in_use = 9}}, 10), (Shares{1, 9}));
-}
-
-TEST(PageSharesTest, ACallThatFitsIsServedBeforeTheFirst) {
-  EXPECT_EQ(Share({{.waits_for = 10}, {.in_use = 8, .waits_for = 10}}, 14), (Shares{4, 10}));
-  EXPECT_EQ(Share({{.waits_for = 10}, {.in_use = 8, .waits_for = 15}}, 14), (Shares{6, 8}));
 }
 
 TEST(PageSharesTest, TheClientWithTheTurnHasItsPagesFirst) {

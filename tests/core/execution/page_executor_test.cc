@@ -133,6 +133,29 @@ TEST_F(PageExecutorTest, AnIdlePageLeavesForACallThatWaits) {
 }
 
 // A plan that begins after the create knows of the tensor that the create makes.
+TEST_F(PageExecutorTest, APageHasTheHighestPriorityOfItsTensors) {
+  const auto priority = [this] { return executor_.books()[0].priority; };
+  executor_.Place(0, {0, 1}, Bytes{}, KiB(512));
+  executor_.Place(1, {0, 1}, KiB(512), KiB(512));
+  for (TensorNumber tensor : {0u, 1u}) {
+    if (!executor_.Pin(tensor)) Map();
+    executor_.Begin(tensor);
+  }
+  EXPECT_EQ(priority(), Priority::kNormal);
+  executor_.Unpin(0, Priority::kLow);
+  EXPECT_EQ(priority(), Priority::kNormal);
+  executor_.Unpin(1, Priority::kLow);
+  EXPECT_EQ(priority(), Priority::kLow);
+  executor_.Pin(1);
+  executor_.Unpin(1, Priority::kHigh);
+  EXPECT_EQ(priority(), Priority::kHigh);
+  EXPECT_EQ(executor_.Snapshot()[0].priority, Priority::kHigh);
+  executor_.End(1);
+  EXPECT_EQ(priority(), Priority::kLow);
+  executor_.End(0);
+  EXPECT_EQ(priority(), Priority::kNormal);
+}
+
 TEST_F(PageExecutorTest, ACreateThatWaitsIsInTheSnapshot) {
   FillAndCreateOneMore();
   const plan::UnitSnapshot waiting = executor_.Snapshot()[4];
@@ -441,6 +464,66 @@ TEST_F(PageExecutorTest, APageThatACallWaitsForKeepsItsTensors) {
   EXPECT_FALSE(executor_.Pin(0));
   EXPECT_FALSE(executor_.MoveToSlot(1, {1, 1, 8}));
   EXPECT_TRUE(backend_.copy_moves.empty());
+}
+
+// ---- Bytes that can be recomputed.
+
+TEST_F(PageExecutorTest, ATensorThatCanBeRecomputedLeavesWithoutACopy) {
+  for (TensorNumber tensor : {0u, 1u}) {
+    Create(tensor);
+    Put(tensor, true);
+    executor_.SetRecomputes(tensor, true);
+  }
+  executor_.Place(2, {4, 1}, Bytes{}, kPage);
+  EXPECT_FALSE(executor_.Pin(2));
+  Map();
+  EXPECT_TRUE(executor_.IsResident(2));
+  EXPECT_FALSE(backend_.out);
+  EXPECT_EQ(executor_.stats().discarded, 1u);
+  const TensorNumber gone = executor_.tensors()[0].is_discarded() ? 0 : 1;
+  EXPECT_TRUE(executor_.tensors()[gone].is_discarded());
+  executor_.Begin(2);
+  Put(2, true);
+  // It begins again, and may stay: its word says that it is there.
+  EXPECT_FALSE(executor_.Pin(gone));
+  Map();
+  EXPECT_TRUE(executor_.IsResident(gone));
+  EXPECT_FALSE(executor_.tensors()[gone].lives());
+  executor_.Begin(gone);
+  EXPECT_TRUE(executor_.tensors()[gone].lives());
+  EXPECT_FALSE(executor_.tensors()[gone].away);
+}
+
+TEST_F(PageExecutorTest, TheOthersOfItsPageAreCopied) {
+  executor_.Place(0, {0, 1}, Bytes{}, KiB(512));
+  executor_.Place(1, {0, 1}, MiB(1), KiB(512));
+  for (TensorNumber tensor : {0u, 1u}) {
+    if (!executor_.Pin(tensor)) Map();
+    executor_.Begin(tensor);
+  }
+  for (TensorNumber tensor : {0u, 1u}) Put(tensor, true);
+  executor_.SetRecomputes(0, true);
+  ASSERT_TRUE(executor_.Leave(kPage));
+  executor_.Start();
+  ASSERT_TRUE(backend_.out);
+  EXPECT_EQ(backend_.out->bytes, KiB(512));
+  EXPECT_TRUE(executor_.tensors()[0].is_discarded());
+  EXPECT_TRUE(executor_.tensors()[1].lives());
+  EndOut(true);
+}
+
+TEST_F(PageExecutorTest, ADiscardedTensorWhoseGetFailsStaysDiscarded) {
+  Create(0);
+  Put(0, true);
+  executor_.SetRecomputes(0, true);
+  ASSERT_TRUE(executor_.Leave(kPage));
+  executor_.Start();
+  ASSERT_TRUE(executor_.tensors()[0].is_discarded());
+  for (TensorNumber tensor : {1u, 2u}) Create(tensor);
+  EXPECT_FALSE(executor_.Pin(0));
+  executor_.Refuse(0);
+  EXPECT_TRUE(executor_.tensors()[0].is_discarded());
+  executor_.Remove(0);
 }
 
 }  // namespace

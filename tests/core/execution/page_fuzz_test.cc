@@ -39,6 +39,7 @@ PageWorld::Options OptionsOf(plan::Random* random) {
   options.plans = !random->OneIn(4);
   options.shares = random->OneIn(3);
   options.losses = random->OneIn(3);
+  options.recomputes = random->OneIn(3);
   return options;
 }
 
@@ -57,6 +58,7 @@ void Add(const PageWorld::Counts& of, PageWorld::Counts* counts) {
   counts->lost += of.lost;
   counts->fetched += of.fetched;
   counts->moved += of.moved;
+  counts->recomputed += of.recomputed;
 }
 
 TEST(PageFuzzTest, NoClientReadsWrongBytes) {
@@ -82,10 +84,11 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
       "seeds from %lu: %lu programs, %lu reads checked, %lu copies failed, %lu calls refused, "
       "%lu deaths, %lu stuck; in %lu, out %lu cells, %lu units not revoked, %lu copies dropped, "
       "%lu pages released, %lu tensors moved to slots, %lu lost, %lu pages fetched, "
-      "%lu copies moved\n",
+      "%lu copies moved, %lu recomputed\n",
       first, programs, counts.reads, counts.failures, counts.refused, counts.kills, counts.stuck,
       counts.in.count() / 512, counts.out.count() / 512, counts.not_revoked, counts.dropped_copies,
-      counts.released, counts.to_slots, counts.lost, counts.fetched, counts.moved);
+      counts.released, counts.to_slots, counts.lost, counts.fetched, counts.moved,
+      counts.recomputed);
   // Each kind of adversity was there.
   EXPECT_GT(counts.failures, 0u);
   EXPECT_GT(counts.kills, 0u);
@@ -95,6 +98,7 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   EXPECT_GT(counts.lost, 0u);
   EXPECT_GT(counts.fetched, 0u);
   EXPECT_GT(counts.moved, 0u);
+  EXPECT_GT(counts.recomputed, 0u);
 }
 
 // The same course ends at each of its steps, with whatever is under way then.

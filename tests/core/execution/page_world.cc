@@ -50,7 +50,7 @@ std::string PageWorld::Describe() const {
   const PageBooks& books = executor_->books();
   std::string text =
       "copies " + std::to_string(books.copies().pools().used().count() / page_.count()) + " pages";
-  for (Unit unit = 0; unit < books.units().size(); ++unit) {
+  for (Unit unit = 0; unit < books.view().units.size(); ++unit) {
     const auto& state = books[unit];
     if (state.live == 0 && !state.InUse() && state.life == PageState::kAway) continue;
     text += "; unit " + std::to_string(unit) + " " + std::to_string(static_cast<int>(state.life)) +
@@ -135,6 +135,9 @@ void PageWorld::Finish() {
     if (!fault_.empty()) return;
     const Tensor& last = tensors_[tensor];
     if (last.word == Word::kFreed) continue;
+    // Since it was discarded, others have its place.
+    const bool is_discarded = executor_->tensors()[tensor].is_discarded();
+    if (is_discarded && !executor_->CanCreate(last.units)) continue;
     if (last.word != Word::kInUse)
       return Fail("tensor " + std::to_string(tensor) + " did not come back: " + Describe());
     stream_.push_back({Kernel::Kind::kRead, tensor});
@@ -317,12 +320,17 @@ void PageWorld::HandleReport(const Report& report) {
     RemoveTensor(report.tensor);
   } else if (report.kind == Kind::kCreate || report.kind == Kind::kGetAsked) {
     if (executor_->Admit(report.tensor) != decide::Admission::kNow) return Refuse(report.tensor);
+    // It lives again, which needs a place as a create does.
+    const bool begins = executor_->tensors()[report.tensor].is_discarded();
+    if (begins && !executor_->CanCreate(tensor.units)) return Refuse(report.tensor);
     if (executor_->Pin(report.tensor)) granted_.push_back(report.tensor);
     HandleGrants();
   } else if (report.kind == Kind::kGet) {
     if (!executor_->Pin(report.tensor)) Fail("a tensor that was in use had left");
   } else {
     if (report.kind != Kind::kFreeIdle) executor_->Unpin(report.tensor);
+    const bool recomputes = options_.recomputes && random_->OneIn(2);
+    if (report.kind == Kind::kPut) executor_->SetRecomputes(report.tensor, recomputes);
     // The stream's own order lets a later create have the addresses immediately.
     const bool frees = report.kind != Kind::kPut;
     if (frees && !tensor.units.is_slot()) places_->Free(tensor.place, tensor.size);
@@ -335,10 +343,9 @@ void PageWorld::HandleTickets() {
   while (!pending_.empty() && pending_.front().ticket <= executed_) {
     const Report report = pending_.front();
     pending_.erase(pending_.begin());
-    Tensor& tensor = tensors_[report.tensor];
     const bool frees = report.kind != Kind::kPut;
     if (!frees && report.modified) executor_->Modify(report.tensor);
-    if (frees && !tensor.lost) executor_->End(report.tensor);
+    if (frees && executor_->tensors()[report.tensor].lives()) executor_->End(report.tensor);
     if (report.kind != Kind::kFreeIdle) executor_->Reach(report.tensor);
     if (frees) RemoveTensor(report.tensor);
   }
@@ -353,7 +360,8 @@ void PageWorld::RemoveTensor(TensorNumber tensor) {
 void PageWorld::HandleGrants() {
   for (const TensorNumber number : std::exchange(granted_, {})) {
     Tensor& tensor = tensors_[number];
-    if (!tensor.created) {
+    if (!executor_->tensors()[number].lives()) {
+      counts_.recomputed += tensor.created ? 1 : 0;
       tensor.created = true;
       executor_->Begin(number);
       if (tensor.units.is_slot()) tensor.slot = PlaceOf(executor_->books(), tensor.units.first);
@@ -583,8 +591,8 @@ void PageWorld::ChangePools() {
     SetPoolCapacity(pool, choice == 0 ? all : less);
   } else if (choice < 3) {
     LoseCopy();
-  } else if (executor_->books().units().size() > 0) {
-    const auto unit = static_cast<Unit>(random_->Below(executor_->books().units().size()));
+  } else if (executor_->books().view().units.size() > 0) {
+    const auto unit = static_cast<Unit>(random_->Below(executor_->books().view().units.size()));
     if (executor_->books()[unit].live == 0) return;
     executor_->books().Demand(unit);
     counts_.fetched += executor_->books()[unit].demanded ? 1 : 0;
@@ -642,7 +650,7 @@ void PageWorld::ChangeShare(uint32_t pages) {
 void PageWorld::AnnounceNeeds() {
   PageBooks& books = executor_->books();
   books.SetPlan({});
-  for (Unit unit = 0; unit < books.units().size(); ++unit) {
+  for (Unit unit = 0; unit < books.view().units.size(); ++unit) {
     const auto need = static_cast<plan::Position>(random_->Below(1000));
     books.Announce(unit, random_->OneIn(4) ? plan::kNoPosition : need);
   }

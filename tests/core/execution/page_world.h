@@ -34,11 +34,12 @@ class PageWorld : public PageBackend {
     bool slots = false;                           // small tensors have slots, or get them later
     std::vector<Bytes> pools{Bytes(UINT64_MAX)};  // for copies: their capacities
     uint64_t failures = 0;                        // one copy in this number fails; 0: none
-    uint64_t kills = 0;     // the client dies in one step of this number; 0: never
-    uint64_t slowness = 1;  // a mapping or a copy ends in one of this number of trials
-    bool plans = true;      // plans say nonsense; else there is none
-    bool shares = false;    // the client's share of the device changes
-    bool losses = false;    // pools lose and drop copies and change; pages are fetched
+    uint64_t kills = 0;       // the client dies in one step of this number; 0: never
+    uint64_t slowness = 1;    // a mapping or a copy ends in one of this number of trials
+    bool plans = true;        // plans say nonsense; else there is none
+    bool shares = false;      // the client's share of the device changes
+    bool recomputes = false;  // some tensors can be recomputed
+    bool losses = false;      // pools lose and drop copies and change; pages are fetched
   };
   struct Counts {
     uint64_t reads = 0;  // of whole tensors by kernels
@@ -50,11 +51,12 @@ class PageWorld : public PageBackend {
     Bytes out;
     uint64_t not_revoked = 0;
     uint64_t dropped_copies = 0;
-    uint64_t released = 0;  // pages
-    uint64_t to_slots = 0;  // tensors of away pages
-    uint64_t lost = 0;      // tensors
-    uint64_t fetched = 0;   // pages
-    uint64_t moved = 0;     // copies, to another pool
+    uint64_t released = 0;    // pages
+    uint64_t to_slots = 0;    // tensors of away pages
+    uint64_t lost = 0;        // tensors
+    uint64_t fetched = 0;     // pages
+    uint64_t moved = 0;       // copies, to another pool
+    uint64_t recomputed = 0;  // tensors, after they were discarded
   };
 
   PageWorld(const Options& options, plan::Random* random);

@@ -68,6 +68,32 @@ TEST(AddressRangeTest, GrowsFromTheHoleAtItsEnd) {
   EXPECT_EQ(range.end(), KiB(6));
 }
 
+TEST(AddressRangeTest, ARequestThatWouldSpanTooManyPagesBeginsAtABorder) {
+  AddressRange range(KiB(64));
+  range.Allocate(KiB(1));
+  EXPECT_EQ(range.Allocate(KiB(128), 3), KiB(1));
+  EXPECT_EQ(range.Allocate(KiB(128), 2), KiB(192));
+  EXPECT_EQ(range.end(), KiB(320));
+  EXPECT_EQ(range.holes(), 1u);
+  EXPECT_EQ(range.Allocate(KiB(63)), KiB(129)) << "what is left before the border is free";
+  EXPECT_EQ(range.holes(), 0u);
+}
+
+TEST(AddressRangeTest, ARequestWithFewPagesIsPlacedInAHoleWithABorder) {
+  AddressRange range(KiB(64));
+  range.Allocate(KiB(32));
+  const Bytes wide = range.Allocate(KiB(192));
+  range.Allocate(KiB(1));
+  const Bytes narrow = range.Allocate(KiB(128));
+  range.Allocate(KiB(1));
+  range.Free(wide, KiB(192));
+  range.Free(narrow, KiB(128));
+  EXPECT_EQ(range.Allocate(KiB(128), 2), KiB(64)) << "the hole that was freed last has no border";
+  EXPECT_EQ(range.holes(), 3u);
+  range.Free(KiB(64), KiB(128));
+  EXPECT_EQ(range.holes(), 2u);
+}
+
 // The rule of address_range.h in few lines: each search looks at all holes.
 class PlainRange {
  public:
@@ -147,6 +173,38 @@ TEST(AddressRangeTest, RandomProgramsGetThePlacesOfAPlainSearch) {
     AddressRange copy = range;
     for (uint64_t kib = 1; kib <= 256; kib *= 2)
       EXPECT_EQ(copy.Allocate(KiB(kib)), range.Allocate(KiB(kib)));
+  });
+}
+
+TEST(AddressRangeTest, RandomProgramsSpanFewPagesWhereTheyMust) {
+  ForSeeds(20, [](Random& random) {
+    AddressRange range(KiB(64));
+    std::set<std::pair<Bytes, Bytes>> places;  // offset, size
+    for (int i = 0; i < 500; ++i) {
+      if (!places.empty() && random.OneIn(2)) {
+        const auto which = std::next(places.begin(), static_cast<int>(random.Below(places.size())));
+        range.Free(which->first, which->second);
+        places.erase(which);
+        continue;
+      }
+      const Bytes size = Bytes(1 + random.Below(1 << random.Below(18))).RoundUp(Bytes(512));
+      const uint64_t least = size.RoundUp(KiB(64)).count() / KiB(64).count();
+      const bool limits = random.OneIn(2);
+      const Bytes at = range.Allocate(size, limits ? static_cast<uint32_t>(least) : UINT32_MAX);
+      const Bytes end = (at + size).RoundUp(KiB(64));
+      EXPECT_LE((end - at.RoundDown(KiB(64))).count() / KiB(64).count(),
+                limits ? least : least + 1);
+      const auto next = places.lower_bound({at, Bytes{}});
+      if (next != places.end()) {
+        EXPECT_LE(at + size, next->first);
+      }
+      if (next != places.begin()) {
+        EXPECT_LE(std::prev(next)->first + std::prev(next)->second, at);
+      }
+      places.insert({at, size});
+    }
+    for (const auto& [offset, size] : places) range.Free(offset, size);
+    EXPECT_LE(range.holes(), 1u);
   });
 }
 

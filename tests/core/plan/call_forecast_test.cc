@@ -12,7 +12,7 @@ class ForecastTest : public testing::Test {
  protected:
   void Call(CallKind kind, TensorIndex tensor) {
     at_ += std::chrono::microseconds(10);
-    if (tensor >= tensors_.size()) tensors_.resize(tensor + 1);
+    tensors_.GrowTo(tensor + 1);
     PlacedTensor& of = tensors_[tensor];
     follower_.Observe({kind, false, tensor, at_}, MiB(3));
     if (kind == CallKind::kCreate) of = {places_.Allocate(MiB(3)), MiB(3), true, true};
@@ -33,7 +33,7 @@ class ForecastTest : public testing::Test {
   }
 
   Places places_{{.page = MiB(2)}};
-  std::vector<PlacedTensor> tensors_;
+  PlacedTensors tensors_;
   Follower follower_;
   Duration at_{0};
 };

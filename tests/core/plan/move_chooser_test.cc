@@ -138,6 +138,27 @@ TEST_F(MoveChooserTest, InAnEmergencyTheUnitThatIsNeededLastLeaves) {
   EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(2));  // clean: no copy is waited for
 }
 
+TEST_F(MoveChooserTest, InAnEmergencyAUnitOfLowerPriorityLeavesFirst) {
+  Set(0, {.life = PageState::kClean, .live = 1, .last_use = 1});
+  Set(2, {.life = PageState::kDirty, .live = 1, .last_use = 2, .priority = Priority::kLow});
+  Set(4, {.life = PageState::kClean, .live = 1, .priority = Priority::kHigh});
+  EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(2));
+  Set(2, {});
+  EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(0));
+  Set(0, {});
+  EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(4));
+}
+
+TEST_F(MoveChooserTest, AUnitDoesNotGiveWayForOneOfLowerPriority) {
+  plan_.Announce(0, 300);
+  plan_.Announce(2, 100);
+  Set(0, {.life = PageState::kClean, .live = 1});
+  Set(2, {.live = 1, .priority = Priority::kLow});
+  EXPECT_FALSE(NextExchange(View()));
+  Set(2, {.live = 1});
+  EXPECT_EQ(NextExchange(View()), std::optional<Unit>(0));
+}
+
 TEST_F(MoveChooserTest, WithoutAPlanAUnitTakesThePlaceOfOneThatIsNeededLater) {
   plan_.Announce(0, 100);
   plan_.Announce(2, 300);

@@ -26,6 +26,18 @@ TEST(PlacesTest, LargeTensorsShareTheirBorderPages) {
   EXPECT_EQ(places.BytesIn(second, MiB(2), 0), MiB(1));
 }
 
+TEST(PlacesTest, ATensorThatWouldSpanMoreThanItMayBeginsWithAPage) {
+  Places places({.page = MiB(2)});
+  places.SetMost(2);
+  places.Allocate(MiB(1));
+  const Place shares = places.Allocate(MiB(2));
+  EXPECT_EQ(shares.at, MiB(1).count());
+  const Place whole = places.Allocate(MiB(4));
+  EXPECT_EQ(places.UnitsOf(whole, MiB(4)).count, 2u);
+  EXPECT_EQ(places.OffsetOf(whole), Bytes{});
+  EXPECT_EQ(places.Allocate(MiB(1)).at, MiB(3).count());
+}
+
 TEST(PlacesTest, SmallTensorsHaveASlotEach) {
   Places places({.page = MiB(2), .largest_slot = MiB(2)});
   const Place slot = places.Allocate(KiB(64));

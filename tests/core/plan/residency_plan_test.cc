@@ -65,6 +65,22 @@ TEST(ResidencyPlanTest, TheUnitThatIsNeededLastLeaves) {
   EXPECT_EQ(plan.NextNeed(2), 4);
 }
 
+TEST(ResidencyPlanTest, AUnitOfLowerPriorityLeavesThoughItIsNeededFirst) {
+  const std::vector<PlannedCall> calls = {Get(2, 10), Put(2, 20), Get(0, 80), Put(0, 90),
+                                          Get(1, 100)};
+  UnitSnapshot low = Resident(true);
+  low.priority = Priority::kLow;
+  const ResidencyPlan plan =
+      ResidencyPlan::Make(calls, Pages({low, Resident(false), Away()}), kTwoPages);
+  EXPECT_EQ(plan.LeavesAt(0), 0);
+  UnitSnapshot high = Resident(false);
+  high.priority = Priority::kHigh;
+  const ResidencyPlan other =
+      ResidencyPlan::Make(calls, Pages({Resident(false), high, Away()}), kTwoPages);
+  EXPECT_EQ(other.LeavesAt(0), 0);
+  EXPECT_EQ(other.LeavesAt(2), kNoPosition);
+}
+
 TEST(ResidencyPlanTest, OneThatIsOutInTimeLeavesBeforeOneThatIsNotIfItIsNeededHalfAsLate) {
   const std::vector<PlannedCall> calls = {Get(2, 10), Put(2, 20), Get(0, 80), Put(0, 90),
                                           Get(1, 100)};

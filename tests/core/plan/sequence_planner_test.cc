@@ -24,7 +24,7 @@ class Client {
 
  private:
   void Make(const CallHistory::Call& call, Bytes size) {
-    if (call.tensor >= tensors_.size()) tensors_.resize(call.tensor + 1);
+    tensors_.GrowTo(call.tensor + 1);
     PlacedTensor& tensor = tensors_[call.tensor];
     const auto guidance = planner_.Observe(call, size);
     if (guidance.remake) forecast_ = planner_.Remake(places_, tensors_);
@@ -51,7 +51,7 @@ class Client {
   }
 
   Places places_{{.page = MiB(2)}};
-  std::vector<PlacedTensor> tensors_;
+  PlacedTensors tensors_;
   SequencePlanner planner_;
   CallForecast forecast_;
   Passes passes_;
@@ -95,9 +95,9 @@ TEST(SequencePlannerTest, AfterAnInsertionTheRestIsForeseenAgain) {
 TEST(SequencePlannerTest, APlanIsDiscardedWithTheCallsThatItRepeats) {
   SequencePlanner planner;
   const Places places{{.page = MiB(2)}};
-  std::vector<PlacedTensor> tensors;
+  PlacedTensors tensors;
   Passes passes(40, [&](const auto& call, Bytes size) {
-    tensors.resize(call.tensor + 1);
+    tensors.GrowTo(call.tensor + 1);
     if (planner.Observe(call, size).remake) planner.Remake(places, tensors);
   });
   passes.Run();
@@ -115,10 +115,10 @@ TEST(SequencePlannerTest, APlanIsDiscardedWithTheCallsThatItRepeats) {
 TEST(SequencePlannerTest, APlanIsMadeAnewAfterATensorHasMoved) {
   SequencePlanner planner;
   const Places places{{.page = MiB(2)}};
-  std::vector<PlacedTensor> tensors;
+  PlacedTensors tensors;
   bool moves = false;
   Passes passes(40, [&](const auto& call, Bytes size) {
-    tensors.resize(call.tensor + 1);
+    tensors.GrowTo(call.tensor + 1);
     if (planner.Observe(call, size).remake) planner.Remake(places, tensors);
     if (moves) planner.Moved();
   });

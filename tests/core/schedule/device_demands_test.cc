@@ -40,7 +40,7 @@ class DeviceDemandsTest : public testing::Test {
     const ClientCall call{.kind = plan::CallKind::kCreate, .tensor = tensor, .size = size};
     ScheduledClient& of = *clients_[client];
     of.See(call, true);
-    of.Place(call);
+    of.Place(call, UINT32_MAX);
     EXPECT_TRUE(of.Hold(call, 4));
     of.Start();
     of.BeginUse(tensor);
@@ -52,7 +52,8 @@ class DeviceDemandsTest : public testing::Test {
   WordBackend backend_;
   std::vector<std::unique_ptr<ScheduledClient>> clients_;
   std::vector<ScheduledClient*> all_;
-  DeviceDemands demands_;
+  DeviceTenants tenants_;
+  DeviceDemands demands_{&tenants_};
 };
 
 TEST_F(DeviceDemandsTest, ADemandIsAsOldAsTheLastMark) {
@@ -64,6 +65,15 @@ TEST_F(DeviceDemandsTest, ADemandIsAsOldAsTheLastMark) {
   demands_.Refresh();
   EXPECT_EQ(demands_.demands()[0].in_use, 2u);
   EXPECT_NE(demands_.version(), version);
+}
+
+TEST_F(DeviceDemandsTest, ATenantMayHoldLessThanTheDevice) {
+  EXPECT_TRUE(demands_.Fit(8));
+  tenants_.Set(TenantId{}, {.most = 3});
+  EXPECT_EQ(demands_.MayHold(*clients_[1], 8), 3u);
+  tenants_.Set(TenantId{}, {.most = 8});
+  tenants_.Set(TenantId{7}, {.guarantee = 6});
+  EXPECT_EQ(demands_.MayHold(*clients_[1], 8), 2u) << "it is kept for a tenant without a client";
 }
 
 TEST_F(DeviceDemandsTest, AClientMayHoldWhatOthersDoNot) {

@@ -27,9 +27,10 @@ class FreePagesTest : public testing::Test {
     all_.push_back(clients_.back().get());
     return all_.back();
   }
-  std::optional<ClientId> Next(FreePages* pages) { return pages->Next(all_); }
+  std::optional<ClientId> Next(FreePages* pages) { return pages->Next(all_, tenants_); }
 
   WordBackend backend_;
+  DeviceTenants tenants_;
   std::vector<std::unique_ptr<ScheduledClient>> clients_;
   std::vector<ScheduledClient*> all_;
 };

@@ -39,7 +39,7 @@ class Client {
     }
     const ClientCall call{.kind = CallKind::kCreate, .tensor = row, .size = size, .at = at_};
     See(call);
-    client_.Place(call);
+    client_.Place(call, UINT32_MAX);
     const auto& units = client_.executor().tensors()[row].units;
     log_ += " at " + std::to_string(units.first) + "+" + std::to_string(units.count);
     Hold(call);

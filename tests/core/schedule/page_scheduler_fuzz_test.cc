@@ -2,6 +2,7 @@
 // fail.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -34,11 +35,14 @@ class RandomClients {
         pages_(static_cast<uint32_t>(6 + random->Below(20))),
         fails_(random->OneIn(3) ? 2 + random->Below(30) : 0),
         all_pass_(random->OneIn(2)),
-        world_(pages_) {}
+        world_(pages_) {
+    if (random->OneIn(3)) SetTenants();
+  }
 
   void Step() {
     const uint64_t what = random_.Below(100);
     if (what < 2 && programs_.size() < 4) return Join();
+    if (what == 3 && limited_ && random_.OneIn(10)) SetTenants();
     if (what == 2 && random_.OneIn(all_pass_ ? 20 : 3) && !programs_.empty()) return Leave();
     if (what < 60 && !programs_.empty()) Call();
     if (what < 80 && !programs_.empty()) world_.RunStream(AnyClient());
@@ -73,9 +77,47 @@ class RandomClients {
   }
   void Join() {
     const ClientId id{++last_};
-    world_.Join(id);
+    world_.Join(id, Bytes(UINT64_MAX), TenantOf(id));
     programs_[id] = {.passes = all_pass_ || random_.OneIn(2),
                      .layers = static_cast<uint32_t>(4 + random_.Below(kRows - 4))};
+  }
+  static TenantId TenantOf(ClientId id) { return TenantId{ToInt(id) % 3}; }
+  // Tenants have limits, whether they have clients or not.
+  void SetTenants() {
+    const bool ranks = random_.OneIn(2);
+    for (uint32_t i = 0; i < tenants_.size(); ++i) {
+      decide::TenantPages& tenant = tenants_[i];
+      tenant = {};
+      if (random_.OneIn(2)) tenant.most = static_cast<uint32_t>(1 + random_.Below(pages_));
+      if (random_.OneIn(2)) tenant.guarantee = static_cast<uint32_t>(random_.Below(pages_ / 3));
+      if (ranks) tenant.priority = static_cast<int>(random_.Below(3)) - 1;
+      if (ranks && random_.OneIn(3)) tenant.weight = 1 + static_cast<double>(random_.Below(9));
+      ranks_ |= tenant.priority != 0 || tenant.weight.has_value();
+      world_.scheduler().tenants().Set(TenantId{i}, tenant);
+    }
+    limited_ = true;
+  }
+  // Pages that calls of the client's tenant may hold, by limits and by what others' calls hold.
+  uint64_t MayHold(ClientId id) {
+    std::vector<uint64_t> in_use(tenants_.size());
+    for (const auto& [other, program] : programs_)
+      in_use[ToInt(TenantOf(other))] += world_.InUse(other);
+    uint64_t others = 0;
+    for (uint32_t i = 0; i < tenants_.size(); ++i) {
+      const TenantId tenant{i};
+      if (tenant == TenantOf(id)) continue;
+      others +=
+          std::max<uint64_t>(in_use[i], world_.scheduler().tenants().GuaranteeOf(tenant, pages_));
+    }
+    return std::min<uint64_t>(tenants_[ToInt(TenantOf(id))].most,
+                              others < pages_ ? pages_ - others : 0);
+  }
+  uint64_t HeldWith(ClientId id, uint32_t in_use) {
+    uint64_t all = in_use;
+    for (const auto& [other, program] : programs_) {
+      if (other != id && TenantOf(other) == TenantOf(id)) all += world_.InUse(other);
+    }
+    return all;
   }
   void Leave() {
     const ClientId id = AnyClient();
@@ -170,7 +212,7 @@ class RandomClients {
     for (const auto& [id, program] : programs_) {
       const PageBooks& books = world_.scheduler().client(id).executor().books();
       uint32_t pages = 0;
-      for (const plan::UnitState& unit : books.units()) pages += unit.InUse() ? 1 : 0;
+      for (const plan::UnitState& unit : books.view().units) pages += unit.InUse() ? 1 : 0;
       more |= pages > books.view().limits.pages;
       all += pages;
     }
@@ -186,8 +228,6 @@ class RandomClients {
     std::vector<std::pair<ClientId, TensorNumber>> waiting;
     const bool slots_need_more = SlotsMayNeedMore();
     uint32_t shares = 0;
-    uint32_t in_use = 0;
-    for (const auto& [id, program] : programs_) in_use += world_.InUse(id);
     for (auto& [id, program] : programs_) {
       Sync(id, &program);
       const PageExecutor& executor = world_.scheduler().client(id).executor();
@@ -200,14 +240,30 @@ class RandomClients {
       if (world_.WaitingForRoom(id).empty()) continue;
       const TensorNumber tensor = world_.WaitingForRoom(id).front();
       const auto call = CallIn(executor.books(), executor.tensors()[tensor].units);
-      if (is_settled) {
-        ASSERT_GT(in_use - world_.InUse(id) + call.in_use, pages_) << Describe(id, tensor);
+      // Priorities and weights keep idle pages from others, too.
+      if (is_settled && !ranks_) {
+        ASSERT_GT(HeldWith(id, call.in_use), MayHold(id)) << Describe(id, tensor);
       }
       waiting.emplace_back(id, tensor);
     }
+    if (limited_ && is_settled) CheckTenants();
     shared += shares > pages_ ? 1 : 0;
     stuck += waiting.size();
     for (const auto& [id, tensor] : waiting) world_.Refuse(id, tensor);
+  }
+
+  // A tenant has no more than it may, or than its clients' calls hold.
+  void CheckTenants() {
+    std::vector<uint64_t> has(tenants_.size());
+    std::vector<uint64_t> in_use(tenants_.size());
+    for (const auto& [id, program] : programs_) {
+      const PageBooks& books = world_.scheduler().client(id).executor().books();
+      has[ToInt(TenantOf(id))] += books.memory().pages() + books.memory().releasing();
+      for (const plan::UnitState& unit : books.view().units)
+        in_use[ToInt(TenantOf(id))] += unit.InUse() ? 1 : 0;
+    }
+    for (size_t i = 0; i < tenants_.size(); ++i)
+      ASSERT_LE(has[i], std::max<uint64_t>(tenants_[i].most, in_use[i])) << "tenant " << i;
   }
 
   plan::Random& random_;
@@ -216,6 +272,9 @@ class RandomClients {
   const bool all_pass_;   // all clients repeat passes, and few leave
   ScheduleWorld world_;
   std::map<ClientId, Program> programs_;
+  std::vector<decide::TenantPages> tenants_ = std::vector<decide::TenantPages>(3);
+  bool limited_ = false;
+  bool ranks_ = false;
   uint32_t last_ = 0;
 };
 

@@ -67,6 +67,19 @@ TEST(PageSchedulerTest, ATensorLargerThanTheDeviceIsRefused) {
   EXPECT_EQ(world.Create(kFirst, 0, MiB(16)), CallResult::kHeld);
 }
 
+TEST(PageSchedulerTest, ATensorAsLargeAsTheDeviceBeginsWithAPage) {
+  ScheduleWorld world(8);
+  world.Join(kFirst);
+  world.Settle();
+  EXPECT_EQ(world.Create(kFirst, 0, MiB(1)), CallResult::kHeld);
+  world.Settle();
+  world.Put(kFirst, 0);
+  world.Settle();
+  EXPECT_EQ(world.Create(kFirst, 1, MiB(16)), CallResult::kHeld);
+  world.Settle();
+  EXPECT_TRUE(IsResident(&world, kFirst, 1));
+}
+
 TEST(PageSchedulerTest, ACreateWithoutAPlaceIsRefused) {
   ScheduleWorld world(8);
   world.Join(kFirst, MiB(4));
@@ -88,6 +101,21 @@ TEST(PageSchedulerTest, ACreateWithoutAPlaceIsRefused) {
   EXPECT_NE(world.Create(kSecond, 0, MiB(2)), CallResult::kNoPlace);
   world.Settle();
   EXPECT_TRUE(IsResident(&world, kSecond, 0));
+}
+
+TEST(PageSchedulerTest, ClientsThatRankTheirTensorsHaveNoCommonPlan) {
+  ScheduleWorld world(8);
+  world.Join(kFirst);
+  world.Join(kSecond);
+  for (int pass = 0; pass < 4; ++pass) {
+    for (const ClientId id : {kFirst, kSecond}) Pass(&world, id, 6);
+  }
+  EXPECT_EQ(ShareOf(&world, kFirst) + ShareOf(&world, kSecond), 16u) << "they have one";
+  world.Create(kFirst, 0, MiB(2));
+  world.Settle();
+  world.scheduler().Put(kFirst, 0, true, {}, Duration(1'000'000'000), Priority::kHigh);
+  world.Settle();
+  EXPECT_EQ(ShareOf(&world, kFirst) + ShareOf(&world, kSecond), 8u);
 }
 
 TEST(PageSchedulerTest, CallsThatWaitForRoomGoOnInOrder) {

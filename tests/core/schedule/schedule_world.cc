@@ -9,13 +9,14 @@ namespace ravenstore::core {
 
 // ---- Clients.
 
-void ScheduleWorld::Join(ClientId id, Bytes pool) {
+void ScheduleWorld::Join(ClientId id, Bytes pool, TenantId tenant) {
   auto client = std::make_unique<Client>(this, id);
   scheduler_.Join({.id = id,
                    .backend = &client->backend,
                    .limits = {.page = kPage,
                               .pages = 0,
-                              .pools = {{.capacity = pool, .in_rate = 50e9, .out_rate = 50e9}}}});
+                              .pools = {{.capacity = pool, .in_rate = 50e9, .out_rate = 50e9}}},
+                   .tenant = tenant});
   clients_[id] = std::move(client);
 }
 
