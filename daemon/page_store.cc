@@ -478,7 +478,7 @@ void PageStore::SetAway(Part& part, SlotId slot, bool away) {
 std::string PageStore::WhyNoRoom(const Part& part, const Row& row) const {
   const ClientId client = part.client->id;
   const core::TenantId tenant = part.client->tenant;
-  const DeviceId device = row.device;
+  const DeviceId device = part.pages->device();
   std::string text = "device " + std::to_string(ToInt(device)) + ": no room for " +
                      core::SizeText(row.size) + " within client " + std::to_string(ToInt(client)) +
                      "'s budget of " + core::SizeText(quotas_.BudgetsOf(client).device) +
