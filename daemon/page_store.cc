@@ -219,15 +219,21 @@ void PageStore::UpdateRoom(ClientPages* pages) {
 }
 
 void PageStore::SetRoom(const Part& part, Bytes capacity) {
-  if (ExecutorOf(part).books().view().limits.pools[kHost].capacity == capacity) return;
-  SchedulerOf(part).Moved(part.client->id).SetPoolCapacity(kHost, capacity);
+  const core::plan::CopyPool& pool = ExecutorOf(part).books().view().limits.pools[kHost];
+  // Else another client's copy ahead could take what was dropped for the call that waits.
+  const bool ahead = !room_for_ || *room_for_ == part.client->id;
+  if (pool.capacity == capacity && pool.ahead == ahead) return;
+  SchedulerOf(part).Moved(part.client->id).SetPoolCapacity(kHost, capacity, ahead);
 }
 
 void PageStore::MakeRoomForCopies(const Part& part) {
   using Limit = core::CopyQuota::Limit;
   const core::CopyQuota& copies = quotas_.copies();
   const ClientId asker = part.client->id;
-  if (part.client->stats.waiting == 0) return;
+  if (part.client->stats.waiting == 0) {
+    if (room_for_ == asker) room_for_.reset();
+    return;
+  }
   UpdateRoom(part.pages.get());
   if (ExecutorOf(part).books().copies().pools().CanCopyOut(kHost)) return;
   for (const Limit limit : {Limit::kClient, Limit::kTenant, Limit::kPool}) {
@@ -242,6 +248,8 @@ void PageStore::MakeRoomForCopies(const Part& part) {
         first = other;
     }
     if (first == nullptr) return;
+    room_for_ = asker;
+    UpdateRoom(first->pages.get());
     // Its memory is free when its executor has begun what there is to do.
     core::PageBooks& books = SchedulerOf(*first).Moved(first->client->id).books();
     books.DropCopy(*core::CopyToDrop(books, kHost));
@@ -253,6 +261,7 @@ void PageStore::MakeRoomForCopies(const Part& part) {
 void PageStore::On(const core::ClientGone& event) {
   Client& client = *clients_.at(event.client);
   client.gone = true;
+  if (room_for_ == client.id) room_for_.reset();
   moves_.Forget(client.id);
   for (auto& [device, part] : client.parts) {
     part.pages->Retire();
@@ -772,13 +781,16 @@ void PageStore::Unmapped(ClientPages* pages, core::plan::PhysicalPage page) {
   SchedulerOf(part).Moved(part.client->id).Unmapped(page);
 }
 
+// A copy is redundant when the unit is resident: it may make room for another client's.
 void PageStore::CopiedIn(ClientPages* pages, core::plan::Unit unit, bool ok) {
   Part& part = PartOf(pages);
+  room_grew_ |= stats_.waiting > 0;
   SchedulerOf(part).CopiedIn(part.client->id, unit, ok);
 }
 
 void PageStore::CopiedOut(ClientPages* pages, core::plan::Unit unit, bool ok) {
   Part& part = PartOf(pages);
+  room_grew_ |= stats_.waiting > 0;
   SchedulerOf(part).Moved(part.client->id).CopiedOut(unit, ok);
 }
 

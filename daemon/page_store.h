@@ -288,6 +288,7 @@ class PageStore final : public core::StorePlanner,
   core::DeviceId advancing_{};
   std::set<std::tuple<core::Tick, core::ClientId, core::SlotId>> deadlines_;  // of requests
   std::set<std::pair<core::Tick, ClientPages*>> retries_;
+  std::optional<core::ClientId> room_for_;  // a call of its waits for room for a copy
   core::Plan replies_;
   core::PlannerStats stats_;
   core::Tick now_{};

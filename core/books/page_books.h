@@ -147,8 +147,10 @@ class PageBooks {
   // REQUIRES: the copy is redundant.
   void DropCopy(plan::Unit unit);
   // The pool's copies may take more than that from now on: it then has no room.
-  void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity) {
+  // `ahead`: as plan::CopyPool.
+  void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity, bool ahead = true) {
     limits_.pools[pool].capacity = capacity;
+    limits_.pools[pool].ahead = ahead;
   }
   // A page of slots is emptied: its slots get other places on the device, and it is free.
   // `slots`: of SlotPages::FindSparse; their tensors' words are revoked.

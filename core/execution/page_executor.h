@@ -102,8 +102,9 @@ class PageExecutor {
 
   // ---- Pools for copies that change.
   // Copies that take more remain; until there is room again none is added.
-  void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity) {
-    books_.SetPoolCapacity(pool, capacity);
+  // `ahead`: as plan::CopyPool.
+  void SetPoolCapacity(plan::PoolNumber pool, Bytes capacity, bool ahead = true) {
+    books_.SetPoolCapacity(pool, capacity, ahead);
   }
   // The pool gets room for bytes that are no unit's. Returns false if it has too little.
   bool MakeRoom(Bytes bytes, plan::PoolNumber pool);
