@@ -166,10 +166,8 @@ void DeviceMoves::EndOut(const Key& key, const core::Result<PagePool::Piece>& pi
 }
 
 void DeviceMoves::Create(const Key& key, Move* move) {
-  const auto [client, tensor] = key;
   move->stage = Stage::kWaits;
-  Handle(key, move->to,
-         move->to.scheduler->Create(client, tensor, move->size, owner_->ClockOf(client)));
+  Handle(key, move->to, owner_->Create(move->to.pages, key.second, move->size));
 }
 
 void DeviceMoves::StartIn(const Key& key, Move* move) {

@@ -39,6 +39,9 @@ class DeviceMoves {
     virtual ~Owner() = default;
     // The client's virtual time.
     virtual core::Duration ClockOf(core::ClientId client) const = 0;
+    // PageScheduler::Create on that device, with all copies that the client may have.
+    virtual core::CallResult Create(ClientPages* pages, core::TensorNumber tensor,
+                                    core::Bytes size) = 0;
     // Why a call fails there. Of kWaits: if it waits no longer.
     virtual core::Error ErrorOf(ClientPages* pages, core::TensorNumber tensor,
                                 core::CallResult result) const = 0;

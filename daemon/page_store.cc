@@ -222,7 +222,10 @@ void PageStore::MakeRoomForCopies(const Part& part) {
   using Limit = core::CopyQuota::Limit;
   const core::CopyQuota& copies = quotas_.copies();
   const ClientId asker = part.client->id;
-  if (part.client->stats.waiting == 0) return;
+  if (part.client->stats.waiting == 0) {
+    if (room_for_ == asker) room_for_.reset();
+    return;
+  }
   UpdateRoom(part.pages.get());
   if (ExecutorOf(part).books().copies().pools().CanCopyOut()) return;
   for (const Limit limit : {Limit::kClient, Limit::kTenant, Limit::kPool}) {
@@ -239,6 +242,8 @@ void PageStore::MakeRoomForCopies(const Part& part) {
         first = other;
     }
     if (first == nullptr) return;
+    room_for_ = asker;
+    UpdateRoom(first->pages.get());
     // Its memory is free when its executor has begun what there is to do.
     core::PageBooks& books = SchedulerOf(*first).Moved(first->client->id).books();
     books.MoveCopy(*core::CopyToDrop(books, first->pages->host()), core::plan::kNoPool);
@@ -250,6 +255,7 @@ void PageStore::MakeRoomForCopies(const Part& part) {
 void PageStore::On(const core::ClientGone& event) {
   Client& client = *clients_.at(event.client);
   client.gone = true;
+  if (room_for_ == client.id) room_for_.reset();
   moves_.Forget(client.id);
   for (auto& [device, part] : client.parts) {
     part.pages->Retire();
@@ -363,12 +369,8 @@ void PageStore::On(const core::CreateRequested& event) {
   row.id = ids_.Add({client.id, event.slot});
   ++client.tensors;
   Progressed(part.pages.get());
-  // A create has a place if its client may have the copies; it waits for those of others.
-  SetPool(part, part.pages->host(), quotas_.copies().Most(client.id));
-  const core::CallResult result =
-      SchedulerOf(part).Create(client.id, ToInt(event.slot), event.size, ClockOf(client.id));
-  UpdateRoom(part.pages.get());
-  Handle(part, event.slot, result, event.fail_fast || event.fail_stuck);
+  Handle(part, event.slot, Create(part.pages.get(), ToInt(event.slot), event.size),
+         event.fail_fast || event.fail_stuck);
 }
 
 void PageStore::On(const core::FetchRequested& event) {
@@ -472,7 +474,7 @@ void PageStore::SetAway(Part& part, SlotId slot, bool away) {
 std::string PageStore::WhyNoRoom(const Part& part, const Row& row) const {
   const ClientId client = part.client->id;
   const core::TenantId tenant = part.client->tenant;
-  const DeviceId device = row.device;
+  const DeviceId device = part.pages->device();
   std::string text = "device " + std::to_string(ToInt(device)) + ": no room for " +
                      core::SizeText(row.size) + " within client " + std::to_string(ToInt(client)) +
                      "'s budget of " + core::SizeText(quotas_.BudgetsOf(client).device) +
@@ -699,6 +701,15 @@ void PageStore::Expire(Client& client, SlotId slot) {
 
 // ---- DeviceMoves::Owner.
 
+core::CallResult PageStore::Create(ClientPages* pages, TensorNumber tensor, Bytes size) {
+  const Part& part = PartOf(pages);
+  const ClientId client = part.client->id;
+  SetPool(part, pages->host(), quotas_.copies().Most(client));
+  const core::CallResult result = SchedulerOf(part).Create(client, tensor, size, ClockOf(client));
+  UpdateRoom(pages);
+  return result;
+}
+
 void PageStore::Moved(ClientId id, TensorNumber tensor, ClientPages* to, bool recompute) {
   Part& part = PartOf(to);
   Row& row = part.client->rows[tensor];
@@ -766,13 +777,16 @@ void PageStore::Unmapped(ClientPages* pages, core::plan::PhysicalPage page) {
   SchedulerOf(part).Moved(part.client->id).Unmapped(page);
 }
 
+// A copy is redundant when the unit is resident: it may make room for another client's.
 void PageStore::CopiedIn(ClientPages* pages, core::plan::Unit unit, bool ok) {
   Part& part = PartOf(pages);
+  room_grew_ |= stats_.waiting > 0;
   SchedulerOf(part).CopiedIn(part.client->id, unit, ok);
 }
 
 void PageStore::CopiedOut(ClientPages* pages, core::plan::Unit unit, bool ok) {
   Part& part = PartOf(pages);
+  room_grew_ |= stats_.waiting > 0;
   SchedulerOf(part).Moved(part.client->id).CopiedOut(unit, ok);
 }
 

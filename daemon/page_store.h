@@ -227,6 +227,8 @@ class PageStore final : public core::StorePlanner,
   // ---- DeviceMoves::Owner.
   // Without its waits for the store.
   core::Duration ClockOf(core::ClientId client) const override;
+  // A create has a place if its client may have the copies; it waits for those of others.
+  core::CallResult Create(ClientPages* pages, core::TensorNumber tensor, core::Bytes size) override;
   core::Error ErrorOf(ClientPages* pages, core::TensorNumber tensor,
                       core::CallResult result) const override;
   void Moved(core::ClientId client, core::TensorNumber tensor, ClientPages* to,
@@ -336,6 +338,7 @@ class PageStore final : public core::StorePlanner,
   core::DeviceId advancing_{};
   std::set<std::tuple<core::Tick, core::ClientId, core::SlotId>> deadlines_;  // of requests
   std::set<std::pair<core::Tick, ClientPages*>> retries_;
+  std::optional<core::ClientId> room_for_;  // a call of its waits for room in the host pool
   core::PlannerStats stats_;
   core::Tick now_{};
 };

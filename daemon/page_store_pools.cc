@@ -99,10 +99,13 @@ void PageStore::UpdateRoom(ClientPages* pages) {
 bool PageStore::SetPool(const Part& part, PoolNumber pool, Bytes capacity) {
   core::plan::CopyPool as = ExecutorOf(part).books().view().limits.pools[pool];
   const core::LinkModel link = PoolsOf(part)[pool]->LinkOf(part.pages->device());
-  if (as.capacity == capacity && as.in_rate == link.up_bytes_per_second &&
+  // Else another client's copy ahead could take what was dropped for the call that waits.
+  const bool ahead = pool != part.pages->host() || !room_for_ || *room_for_ == part.client->id;
+  if (as.capacity == capacity && as.ahead == ahead && as.in_rate == link.up_bytes_per_second &&
       as.out_rate == link.down_bytes_per_second)
     return false;
   as.capacity = capacity;
+  as.ahead = ahead;
   as.in_rate = link.up_bytes_per_second;
   as.out_rate = link.down_bytes_per_second;
   SchedulerOf(part).Moved(part.client->id).books().SetPool(pool, as);

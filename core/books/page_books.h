@@ -147,8 +147,8 @@ class PageBooks {
   // The unit's copy is in that pool from now on, be it beyond the pool's capacity. kNoPool: it is
   // dropped. REQUIRES: CanMoveOn (page_views.h); the copy is redundant if it is dropped.
   void MoveCopy(plan::Unit unit, plan::PoolNumber pool);
-  // The pool has that capacity and these rates from now on. Copies that take more remain; until
-  // there is room again none is added.
+  // The pool has that capacity and these rates from now on, and allows copies ahead or not. Copies
+  // that take more remain; until there is room again none is added.
   void SetPool(plan::PoolNumber pool, const plan::CopyPool& as) { limits_.pools[pool] = as; }
   // A page of slots is emptied: its slots get other places on the device, and it is free.
   // `slots`: of SlotPages::FindSparse; their tensors' words are revoked.

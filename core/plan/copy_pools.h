@@ -29,6 +29,7 @@ struct CopyPool {
   double in_rate = 0;    // towards the device
   double out_rate = 0;   // from the device
   Duration per_copy{0};  // added to the time of its bytes
+  bool ahead = true;     // units that stay may be copied there: no other client waits for the room
 
   Duration InOf(Bytes bytes) const { return TimeOf(bytes, in_rate); }
   Duration OutOf(Bytes bytes) const { return TimeOf(bytes, out_rate); }
@@ -47,11 +48,12 @@ class CopyPools {
 
   PoolNumber size() const { return static_cast<PoolNumber>(counts_.size()); }
   bool HasRoom(PoolNumber pool, Bytes bytes) const { return bytes <= Free(pool); }
+  // A page that stays may be copied there.
+  bool CanCopyAhead(PoolNumber pool) const { return pools_[pool].ahead && HasRoom(pool, page_); }
   // A page has room; or it has in place of copies of resident pages.
-  bool CanCopyAhead(PoolNumber pool) const { return HasRoom(pool, page_); }
   bool CanCopyOut(PoolNumber pool) const {
     const Counts& of = counts_[pool];
-    return CanCopyAhead(pool) || Minus(pools_[pool].capacity, of.used - of.redundant) >= page_;
+    return HasRoom(pool, page_) || Minus(pools_[pool].capacity, of.used - of.redundant) >= page_;
   }
   bool CanCopyOut() const;
   // The first pool to which a page can be copied; kNoPool: there is none.

@@ -20,6 +20,11 @@ uint32_t MostOf(const decide::PageDemand& demand) {
   return std::max({demand.in_use, demand.waits_for, demand.expected, demand.alive});
 }
 
+// A quarter stays free. Where less does, a plan is there before memory is short.
+bool FitsWell(uint64_t peak, uint32_t pages) {
+  return peak <= pages - pages / 4;
+}
+
 }  // namespace
 
 void DeviceDemands::SetClients(std::span<ScheduledClient* const> clients) {
@@ -57,7 +62,7 @@ void DeviceDemands::Refresh() {
                         .peak = client.peak(),
                         .lacking = MostOf(demand) > books.view().limits.pages ? 1U : 0U,
                         .waiting = demand.waits_for > 0 ? 1U : 0U,
-                        .over_most = client.peak() > client.most() ? 1U : 0U};
+                        .over_most = FitsWell(client.peak(), client.most()) ? 0U : 1U};
     of_tenants_[client.tenant()].Replace(part->values, now);
     sums_.Replace(std::exchange(part->values, now), now);
   }
@@ -65,9 +70,9 @@ void DeviceDemands::Refresh() {
 }
 
 bool DeviceDemands::Fit(uint32_t pages) const {
-  return sums_.peak <= pages && sums_.over_most == 0 &&
+  return FitsWell(sums_.peak, pages) && sums_.over_most == 0 &&
          std::all_of(of_tenants_.begin(), of_tenants_.end(), [this](const auto& tenant) {
-           return tenant.second.peak <= tenants_.Of(tenant.first).most;
+           return FitsWell(tenant.second.peak, tenants_.Of(tenant.first).most);
          });
 }
 

@@ -37,8 +37,8 @@ class DeviceDemands {
   // A client's share is less than it could use, or its call waits for room.
   bool AnyLacks() const { return sums_.lacking > 0; }
   bool AnyWaits() const { return sums_.waiting > 0; }
-  // All that lived lately has fitted into this number of pages, and into those that each client and
-  // each tenant may hold. O(tenants).
+  // All that lived lately has fitted well into this number of pages, and into those that each
+  // client and each tenant may hold. O(tenants).
   bool Fit(uint32_t pages) const;
 
   // Pages of `pages` that the client's calls may hold now, with those of others. O(tenants).

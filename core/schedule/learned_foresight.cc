@@ -136,7 +136,9 @@ void LearnedForesight::Announce(const ClientCall& call, PageBooks* books) {
   if (planner_.has_plan()) return;
   const UnitSpan span = UnitsOf(Of(call.tensor).place, call.size);
   for (uint32_t i = 0; i < span.count; ++i) books->Announce(span[i], next_uses_.Of(span[i]));
-  books->SetGrowth({.bytes = growth_.At(now_),
+  // The rest of the last page needs no more memory.
+  const Bytes end = places_.range_end();
+  books->SetGrowth({.bytes = Minus(growth_.At(now_), end.RoundUp(places_.page()) - end),
                     .from = next_uses_.At(now_),
                     .until = next_uses_.At(now_ + growth_.window())});
 }

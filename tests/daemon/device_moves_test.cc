@@ -153,16 +153,18 @@ TEST_F(DeviceMovesTest, AMoveFailsWithoutRoomInTheHostPool) {
   EXPECT_EQ(store_->View(large).device, kOtherDevice);
 }
 
-TEST_F(DeviceMovesTest, TensorsThatMoveCountInTheHostPool) {
+TEST_F(DeviceMovesTest, TensorsMoveWithinTheRoomOfTheHostPool) {
   Apply(core::ClientLimits{kClient, {MiB(8), MiB(4)}});
-  for (uint32_t slot = 0; slot < 3; ++slot) Put(Create(SlotId{slot}), 1);
+  Fill(kClient, 0, 2);
   const TensorId held = CreateOn(kOtherDevice, SlotId{3}, MiB(8));
-  for (uint32_t slot = 0; slot < 2; ++slot) GetOnOther(store_->Find(kClient, SlotId{slot}));
-  PumpUntil([this] { return store_->HostTier().used == MiB(4); });
+  for (uint32_t slot = 0; slot < 2; ++slot) {
+    GetOnOther(store_->Find(kClient, SlotId{slot}));
+    PumpUntil([&] { return store_->HostTier().used == MiB(2) * (slot + 1); });
+  }
+  Fill(kClient, 2, 1);
   GetOnOther(store_->Find(kClient, SlotId{2}));
   const auto failed = Await<core::FetchError>(SlotId{2});
   EXPECT_NE(failed.error.message.find("host pool"), std::string::npos) << failed.error.message;
-  Put(held, 1);
   Apply(core::Freed{held});
   for (uint32_t slot = 0; slot < 2; ++slot)
     EXPECT_EQ(Await<core::FetchReply>(SlotId{slot}).device, kOtherDevice);

@@ -98,8 +98,8 @@ TEST_F(DeviceDemandsTest, WhatLivedLatelyFitsOrNot) {
   Create(0, 0, MiB(6));
   Create(1, 0, MiB(2));
   demands_.Refresh();
-  EXPECT_TRUE(demands_.Fit(4));
-  EXPECT_FALSE(demands_.Fit(3));
+  EXPECT_TRUE(demands_.Fit(5));
+  EXPECT_FALSE(demands_.Fit(4));
   clients_[0]->SetMost(2, false);
   demands_.Mark(kFirst);
   demands_.Refresh();

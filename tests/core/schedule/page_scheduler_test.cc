@@ -237,7 +237,7 @@ TEST(PageSchedulerTest, WhatFitsHasNoPlan) {
   ScheduleWorld world(24);
   world.Join(kFirst);
   world.Settle();
-  for (int i = 0; i < 4; ++i) Pass(&world, kFirst, 20);
+  for (int i = 0; i < 4; ++i) Pass(&world, kFirst, 16);
   EXPECT_FALSE(world.scheduler().client(kFirst).has_plan());
   // The pass is known: more than fits has a plan with the next calls.
   for (int i = 0; i < 2; ++i) Pass(&world, kFirst, 30);
