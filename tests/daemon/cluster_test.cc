@@ -188,11 +188,12 @@ TEST_F(ClusterTest, AnExplanationNamesTheNodeWhereATensorLies) {
   EXPECT_TRUE(Eventually([&] {
     for (const Held& one : held) {
       const auto answer = session->Explain(one.tensor.id());
-      if (answer.ok() && answer->remote().copies() == 1) explained = *answer;
+      // On pages a tensor on the device may have a copy there, too.
+      const bool is_there = answer.ok() && answer->tensor().tier() == "remote 0";
+      if (is_there && answer->remote().copies() == 1) explained = *answer;
     }
     return explained.has_remote();
   }));
-  EXPECT_EQ(explained.tensor().tier(), "remote 0");
   uint64_t bytes = 0;
   for (const proto::RemotePart& part : explained.remote().parts()) {
     EXPECT_EQ(part.node(), "b");
