@@ -39,14 +39,15 @@ void PageTensors::Begin(TensorNumber tensor) {
   row.life = Life::kLives;
   for (uint32_t i = 0; i < row.units.count; ++i) {
     const Unit unit = row.units[i];
-    AtIn(unit, tensor) = static_cast<uint32_t>(in_[unit].size());
+    if (uint32_t* const at = AtIn(unit, tensor)) *at = static_cast<uint32_t>(in_[unit].size());
     in_[unit].push_back(tensor);
   }
 }
 
-uint32_t& PageTensors::AtIn(Unit unit, TensorNumber tensor) {
+uint32_t* PageTensors::AtIn(Unit unit, TensorNumber tensor) {
   Row& row = rows_[tensor];
-  return unit == row.units.first ? row.in_first : row.in_last;
+  if (unit == row.units.first) return &row.in_first;
+  return unit + 1 == row.units.end() ? &row.in_last : nullptr;
 }
 
 void PageTensors::End(TensorNumber tensor) {
@@ -56,14 +57,17 @@ void PageTensors::End(TensorNumber tensor) {
   for (uint32_t i = 0; i < row.units.count; ++i) {
     const Unit unit = row.units[i];
     auto& tensors = in_[unit];
-    const bool is_border = i == 0 || i + 1 == row.units.count;
-    const uint32_t at = is_border ? AtIn(unit, tensor) : 0;
+    const uint32_t* const known = AtIn(unit, tensor);
+    const size_t at = known != nullptr
+                          ? *known
+                          : static_cast<size_t>(std::find(tensors.begin(), tensors.end(), tensor) -
+                                                tensors.begin());
     RAVEN_CHECK(at < tensors.size() && tensors[at] == tensor);
     const TensorNumber last = tensors.back();
     tensors.pop_back();
     if (last == tensor) continue;
     tensors[at] = last;
-    AtIn(unit, last) = at;
+    if (uint32_t* const moved = AtIn(unit, last)) *moved = static_cast<uint32_t>(at);
   }
 }
 

@@ -42,7 +42,8 @@ class PageTensors {
     bool pinned = false;      // a get or create holds its units
     bool away = false;        // its word is "away": a get has to ask
     bool recomputes = false;  // its client can recompute its bytes, which may then end unasked
-    // Where it is in In() of its first and of its last unit. In others it is alone.
+    // Where it is in In() of its first and of its last unit. In others it is alone, or with a
+    // tensor whose free the stream has not reached.
     uint32_t in_first = 0;
     uint32_t in_last = 0;
     Priority priority = Priority::kNormal;
@@ -88,8 +89,8 @@ class PageTensors {
   }
 
  private:
-  // Where the tensor is in In(unit).
-  uint32_t& AtIn(plan::Unit unit, TensorNumber tensor);
+  // Where the tensor is in In(unit), of its first or last unit; null of another one.
+  uint32_t* AtIn(plan::Unit unit, TensorNumber tensor);
 
   Bytes page_;
   Bytes held_;

@@ -83,6 +83,7 @@ ATTACKS = {
         Attack("flood_steps"),
         Attack("flood_failures"),
         Attack("flood_trims"),
+        Attack("flood_keeps"),
         Attack("flood_pinned_slabs_released"),
         Attack("flood_give_backs"),
         Attack("pinned_frees"),

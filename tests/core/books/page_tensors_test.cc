@@ -41,6 +41,23 @@ TEST(PageTensorsTest, NeighboursShareABorderPageUntilTheyEnd) {
   EXPECT_TRUE(tensors.In(1000).empty());
 }
 
+TEST(PageTensorsTest, ATensorBeginsWhereOthersHaveNotEndedYet) {
+  PageTensors tensors(MiB(2));
+  tensors.Place(0, {2, 1}, Bytes{}, MiB(1));
+  tensors.Place(1, {2, 2}, MiB(1), MiB(2));
+  for (const TensorNumber tensor : {0U, 1U}) tensors.Begin(tensor);
+  // Their frees were called; the stream comes there later.
+  tensors.Place(2, {0, 4}, Bytes{}, MiB(8));
+  tensors.Begin(2);
+  EXPECT_EQ(In(tensors, 2), std::vector<TensorNumber>({0, 1, 2}));
+  tensors.End(0);
+  tensors.End(1);
+  for (const plan::Unit unit : {0U, 2U, 4U, 6U})
+    EXPECT_EQ(In(tensors, unit), std::vector<TensorNumber>({2}));
+  tensors.End(2);
+  for (const plan::Unit unit : {0U, 2U, 4U, 6U}) EXPECT_TRUE(In(tensors, unit).empty());
+}
+
 TEST(PageTensorsTest, TheBytesThatCallsHoldAreCounted) {
   PageTensors tensors(MiB(2));
   tensors.Place(0, {0, 2}, Bytes{}, MiB(3));
