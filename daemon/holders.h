@@ -1,4 +1,4 @@
-// Who holds how much, in words for a client that finds no room.
+// The holders of memory, as text for a client that finds no room.
 //
 // The client's own user sees which of its clients hold what. Of other users it sees the sums alone.
 //

@@ -9,7 +9,7 @@
 // runs on the worker pool and comes back through the mailbox. No stream of the daemon ever waits on
 // a client.
 //
-// Owns: the planner, the sessions, the memory of the pools beside the devices' and the copy lanes.
+// Owns: the planner, the sessions, the memory of pools other than the devices' and the copy lanes.
 // Threads: Run is the loop's thread. mailbox() may be posted to from any thread; every other method
 // runs on
 //   the loop's thread (post a closure).

@@ -12,7 +12,7 @@
 
 namespace ravenstore::daemon {
 
-// What the store keeps of a tensor for this.
+// The store keeps this of each tensor.
 struct TensorPast {
   core::NextUse next_use{};  // of its last put
   core::Duration put_at{0};  // when that was

@@ -44,7 +44,7 @@ class PageLimits {
   const core::Budgets& BudgetsOf(core::ClientId client) const {
     return clients_.at(client).budgets;
   }
-  // What the tenant's clients may hold of the device: one page in any case.
+  // The limits of the tenant's clients on the device: one page in any case.
   core::decide::TenantPages PagesOf(core::TenantId tenant, core::DeviceId device) const;
   // Pages of the device that the client may hold by its own budget: one in any case.
   uint32_t MostOf(core::ClientId client, core::DeviceId device) const;

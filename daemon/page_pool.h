@@ -39,7 +39,7 @@ class PagePool {
   };
   using Part = CopyPieces::Part;
   using Piece = CopyPieces::Piece;
-  // What is done with the pool's memory; each ends with a call of the same name below.
+  // Changes of the pool's memory; each ends with a call of the same name below.
   struct Hooks {
     std::function<void(const Part&)> grow;
     std::function<void(const Part&)> release;

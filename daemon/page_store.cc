@@ -69,8 +69,9 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
                .page = PagesFor(options_),
                .host_capacity = options_.host_capacity,
                .guaranteed_part = options_.guaranteed_part}) {
+  const std::vector<Bytes> sizes = PagesFor(options_);
   for (size_t i = 0; i < devices_.size(); ++i) {
-    const Bytes page = PagesFor(options_)[i];
+    const Bytes page = sizes[i];
     const auto pages = static_cast<uint32_t>(options_.device_capacity[i].count() / page.count());
     Device& on = on_.emplace_back();
     on.page = page;
@@ -244,7 +245,7 @@ void PageStore::MakeRoomForCopies(const Part& part) {
     if (first == nullptr) return;
     room_for_ = asker;
     UpdateRoom(first->pages.get());
-    // Its memory is free when its executor has begun what there is to do.
+    // Its memory is free after the next start of the executor.
     core::PageBooks& books = SchedulerOf(*first).Moved(first->client->id).books();
     books.MoveCopy(*core::CopyToDrop(books, first->pages->host()), core::plan::kNoPool);
     Progressed(first->pages.get());
@@ -576,7 +577,7 @@ core::Status PageStore::KeepInPlace(ClientId id, SlotId slot, Keeping keeping) {
   if (keeps) {
     executor.KeepInPlace(placed.units);
   } else {
-    // Who has registered the memory may have written there without a get.
+    // A network card that registered the memory may have written there without a get.
     if (placed.lives()) executor.Modify(ToInt(slot));
     executor.EndKeepInPlace(placed.units);
   }

@@ -255,7 +255,7 @@ class PageStore final : public core::StorePlanner,
   core::Bytes GuaranteeOf(core::TenantId tenant, core::DeviceId device) const;
   // The guarantees of tenants with clients other than the asker.
   core::Bytes GuaranteedToOthers(core::DeviceId device, core::TenantId asker) const;
-  // What the tenant's clients hold of the device.
+  // Bytes of the device that the tenant's clients hold.
   core::Bytes HeldBy(core::TenantId tenant, core::DeviceId device) const;
   Row& RowOf(Client& client, core::SlotId slot);
   struct Found {
@@ -301,9 +301,9 @@ class PageStore final : public core::StorePlanner,
   // Since the last time.
   bool HavePoolsChanged();
   void DividePools();
-  // Of pools other than the host's, where quotas_ says who may have how much.
+  // Of pools other than the host's, where quotas_ has the limits.
   void Divide(core::PoolId id, const StorePools::Member& member);
-  // What the part's copies may take of the host pool.
+  // Bytes of the host pool that the part's copies may take.
   core::Bytes HostCapacityOf(const Part& part);
   // The capacity for the part's copies. Returns true if it or the rates of the link have changed.
   bool SetPool(const Part& part, core::plan::PoolNumber pool, core::Bytes capacity);
@@ -313,7 +313,7 @@ class PageStore final : public core::StorePlanner,
   void Evacuate();
   void LoseCopies(PagePool* pool);
   void LoseUnit(Part& part, core::plan::Unit unit);
-  // Of the device, what is harvested not included: pages that clients hold, or would like to.
+  // Bytes of the device that clients hold or wait for, without harvested memory.
   core::Bytes NeededOf(core::DeviceId device) const;
 
   const Options options_;

@@ -1,5 +1,5 @@
-// What PageStore does about the pools for copies: who may have how much there, and memory that
-// others want back.
+// The pools for copies of PageStore: their room for each client, and memory that its owner wants
+// back.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -99,7 +99,7 @@ void PageStore::UpdateRoom(ClientPages* pages) {
 bool PageStore::SetPool(const Part& part, PoolNumber pool, Bytes capacity) {
   core::plan::CopyPool as = ExecutorOf(part).books().view().limits.pools[pool];
   const core::LinkModel link = PoolsOf(part)[pool]->LinkOf(part.pages->device());
-  // Else another client's copy ahead could take what was dropped for the call that waits.
+  // A copy was dropped for the call that waits. Another client's copy ahead could take its room.
   const bool ahead = pool != part.pages->host() || !room_for_ || *room_for_ == part.client->id;
   if (as.capacity == capacity && as.ahead == ahead && as.in_rate == link.up_bytes_per_second &&
       as.out_rate == link.down_bytes_per_second)
@@ -183,7 +183,7 @@ void PageStore::On(const core::PoolFailed& event) {
   member.pool->Abort({core::ErrorCode::kLost, member.pool->name() + " failed"});
 }
 
-// What a device's own clients would have there is not harvested.
+// Memory that a device's own clients need is not harvested.
 void PageStore::LimitHarvests() {
   for (uint16_t i = 0; i < devices_.size(); ++i) {
     StorePools::Member* const member = pools_.HarvestOf(DeviceId{i});

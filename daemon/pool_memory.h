@@ -5,7 +5,8 @@
 // and memory of other nodes may have to be released at any time. Such a chunk is closed: no new
 // copy goes there, and it is released when it is empty. It may open again before that.
 //
-// It is bookkeeping only. NextGrowth() and NextRelease() say what the owner makes and destroys.
+// It is bookkeeping only. NextGrowth() and NextRelease() name the chunks that the owner makes and
+// destroys.
 //
 // Owns: the chunks, the free memory. Units: bytes. Threads: one at a time. Errors: none; events for
 // chunks that are not there are ignored. Cost: O(chunks) for a chunk, else as of CopyPieces.
@@ -102,7 +103,7 @@ class PoolMemory {
   };
   using Chunks = std::map<core::Bytes, Chunk>;  // by offset
 
-  // Memory that may come beyond what is there and comes.
+  // Memory that the pool may still get, without the chunk that is being made.
   core::Bytes Growth() const;
   void Close(Chunks::iterator chunk);
   void Open(Chunks::iterator chunk);

@@ -1,4 +1,4 @@
-// The pools beside the devices' and the host's, as the daemon starts with them.
+// The pools other than the devices' and the host's, as the daemon starts with them.
 #pragma once
 
 #include <map>

@@ -16,7 +16,8 @@ using core::ToInt;
 
 namespace {
 
-// After memory that could not be had. Shorter: it is asked for in vain. Longer: it comes late.
+// After memory that could not be had. Shorter: more requests fail. Longer: memory that is free
+// again is used later.
 constexpr auto kPause = std::chrono::seconds(1);
 // What other nodes lend and that stays empty for this time is returned. Shorter: it is borrowed
 // again. Longer: others do without it.

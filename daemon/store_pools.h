@@ -33,7 +33,7 @@ namespace ravenstore::daemon {
 
 class StorePools {
  public:
-  // A pool beside the host's.
+  // Another pool than the host's.
   struct Other {
     core::PoolId id{};
     core::Pool pool;
@@ -92,7 +92,7 @@ class StorePools {
   core::plan::PoolNumber HostOf(core::DeviceId device) const;
   // For an executor on the device, without room yet.
   std::vector<core::plan::CopyPool> CopyPoolsOf(core::DeviceId device) const;
-  // What is harvested of the device; null: nothing ever is.
+  // The pool of harvested memory of the device; null: there is none.
   Member* HarvestOf(core::DeviceId device);
   const Member* HarvestOf(core::DeviceId device) const;
 

@@ -1,9 +1,9 @@
-// Who may hold how much of a pool for copies: clients and tenants within their budgets, all of them
-// within the pool.
+// The limits of a pool for copies: clients and tenants hold at most their budgets, and all of them
+// at most the pool.
 //
 // Copies are bytes that cannot be taken back, so a part of the pool is kept for tenants that hold
 // little of it (docs/decisions/0026). A redundant copy can be dropped for another: of the asker's
-// own tenant in any case, of others only where they hold more than what is kept.
+// own tenant in any case, of others only where they hold more than the kept part.
 //
 // Blocks of pinned memory count in the host pool: of a client its blocks, of a tenant the slabs
 // that these are cut from.
@@ -44,7 +44,8 @@ class CopyQuota {
   void Detach(ClientId client);
 
   // ---- Counts.
-  // What the client's copies of that device's pages take. Returns true if it is less than before.
+  // The bytes of the client's copies of that device's pages. Returns true if they are fewer than
+  // before.
   bool SetCopies(ClientId client, DeviceId device, Bytes bytes);
   void SetPinned(ClientId client, Bytes blocks) { clients_.at(client).pinned = blocks; }
   void SetPinned(TenantId tenant, Bytes slabs);
@@ -64,7 +65,7 @@ class CopyQuota {
   bool IsKeptFrom(ClientId client, Bytes more) const;
   // The tenant that holds the most. O(tenants).
   TenantId LargestHolder() const;
-  // A redundant copy of `holder` may make room for `asker`, whom this limit binds.
+  // A redundant copy of `holder` may make room for `asker`, which has reached this limit.
   bool MayDrop(ClientId holder, ClientId asker, Limit binds) const;
   // Of redundant copies, those of the lesser rank are dropped first: the asker's own, those of its
   // tenant, of a lower priority, of a tenant that holds more for its weight.
@@ -93,7 +94,7 @@ class CopyQuota {
     return options_.kept_part == 0 ? Bytes{}
                                    : Bytes(options_.capacity.count() / options_.kept_part);
   }
-  // What the tenant may hold more without what is kept for others.
+  // Bytes that the tenant may still hold without the part that is kept for others.
   Bytes Unkept(Bytes all, Bytes of_tenant) const;
 
   const Options options_;

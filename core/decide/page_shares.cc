@@ -8,11 +8,6 @@ namespace ravenstore::core::decide {
 
 namespace {
 
-// All that a client's tensors and calls need.
-uint32_t NeededBy(const PageDemand& of) {
-  return std::max({of.in_use, of.waits_for, of.expected, of.alive});
-}
-
 class Division {
  public:
   Division(std::span<const PageDemand> demands, uint32_t pages)
@@ -100,7 +95,7 @@ std::vector<uint32_t> SharePages(std::span<const PageDemand> demands, uint32_t p
   Division division(demands, pages);
   division.Raise([](const PageDemand& of) { return std::min(of.in_use, of.guarantee); });
   division.Raise([](const PageDemand& of) { return of.in_use; });
-  division.Raise([](const PageDemand& of) { return std::min(NeededBy(of), of.guarantee); });
+  division.Raise([](const PageDemand& of) { return std::min(of.needed(), of.guarantee); });
   division.EndGuarantees();
   for (const int priority : PrioritiesOf(demands)) {
     const auto raise = [&](auto most_of) {
@@ -108,7 +103,7 @@ std::vector<uint32_t> SharePages(std::span<const PageDemand> demands, uint32_t p
         return of.priority == priority ? most_of(of) : 0;
       });
     };
-    if (weighted) raise(NeededBy);
+    if (weighted) raise([](const PageDemand& of) { return of.needed(); });
     raise([](const PageDemand& of) { return of.waits_for; });
     raise([](const PageDemand& of) { return of.expected; });
     raise([](const PageDemand& of) { return of.has_turn ? of.alive : 0; });

@@ -15,6 +15,7 @@
 // enough, each gets a part by weight. Cost: O(clients x log pages).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -34,6 +35,8 @@ struct PageDemand {
   int priority = 0;                // the higher is served first
   std::optional<double> weight{};  // above 0; not set: 1
 
+  // The most that its tensors and calls need.
+  uint32_t needed() const { return std::max({in_use, waits_for, expected, alive}); }
   bool operator==(const PageDemand&) const = default;
 };
 

@@ -8,7 +8,7 @@
 // grows by.
 //
 // A request may span a limited number of pages. It begins at a page border where it would span
-// more. What is left before the border is a hole.
+// more. The bytes before the border are a hole.
 //
 // Source: address-ordered and last-freed first fit with immediate coalescing (Wilson et al.,
 // "Dynamic Storage Allocation: A Survey and Critical Review", 1995); docs/decisions/0065 has the

@@ -3,7 +3,7 @@
 // Creates are not announced. Without an expectation nothing would be copied out while a program
 // fills its memory, and each create would wait for a copy.
 //
-// Owns: what was created in the last `window`, about 16 bytes for each tensor and each create.
+// Owns: the creates of the last `window`, about 16 bytes for each tensor and each create.
 // Units: bytes; the client's virtual time. Threads: one at a time. Cost: O(1) amortised a call.
 #pragma once
 

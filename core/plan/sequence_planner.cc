@@ -43,7 +43,7 @@ bool SequencePlanner::IsOutdated() const {
   const auto horizon = static_cast<Position>(forecast_.calls.size());
   if (elsewhere_ && position_ >= horizon / kPlanParts) return true;
   const CallNumber call = follower_.history().CallOf(follower_.counterpart());
-  // Half of what a forecast covers at least, without its last quarter of a period.
+  // Half of the calls that each forecast covers, without its last quarter of a period.
   return !forecast_.PositionOf(call) ||
          call - forecast_.base > std::max<CallNumber>(period_, MostAway()) / 2;
 }

@@ -16,10 +16,6 @@ uint32_t LeastPages(const PageBooks& books) {
   return occupied > elsewhere ? static_cast<uint32_t>(occupied - elsewhere) : 0;
 }
 
-uint32_t MostOf(const decide::PageDemand& demand) {
-  return std::max({demand.in_use, demand.waits_for, demand.expected, demand.alive});
-}
-
 // A quarter stays free. Where less does, a plan is there before memory is short.
 bool FitsWell(uint64_t peak, uint32_t pages) {
   return peak <= pages - pages / 4;
@@ -60,7 +56,7 @@ void DeviceDemands::Refresh() {
     const Values now = {.in_use = PagesInUse(books),
                         .least = LeastPages(books),
                         .peak = client.peak(),
-                        .lacking = MostOf(demand) > books.view().limits.pages ? 1U : 0U,
+                        .lacking = demand.needed() > books.view().limits.pages ? 1U : 0U,
                         .waiting = demand.waits_for > 0 ? 1U : 0U,
                         .over_most = FitsWell(client.peak(), client.most()) ? 0U : 1U};
     of_tenants_[client.tenant()].Replace(part->values, now);

@@ -35,7 +35,7 @@ class DeviceTenants {
 
   // ---- `pages`: of the device. `clients`: all that are there.
   decide::TenantPages Of(TenantId tenant) const;
-  // What is guaranteed to the tenant.
+  // Pages that are guaranteed to the tenant.
   uint32_t GuaranteeOf(TenantId tenant, uint32_t pages) const;
   // Pages that the client may hold if no other client holds any.
   uint32_t Most(const ScheduledClient& client, uint32_t pages) const;

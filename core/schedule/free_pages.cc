@@ -21,6 +21,7 @@ void FreePages::SetMost(uint32_t pages) {
     free_ += more - kept;
   }
   pages_ = pages;
+  all_have_theirs_ = false;
 }
 
 void FreePages::Take(uint32_t pages) {
@@ -30,6 +31,7 @@ void FreePages::Take(uint32_t pages) {
 }
 
 void FreePages::Add() {
+  all_have_theirs_ = false;
   if (surplus_ > 0 && ahead_ == 0) {
     --surplus_;
     return;
@@ -52,6 +54,7 @@ void FreePages::Unassign(const ScheduledClient& client) {
   if (making_ == client.id()) --pages;
   const uint32_t destroyed = std::min(pages, free_ - unassigned_);
   unassigned_ += destroyed;
+  all_have_theirs_ = false;
   RAVEN_CHECK(pages - destroyed <= ahead_);
   ahead_ -= pages - destroyed;
 }

@@ -35,7 +35,7 @@ class FreePages {
   void AssignAhead(PageExecutor* to);
   // The client is gone: the pages that it expects and that are not being made are unassigned.
   void Unassign(const ScheduledClient& client);
-  // A client's share, or what it holds of it, is another; or what tenants may hold.
+  // A client's share has changed, or the limits of a tenant.
   void SharesChanged() { all_have_theirs_ = false; }
   // Assigns unassigned pages, within what each tenant may hold. Returns the client for which the
   // next page is to be made, if one may be made now.
@@ -55,7 +55,7 @@ class FreePages {
   uint32_t unassigned_;   // of these
   uint32_t ahead_ = 0;    // assigned before they are destroyed
   std::optional<ClientId> making_;
-  bool all_have_theirs_ = false;  // as far as shares go: no page can be assigned
+  bool all_have_theirs_ = false;  // no page can be assigned until a share changes
 };
 
 }  // namespace ravenstore::core

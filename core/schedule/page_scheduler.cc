@@ -231,7 +231,7 @@ void PageScheduler::PageMade(ClientId client) {
 bool PageScheduler::CanSharePlan() const {
   const auto has_ended = [](const ScheduledClient* of) { return of->has_ended(); };
   const auto is_known = [](const ScheduledClient* of) { return of->has_ended() || of->has_plan(); };
-  // Nor the priorities of one client's tensors, which say nothing between clients.
+  // Priorities order the tensors of one client. They do not compare tensors of two clients.
   const auto ranks = [](const ScheduledClient* of) {
     return of->executor().tensors().has_priorities();
   };
@@ -273,6 +273,7 @@ void PageScheduler::MakeSharedPlan() {
   auto plans = plan::ResidencyPlan::MakeShared(forecasts, limits);
   for (size_t i = 0; i < planned.size(); ++i)
     planned[i]->SetSharedPlan(std::move(plans[i]), pages_);
+  free_pages_.SharesChanged();
   shares_plan_ = true;
 }
 
@@ -290,8 +291,10 @@ void PageScheduler::Advance(Duration now) {
     WakeWaiting();
   }
   if (clients_.size() == 1) {
-    if (clients_.front()->SetShare(tenants_.Most(*clients_.front(), pages_)))
+    if (clients_.front()->SetShare(tenants_.Most(*clients_.front(), pages_))) {
+      free_pages_.SharesChanged();
       Start(clients_.front());
+    }
   } else if (!clients_.empty()) {
     if (!shares_plan_) DividePages(now);
     WakeWaiting();
@@ -303,7 +306,6 @@ void PageScheduler::Advance(Duration now) {
 }
 
 void PageScheduler::Start(ScheduledClient* client) {
-  free_pages_.SharesChanged();
   client->Start();
   started_.push_back(client->id());
   demands_.Mark(client->id());
@@ -330,6 +332,7 @@ void PageScheduler::DividePages(Duration now) {
   if (!is_first && demands == divided_) return;
   divided_ = std::move(demands);
   const auto shares = tenants_.Share(divided_, clients_, pages_);
+  free_pages_.SharesChanged();
   for (size_t i = 0; i < clients_.size(); ++i) {
     if (clients_[i]->SetShare(shares[i])) Start(clients_[i]);
   }
@@ -351,7 +354,7 @@ void PageScheduler::HandOver() {
     if (!leaves) return;
     PageExecutor& executor = clients_[*leaves]->executor();
     if (!executor.Leave(executor.books().view().limits.page)) return;
-    clients_[*leaves]->Start();
+    Start(clients_[*leaves]);
   }
 }
 

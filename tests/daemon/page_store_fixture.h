@@ -55,7 +55,7 @@ class PageStoreFixture : public testing::Test {
   explicit PageStoreFixture(
       device::Devices devices = device::OpenHostDevices({.total = core::MiB(64)}))
       : PageStoreFixture(std::move(devices), {}, core::MiB(64)) {}
-  // `others`: pools beside the host's, of `host` bytes. Their memory outlives this.
+  // `others`: pools other than the host's, of `host` bytes. Their memory outlives this.
   PageStoreFixture(device::Devices devices, std::vector<StorePools::Other> others, core::Bytes host)
       : devices_(std::move(devices)) {
     for (const StorePools::Other& other : others) pool_memory_[other.id] = other.memory;

@@ -75,7 +75,7 @@ TEST(AddressRangeTest, ARequestThatWouldSpanTooManyPagesBeginsAtABorder) {
   EXPECT_EQ(range.Allocate(KiB(128), 2), KiB(192));
   EXPECT_EQ(range.end(), KiB(320));
   EXPECT_EQ(range.holes(), 1u);
-  EXPECT_EQ(range.Allocate(KiB(63)), KiB(129)) << "what is left before the border is free";
+  EXPECT_EQ(range.Allocate(KiB(63)), KiB(129)) << "the bytes before the border are free";
   EXPECT_EQ(range.holes(), 0u);
 }
 
