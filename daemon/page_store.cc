@@ -314,6 +314,7 @@ PageStore::Part& PageStore::PartOf(Client& client, DeviceId device) {
   joins.backend = part.pages.get();
   joins.limits = {.page = on.page, .pages = most, .pools = pools_.CopyPoolsOf(device)};
   joins.most = most;
+  joins.addresses = AddressesOn(device);
   on.scheduler->Join(std::move(joins));
   part.pages->SetExecutor(&on.scheduler->client(client.id).executor());
   DividePools();
@@ -366,7 +367,6 @@ void PageStore::On(const core::CreateRequested& event) {
   AddRequest(client, event.slot, {.is_create = true, .deadline = event.deadline, .asked = now_});
   if (event.size == Bytes{})
     return Fail(part, event.slot, {ErrorCode::kInvalidArgument, "a tensor has at least 1 byte"});
-  if (!HasAddresses(part, event.slot, event.size)) return;
   row.id = ids_.Add({client.id, event.slot});
   ++client.tensors;
   Progressed(part.pages.get());
@@ -390,16 +390,6 @@ void PageStore::On(const core::FetchRequested& event) {
   Handle(part, slot, result, event.fail_stuck);
 }
 
-bool PageStore::HasAddresses(Part& part, SlotId slot, Bytes size) {
-  const Bytes addresses(options_.arena[ToInt(part.pages->device())].count() / 2);
-  if (size <= addresses && part.client->live <= addresses - size) return true;
-  Fail(part, slot,
-       {ErrorCode::kOutOfMemory, "a client's tensors have " + core::SizeText(addresses) +
-                                     " of addresses on device " +
-                                     std::to_string(ToInt(part.pages->device()))});
-  return false;
-}
-
 void PageStore::BeginMove(Client& client, SlotId slot, DeviceId device) {
   const Row& row = client.rows[ToInt(slot)];
   Part& from = client.parts.at(row.device);
@@ -409,7 +399,6 @@ void PageStore::BeginMove(Client& client, SlotId slot, DeviceId device) {
                  "it is kept in place on device " + std::to_string(ToInt(row.device))});
   }
   Part& to = PartOf(client, device);
-  if (!HasAddresses(to, slot, row.size)) return;
   moves_.Begin(client.id, ToInt(slot), {&SchedulerOf(from), from.pages.get()},
                {&SchedulerOf(to), to.pages.get()}, row.ends.empty());
 }
@@ -432,6 +421,12 @@ Error PageStore::ErrorOf(ClientPages* pages, TensorNumber tensor, core::CallResu
   if (result == core::CallResult::kLost) {
     return {ErrorCode::kLost, row.unneeded ? "its client said that it will not be read again"
                                            : pools_.NameOf(row.lost_by) + " lost its bytes"};
+  }
+  if (result == core::CallResult::kNoAddresses) {
+    return {ErrorCode::kOutOfMemory,
+            "no place among the " + core::SizeText(AddressesOn(pages->device())) +
+                " of addresses that a client's tensors have on device " +
+                std::to_string(ToInt(pages->device())) + "; free some of its tensors"};
   }
   std::string why = WhyNoRoom(part, row);
   if (result == core::CallResult::kNoPlace) {

@@ -241,6 +241,11 @@ class PageStore final : public core::StorePlanner,
 
   // ---- Requests.
   Part& PartOf(Client& client, core::DeviceId device);
+  // The range of a client's pages; the other half of its arena has its slots.
+  core::Bytes AddressesOn(core::DeviceId device) const {
+    return core::Bytes(options_.arena[core::ToInt(device)].count() / 2)
+        .RoundDown(on_[core::ToInt(device)].page);
+  }
   Part& PartOf(ClientPages* pages) { return *parts_.at(pages); }
   core::PageScheduler& SchedulerOf(const Part& part) {
     return *on_[core::ToInt(part.pages->device())].scheduler;
@@ -279,8 +284,6 @@ class PageStore final : public core::StorePlanner,
   void BeginMove(Client& client, core::SlotId slot, core::DeviceId device);
   // The request has waited too long.
   void Expire(Client& client, core::SlotId slot);
-  // All that lives and one more tensor of that size have addresses there. Else the request fails.
-  bool HasAddresses(Part& part, core::SlotId slot, core::Bytes size);
   void Fail(Part& part, core::SlotId slot, core::Error error);
   // The row is free.
   void EndRow(Part& part, core::SlotId slot);

@@ -47,33 +47,35 @@ Bytes AddressRange::BeginIn(Bytes offset, Bytes size, uint32_t most) const {
   return last / page_.count() - first < most ? offset : offset.RoundUp(page_);
 }
 
-AddressRange::Hole AddressRange::TakeHole(Bytes size, uint32_t most) {
+AddressRange::Hole AddressRange::HoleFor(Bytes size, uint32_t most) const {
   const Holes& holes = size >= page_ ? by_freed_ : by_offset_;
   const Hole* fit = FirstFit(holes, size);
   if (fit != nullptr && BeginIn(fit->offset, size, most) + size > fit->end())
     fit = FirstFit(holes, size + page_ - kExtentAlignment);
-  if (fit != nullptr) {
-    const Hole hole = *fit;
-    Erase(hole);
-    return hole;
-  }
+  if (fit != nullptr) return *fit;
   Hole hole{.offset = end_, .size = {}, .freed = 0};
   if (!by_offset_.empty()) {
-    const Hole last = std::prev(by_offset_.end())->second;
-    if (last.end() == end_) {
-      hole = last;
-      Erase(last);
-    }
+    const Hole& last = std::prev(by_offset_.end())->second;
+    if (last.end() == end_) hole = last;
   }
-  end_ = BeginIn(hole.offset, size, most) + size;
-  hole.size = end_ - hole.offset;
+  hole.size = std::max(hole.size, BeginIn(hole.offset, size, most) + size - hole.offset);
   return hole;
+}
+
+bool AddressRange::CanAllocate(Bytes size, uint32_t most, Bytes limit) const {
+  if (size > limit) return false;
+  size = size.RoundUp(kExtentAlignment);
+  const Bytes begin = HoleFor(size, most).offset;
+  return BeginIn(begin, size, most) + size <= limit;
 }
 
 Bytes AddressRange::Allocate(Bytes size, uint32_t most) {
   RAVEN_CHECK(size > Bytes{});
   size = size.RoundUp(kExtentAlignment);
-  const Hole hole = TakeHole(size, most);
+  const Hole hole = HoleFor(size, most);
+  if (const auto old = by_offset_.find(hole.offset.count()); old != by_offset_.end())
+    Erase(Hole(old->second));
+  end_ = std::max(end_, hole.end());
   const Bytes begin = BeginIn(hole.offset, size, most);
   const Bytes end = begin + size;
   if (hole.end() > end) Insert({end, hole.end() - end, hole.freed});

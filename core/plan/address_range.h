@@ -37,6 +37,8 @@ class AddressRange {
   // Returns the offset of a free place of `size` bytes. It spans at most `most` pages if any place
   // of that size does. REQUIRES: size > 0.
   Bytes Allocate(Bytes size, uint32_t most = UINT32_MAX);
+  // Returns true if the next place of that size would end by `limit`.
+  bool CanAllocate(Bytes size, uint32_t most, Bytes limit) const;
   // REQUIRES: the place was allocated with this size.
   void Free(Bytes offset, Bytes size);
 
@@ -67,8 +69,9 @@ class AddressRange {
   static const Hole* FirstFit(const Holes& holes, Bytes size);
   // Where a place of `size` bytes begins in a hole at `offset`.
   Bytes BeginIn(Bytes offset, Bytes size, uint32_t most) const;
-  // The hole for it, which is erased. It may end after the place, and begin before it.
-  Hole TakeHole(Bytes size, uint32_t most);
+  // The hole for it, or what the range grows by, with the hole at its end. It may begin before the
+  // place, and end after it.
+  Hole HoleFor(Bytes size, uint32_t most) const;
   void Insert(const Hole& hole);
   void Erase(const Hole& hole);
 

@@ -32,6 +32,11 @@ class Places {
   const SmallTensorRule& rule() const { return rule_; }
 
   Place Allocate(Bytes size);
+  // Returns true if a tensor of that size, of at most `most` pages if it can, has a place in the
+  // range before `limit`. Slots have no addresses there.
+  bool CanAllocate(Bytes size, uint32_t most, Bytes limit) const {
+    return range_.CanAllocate(size, most, limit);
+  }
   // Takes this slot if it is free and of the size class of `size`. Returns whether it did. A place
   // in the range is never taken: it follows from the order of the calls alone.
   bool AllocateAt(const Place& place, Bytes size);

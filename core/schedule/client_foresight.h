@@ -98,6 +98,11 @@ class ClientForesight {
   // ---- Places.
   // Tensors that are placed from now on span at most that many pages if they can.
   void SetMost(uint32_t pages) { places_.SetMost(pages); }
+  // The range of addresses is that long. Tensors are placed only where CanPlace() returns true.
+  void SetAddresses(Bytes addresses) { addresses_ = addresses; }
+  bool CanPlace(Bytes size, uint32_t most) const {
+    return places_.CanAllocate(size, most, addresses_);
+  }
   plan::UnitSpan UnitsOf(const plan::Place& place, Bytes size) const {
     return places_.UnitsOf(place, size);
   }
@@ -122,6 +127,7 @@ class ClientForesight {
 
  private:
   plan::NeighbourUse neighbours_;
+  Bytes addresses_{UINT64_MAX};
   std::vector<plan::PlannedCall> calls_;
   plan::Position position_ = 0;  // in these
   plan::Position begin_ = 0;     // where the plan begins

@@ -54,6 +54,7 @@ void PageScheduler::Join(Client client) {
         {client.limits.pages, options_.pages / static_cast<uint32_t>(clients_.size() + 1), 1U});
     client.foresight = std::make_unique<LearnedForesight>(expected, LearnedForesight::Options{});
   }
+  client.foresight->SetAddresses(client.addresses);
   auto joined = std::make_unique<ScheduledClient>(
       ScheduledClient::Options{.id = client.id,
                                .backend = client.backend,
@@ -119,9 +120,11 @@ void PageScheduler::See(ScheduledClient* client, const ClientCall& call) {
 
 CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes size, Duration at) {
   ScheduledClient& of = Of(client);
+  const uint32_t most = std::min(pages_, of.most());
+  if (!of.foresight().CanPlace(size, most)) return CallResult::kNoAddresses;
   const ClientCall call{.kind = CallKind::kCreate, .tensor = tensor, .size = size, .at = at};
   See(&of, call);
-  of.Place(call, std::min(pages_, of.most()));
+  of.Place(call, most);
   const CallResult result = demands_.HasPlace(of, of.executor().tensors()[tensor].units, pages_)
                                 ? HoldOrRefuse(&of, call)
                                 : CallResult::kNoPlace;

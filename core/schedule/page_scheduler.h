@@ -58,7 +58,8 @@ enum class CallResult : uint8_t {
   // a create, or a get of a tensor that was discarded: all that lives would have no place on the
   // device and in other pools
   kNoPlace,
-  kLost,  // a get: a pool has lost the tensor's bytes
+  kNoAddresses,  // a create: the client's range of addresses has no place of that size
+  kLost,         // a get: a pool has lost the tensor's bytes
 };
 
 class PageScheduler {
@@ -74,7 +75,8 @@ class PageScheduler {
     std::unique_ptr<ClientForesight> foresight = nullptr;  // null: what is learned, with hints
     bool waits_for_stream = false;                         // as ScheduledClient::Options
     TenantId tenant{};
-    uint32_t most = UINT32_MAX;  // pages that it may hold
+    uint32_t most = UINT32_MAX;   // pages that it may hold
+    Bytes addresses{UINT64_MAX};  // the range for whole pages
   };
 
   // `maker` outlives it.

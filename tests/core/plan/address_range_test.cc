@@ -94,6 +94,21 @@ TEST(AddressRangeTest, ARequestWithFewPagesIsPlacedInAHoleWithABorder) {
   EXPECT_EQ(range.holes(), 2u);
 }
 
+TEST(AddressRangeTest, CanAllocateLooksAtThePlaceThatComesNext) {
+  AddressRange range(KiB(64));
+  EXPECT_TRUE(range.CanAllocate(KiB(128), UINT32_MAX, KiB(128)));
+  EXPECT_FALSE(range.CanAllocate(KiB(128), UINT32_MAX, KiB(127)));
+  EXPECT_FALSE(range.CanAllocate(Bytes(UINT64_MAX), UINT32_MAX, KiB(128)));
+  const Bytes first = range.Allocate(KiB(32));
+  EXPECT_TRUE(range.CanAllocate(KiB(64), UINT32_MAX, KiB(96)));
+  EXPECT_FALSE(range.CanAllocate(KiB(64), 1, KiB(96))) << "it would begin at the border";
+  range.Allocate(KiB(96));
+  EXPECT_FALSE(range.CanAllocate(KiB(32), UINT32_MAX, KiB(128)));
+  range.Free(first, KiB(32));
+  EXPECT_TRUE(range.CanAllocate(KiB(32), UINT32_MAX, KiB(128)));
+  EXPECT_FALSE(range.CanAllocate(KiB(33), UINT32_MAX, KiB(128)));
+}
+
 // The rule of address_range.h in few lines: each search looks at all holes.
 class PlainRange {
  public:
@@ -164,7 +179,10 @@ TEST(AddressRangeTest, RandomProgramsGetThePlacesOfAPlainSearch) {
         plain.Free(offset, size);
       } else {
         const Bytes size = Bytes(1 + random.Below(1 << random.Below(18))).RoundUp(unit);
+        const Bytes limit(random.Below(2 * range.end().count() + 1));
+        const bool fits = range.CanAllocate(size, UINT32_MAX, limit);
         places.emplace_back(range.Allocate(size), size);
+        ASSERT_EQ(fits, places.back().first + size <= limit);
         ASSERT_EQ(plain.Allocate(size), places.back().first);
       }
       ASSERT_EQ(range.holes(), plain.holes());

@@ -67,6 +67,24 @@ TEST(PageSchedulerTest, ATensorLargerThanTheDeviceIsRefused) {
   EXPECT_EQ(world.Create(kFirst, 0, MiB(16)), CallResult::kHeld);
 }
 
+TEST(PageSchedulerTest, ACreateBeyondTheClientsAddressesIsRefused) {
+  ScheduleWorld world(8);
+  world.Join(kFirst, Bytes(UINT64_MAX), {}, MiB(12));
+  world.Settle();
+  for (TensorNumber i = 0; i < 4; ++i) EXPECT_EQ(world.Create(kFirst, i, MiB(3)), CallResult::kHeld);
+  EXPECT_EQ(world.Create(kFirst, 4, MiB(3)), CallResult::kNoAddresses);
+  world.Settle();
+  // Two holes of 3 MiB are no place for 4 MiB, though less lives than there are addresses.
+  world.Free(kFirst, 0);
+  world.Free(kFirst, 2);
+  world.Settle();
+  EXPECT_EQ(world.Create(kFirst, 4, MiB(4)), CallResult::kNoAddresses);
+  EXPECT_EQ(world.Create(kFirst, 4, MiB(3)), CallResult::kHeld);
+  EXPECT_EQ(world.Create(kFirst, 5, MiB(3)), CallResult::kHeld);
+  world.Settle();
+  EXPECT_EQ(world.Fault(), "");
+}
+
 TEST(PageSchedulerTest, ATensorAsLargeAsTheDeviceBeginsWithAPage) {
   ScheduleWorld world(8);
   world.Join(kFirst);

@@ -9,14 +9,15 @@ namespace ravenstore::core {
 
 // ---- Clients.
 
-void ScheduleWorld::Join(ClientId id, Bytes pool, TenantId tenant) {
+void ScheduleWorld::Join(ClientId id, Bytes pool, TenantId tenant, Bytes addresses) {
   auto client = std::make_unique<Client>(this, id);
   scheduler_.Join({.id = id,
                    .backend = &client->backend,
                    .limits = {.page = kPage,
                               .pages = 0,
                               .pools = {{.capacity = pool, .in_rate = 50e9, .out_rate = 50e9}}},
-                   .tenant = tenant});
+                   .tenant = tenant,
+                   .addresses = addresses});
   clients_[id] = std::move(client);
 }
 

@@ -33,7 +33,8 @@ class ScheduleWorld : public PageMaker {
   const PageScheduler& scheduler() const { return scheduler_; }
 
   // ---- Clients. `pool`: the capacity of the pool for copies.
-  void Join(ClientId id, Bytes pool = Bytes(UINT64_MAX), TenantId tenant = {});
+  void Join(ClientId id, Bytes pool = Bytes(UINT64_MAX), TenantId tenant = {},
+            Bytes addresses = Bytes(UINT64_MAX));
   void Leave(ClientId id);
   bool HasClient(ClientId id) const { return clients_.count(id) > 0; }
 
