@@ -42,6 +42,9 @@ class ClientPages final : public core::PageBackend {
     virtual void Publish(ClientPages* pages, core::TensorNumber tensor) = 0;
     virtual void Grant(ClientPages* pages, core::TensorNumber tensor) = 0;
     virtual void Refuse(ClientPages* pages, core::TensorNumber tensor) = 0;
+    virtual bool Promise(ClientPages* pages, core::TensorNumber tensor) = 0;
+    virtual void Arrived(ClientPages* pages, core::TensorNumber tensor) = 0;
+    virtual void Break(ClientPages* pages, core::TensorNumber tensor) = 0;
     // For the executor.
     virtual void Mapped(ClientPages* pages, core::plan::Unit unit) = 0;
     virtual void Unmapped(ClientPages* pages, core::plan::PhysicalPage page) = 0;
@@ -132,6 +135,9 @@ class ClientPages final : public core::PageBackend {
   void Publish(core::TensorNumber tensor) override { owner_->Publish(this, tensor); }
   void Grant(core::TensorNumber tensor) override { owner_->Grant(this, tensor); }
   void Refuse(core::TensorNumber tensor) override { owner_->Refuse(this, tensor); }
+  bool Promise(core::TensorNumber tensor) override { return owner_->Promise(this, tensor); }
+  void Arrived(core::TensorNumber tensor) override { owner_->Arrived(this, tensor); }
+  void Break(core::TensorNumber tensor) override { owner_->Break(this, tensor); }
   bool Map(const MapOrder& order) override;
   void Unmap(core::plan::PhysicalPage page) override;
   void Release(const core::plan::PageSupply::Released& page) override;

@@ -181,6 +181,11 @@ core::Status Loop::InitPages() {
     if (session.LeaseOf(slot).Publish(ToInt(device), offset, &idle_word))
       session.RowOf(slot).SetStreamComplete(idle_word);
   };
+  hooks.promise = [this](ClientId client, core::SlotId slot, core::DeviceId device,
+                         core::Bytes offset) { return Promise(client, slot, device, offset); };
+  hooks.end_promise = [this](ClientId client, core::SlotId slot, const core::Status& outcome) {
+    EndPromise(*FindSession(client), slot, outcome);
+  };
   hooks.send_maps = [this](ClientId client) { SendMaps(*FindSession(client)); };
   hooks.pacer = [this](core::DeviceId owner) { return PacerOf(owner); };
   const core::PlannerOptions& of = options_.planner;

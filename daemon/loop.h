@@ -370,6 +370,9 @@ class Loop {
   void Do(const core::AllocError& action);
   void Do(const core::FetchReply& action);
   bool TakeArrival(Session& session, const core::FetchReply& reply, Move* move);
+  // As PageStore::Hooks.
+  bool Promise(core::ClientId client, core::SlotId slot, core::DeviceId device, core::Bytes offset);
+  void EndPromise(Session& session, core::SlotId slot, const core::Status& outcome);
   void SendPendingReplies(Session& session);
   void Do(const core::FetchError& action);
   void Do(const core::Release& action);

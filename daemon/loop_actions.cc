@@ -267,6 +267,33 @@ bool Loop::TakeArrival(Session& session, const core::FetchReply& reply, Move* mo
   return word.has_value();
 }
 
+bool Loop::Promise(core::ClientId client, SlotId slot, core::DeviceId device, core::Bytes offset) {
+  Session* const session = FindSession(client);
+  if (session == nullptr || session->gone) return false;
+  LeaseRow lease = session->LeaseOf(slot);
+  if (lease.state() != proto::LeaseState::kFetching) return false;
+  const auto arrival = session->arrivals.Take();
+  if (!arrival) return false;
+  session->promises[slot] = *arrival;
+  session->RowOf(slot).ForgetPut();
+  lease.CompleteFetch(ToInt(device), offset, *arrival, /*recompute=*/false);
+  Record(*session, [&](Recorder& recorder) { recorder.Answered(session->id(), now_); });
+  return true;
+}
+
+void Loop::EndPromise(Session& session, SlotId slot, const core::Status& outcome) {
+  const proto::WordValue arrival = session.promises.extract(slot).mapped();
+  Record(session, [&](Recorder& recorder) { recorder.Answered(session.id(), now_); });
+  if (!outcome.ok()) {
+    RememberFailure(session, slot, outcome.error().message);
+    // In this order: a client that begins to wait sees the one or the other.
+    session.LeaseOf(slot).MarkLost();
+    session.segment()->header.losses.fetch_add(1, std::memory_order_release);
+  }
+  session.segment()->arrivals[arrival.index].store(arrival.value, std::memory_order_release);
+  session.arrivals.GiveBack(arrival.index);
+}
+
 void Loop::SendPendingReplies(Session& session) {
   while (!session.pending_replies.empty() && session.arrivals.any()) {
     core::FetchReply reply = session.pending_replies.front();

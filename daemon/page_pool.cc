@@ -138,6 +138,11 @@ void PagePool::SetLimit(Bytes most) {
   ChangeMemory();
 }
 
+void PagePool::SetTarget(Bytes most) {
+  pieces_.SetTarget(most);
+  ChangeMemory();
+}
+
 void PagePool::Grown(core::Tick now, bool ok) {
   if (ok) {
     pieces_.Grown();

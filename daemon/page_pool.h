@@ -95,6 +95,7 @@ class PagePool {
 
   // ---- Its chunks, as in PoolMemory.
   void SetLimit(core::Bytes most);
+  void SetTarget(core::Bytes most);
   void Grown(core::Tick now, bool ok);
   void Released(core::Bytes offset, bool ok);
   void Recall(core::Bytes offset);

@@ -116,6 +116,7 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
   if (HavePoolsChanged() || divide_pools_ || waits) DividePools();
   divide_pools_ = false;
   if (now >= evacuate_at_) Evacuate();
+  if (now >= pinned_wanted_until_) EndPinnedWanted();
   for (Device& device : on_) RunDevice(device);
   Apply(core::TimePassed{}, now, plan);
   // A request that has failed, or moved to another device, has made room.
@@ -152,6 +153,7 @@ void PageStore::RunPart(Part& part) {
     }
   }
   for (const SlotId slot : std::exchange(part.granted, {})) Answer(part, slot);
+  for (const SlotId slot : std::exchange(part.ended_promises, {})) EndPromise(part, slot);
   for (const SlotId slot : std::exchange(part.refused, {})) {
     Error error{ErrorCode::kDevice, "a copy of its bytes failed"};
     const auto& rows = part.client->rows;
@@ -242,7 +244,7 @@ void PageStore::MakeRoomForCopies(const Part& part) {
           copies.RankOf(holder, asker) < copies.RankOf(first->client->id, asker))
         first = other;
     }
-    if (first == nullptr) return;
+    if (first == nullptr) return ReclaimPinned(*part.client, limit);
     room_for_ = asker;
     UpdateRoom(first->pages.get());
     // Its memory is free after the next start of the executor.
@@ -573,7 +575,7 @@ core::Status PageStore::KeepInPlace(ClientId id, SlotId slot, Keeping keeping) {
     executor.KeepInPlace(placed.units);
   } else {
     // A network card that registered the memory may have written there without a get.
-    if (placed.lives()) executor.Modify(ToInt(slot));
+    if (placed.lives() && executor.IsResident(ToInt(slot))) executor.Modify(ToInt(slot));
     executor.EndKeepInPlace(placed.units);
   }
   Progressed(part.pages.get());
@@ -628,6 +630,8 @@ void PageStore::On(const core::StreamComplete& event) {
 // A put's ticket is behind those of earlier puts: its stream has waited for them.
 void PageStore::Reach(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
+  row.is_reached |= row.is_promised;
+  if (row.is_promised) return;
   if (row.ends.empty()) return;
   core::PageScheduler& scheduler = SchedulerOf(part);
   for (const core::CallEnd& end : std::exchange(row.ends, {}))
@@ -649,6 +653,8 @@ void PageStore::On(const core::Freed& event) {
   // The client frees what it has asked for: its own concern.
   if (client == nullptr || client->rows[ToInt(slot)].request) return;
   Row& row = client->rows[ToInt(slot)];
+  row.is_freed |= row.is_promised;
+  if (row.is_promised) return;
   Part& part = client->parts.at(row.device);
   core::PageScheduler& scheduler = SchedulerOf(part);
   row.unneeded = false;
@@ -763,6 +769,51 @@ void PageStore::Refuse(ClientPages* pages, TensorNumber tensor) {
   Progressed(pages);
 }
 
+bool PageStore::Promise(ClientPages* pages, TensorNumber tensor) {
+  Part& part = PartOf(pages);
+  Row& row = part.client->rows[tensor];
+  const ClientId client = part.client->id;
+  if (!row.request || moves_.Moves(client, tensor) ||
+      !hooks_.promise(client, SlotOf(tensor), row.device, pages->AddressOf(tensor)))
+    return false;
+  row.is_promised = true;
+  ++row.past.gets;
+  TakeAnswered(part, SlotOf(tensor));
+  SetAway(part, SlotOf(tensor), false);
+  return true;
+}
+
+void PageStore::Arrived(ClientPages* pages, TensorNumber tensor) {
+  Part& part = PartOf(pages);
+  hooks_.end_promise(part.client->id, SlotOf(tensor), core::Ok());
+  part.ended_promises.push_back(SlotOf(tensor));
+  Progressed(pages);
+}
+
+void PageStore::Break(ClientPages* pages, TensorNumber tensor) {
+  Part& part = PartOf(pages);
+  Row& row = part.client->rows[tensor];
+  const std::string why = row.lost ? ErrorOf(pages, tensor, core::CallResult::kLost).message
+                                   : "a copy of its bytes failed";
+  hooks_.end_promise(part.client->id, SlotOf(tensor), Error{ErrorCode::kLost, why});
+  row.lost = true;
+  row.lives = false;
+  part.client->live -= row.size;
+  part.ended_promises.push_back(SlotOf(tensor));
+  Progressed(pages);
+}
+
+void PageStore::EndPromise(Part& part, SlotId slot) {
+  Row& row = part.client->rows[ToInt(slot)];
+  row.is_promised = false;
+  if (std::exchange(row.is_reached, false)) Reach(part, slot);
+  if (std::exchange(row.is_freed, false)) {
+    core::Freed freed;
+    freed.tensor = row.id;
+    On(freed);
+  }
+}
+
 void PageStore::Mapped(ClientPages* pages, core::plan::Unit unit) {
   Part& part = PartOf(pages);
   SchedulerOf(part).Moved(part.client->id).Mapped(unit);
@@ -842,7 +893,7 @@ Tick PageStore::NextWake() const {
   Tick next = deadlines_.empty() ? core::kNever : std::get<Tick>(*deadlines_.begin());
   if (!retries_.empty()) next = std::min(next, retries_.begin()->first);
   if (evacuate_at_ > now_) next = std::min(next, evacuate_at_);
-  return std::min(next, pools_.NextWake());
+  return std::min({next, pinned_wanted_until_, pools_.NextWake()});
 }
 
 // ---- Views.

@@ -67,6 +67,11 @@ class PageStore final : public core::StorePlanner,
     std::function<bool(core::ClientId, core::SlotId)> drop;
     // Lease Away -> Idle, unless a fetch is on its way.
     std::function<void(core::ClientId, core::SlotId, core::DeviceId, core::Bytes)> publish;
+    // Lease Fetching -> InUse; the client's stream waits for the bytes, until EndPromise. Returns
+    // false if they cannot be promised: there is no fetch, or no word to wait for.
+    std::function<bool(core::ClientId, core::SlotId, core::DeviceId, core::Bytes)> promise;
+    // The bytes are there, or are lost. The client may be gone.
+    std::function<void(core::ClientId, core::SlotId, const core::Status&)> end_promise;
     // Of MapOrders.
     std::function<void(core::ClientId)> send_maps;
     // As StorePools::Hooks. Not set: there is none.
@@ -139,6 +144,11 @@ class PageStore final : public core::StorePlanner,
     bool unneeded = false;  // its client will not read it again
     bool lost = false;      // its bytes are gone, for ever
     bool is_kept = false;   // in place
+    // Its bytes are on their way, and the client's stream waits for them. Until then its uses do
+    // not end, whatever the client's tickets say.
+    bool is_promised = false;
+    bool is_reached = false;  // since then
+    bool is_freed = false;
     core::PoolId lost_by{};
     std::unique_ptr<Request> request{};
 
@@ -154,6 +164,7 @@ class PageStore final : public core::StorePlanner,
     std::unique_ptr<ClientPages> pages;
     std::vector<core::SlotId> granted;
     std::vector<core::SlotId> refused;
+    std::vector<core::SlotId> ended_promises;
     core::PageExecutor::Stats counted;  // of its moves
   };
   struct Client {
@@ -201,6 +212,7 @@ class PageStore final : public core::StorePlanner,
   void On(const core::ChunkLost& event);
   void On(const core::PinnedHeld& event);
   void On(const core::PinnedUsed& event);
+  void On(const core::PinnedWanted& event);
   void On(const core::TimePassed& event);
   template <typename Other>
   void On(const Other& /*event*/) {}
@@ -210,6 +222,9 @@ class PageStore final : public core::StorePlanner,
   void Publish(ClientPages* pages, core::TensorNumber tensor) override;
   void Grant(ClientPages* pages, core::TensorNumber tensor) override;
   void Refuse(ClientPages* pages, core::TensorNumber tensor) override;
+  bool Promise(ClientPages* pages, core::TensorNumber tensor) override;
+  void Arrived(ClientPages* pages, core::TensorNumber tensor) override;
+  void Break(ClientPages* pages, core::TensorNumber tensor) override;
   void Mapped(ClientPages* pages, core::plan::Unit unit) override;
   void Unmapped(ClientPages* pages, core::plan::PhysicalPage page) override;
   void CopiedIn(ClientPages* pages, core::plan::Unit unit, bool ok) override;
@@ -289,6 +304,8 @@ class PageStore final : public core::StorePlanner,
   void EndRow(Part& part, core::SlotId slot);
   // The stream has come to all puts.
   void Reach(Part& part, core::SlotId slot);
+  // The row's promise has ended: the client's uses of it may end, too.
+  void EndPromise(Part& part, core::SlotId slot);
   std::string WhyNoRoom(const Part& part, const Row& row) const;
   // The scheduler of a device begins what there is to do, and requests are answered.
   void RunDevice(Device& device);
@@ -314,6 +331,10 @@ class PageStore final : public core::StorePlanner,
   void MakeRoomInPools();
   void LimitHarvests();
   void Evacuate();
+  // Copies for a call of the client have reached this limit: idle slabs of pinned memory go.
+  void ReclaimPinned(const Client& client, core::CopyQuota::Limit limit);
+  // A block has the memory of the host pool that it waited for, or does not wait any more.
+  void EndPinnedWanted();
   void LoseCopies(PagePool* pool);
   void LoseUnit(Part& part, core::plan::Unit unit);
   // Bytes of the device that clients hold or wait for, without harvested memory.
@@ -341,7 +362,9 @@ class PageStore final : public core::StorePlanner,
   core::DeviceId advancing_{};
   std::set<std::tuple<core::Tick, core::ClientId, core::SlotId>> deadlines_;  // of requests
   std::set<std::pair<core::Tick, ClientPages*>> retries_;
-  std::optional<core::ClientId> room_for_;  // a call of its waits for room in the host pool
+  std::optional<core::ClientId> room_for_;         // a call of its waits for room in the host pool
+  core::Tick reclaims_pinned_at_{};                // not before
+  core::Tick pinned_wanted_until_ = core::kNever;  // never: no block waits for the host pool's
   core::PlannerStats stats_;
   core::Tick now_{};
 };

@@ -25,6 +25,10 @@ namespace {
 // else. Longer: its owner waits.
 constexpr auto kEvacuateAgain = std::chrono::milliseconds(5);
 
+// The host pool does not grow for so long after pinned blocks wanted its memory. Idle slabs of
+// pinned memory are wanted back for copies that often.
+constexpr auto kPinnedPause = std::chrono::milliseconds(100);
+
 Bytes BudgetIn(const core::Budgets& budgets, PoolId pool) {
   const auto found = budgets.others.find(pool);
   return found == budgets.others.end() ? Bytes(UINT64_MAX) : found->second;
@@ -157,6 +161,40 @@ void PageStore::On(const core::PoolRate& event) {
 void PageStore::On(const core::PinnedHeld& event) {
   quotas_.copies().SetPinned(event.tenant, event.bytes);
   pools_.host().SetLimit(Minus(options_.host_capacity, quotas_.copies().pinned()));
+  room_grew_ = true;
+  EndPinnedWanted();
+}
+
+// Memory of the host pool that no copy needs becomes pinned blocks. Copies of pages that are
+// resident make room for them.
+void PageStore::On(const core::PinnedWanted& event) {
+  const core::CopyQuota& copies = quotas_.copies();
+  if (clients_.at(event.client)->gone ||
+      !copies.MayPin(event.client, event.slab, event.slab, {}, Bytes{}))
+    return;
+  const Bytes left = Minus(options_.host_capacity, copies.pinned() + event.slab);
+  ForEachUser(pools_.host(), [&](Part& part, PoolNumber number) {
+    const Bytes lack = Minus(pools_.host().memory().used() + pools_.host().reserved(), left);
+    if (lack > Bytes{} &&
+        copies.MayDrop(part.client->id, event.client, core::CopyQuota::Limit::kPool))
+      SchedulerOf(part).Moved(part.client->id).DropCopies(number, lack);
+  });
+  pools_.host().SetTarget(left);
+  pinned_wanted_until_ = now_ + kPinnedPause;
+}
+
+void PageStore::ReclaimPinned(const Client& client, core::CopyQuota::Limit limit) {
+  if (limit == core::CopyQuota::Limit::kClient || quotas_.copies().pinned() == Bytes{} ||
+      now_ < reclaims_pinned_at_)
+    return;
+  reclaims_pinned_at_ = now_ + kPinnedPause;
+  const bool of_tenant = limit == core::CopyQuota::Limit::kTenant;
+  replies_.push_back(core::ReclaimPinned{of_tenant ? std::optional(client.tenant) : std::nullopt});
+}
+
+void PageStore::EndPinnedWanted() {
+  if (std::exchange(pinned_wanted_until_, core::kNever) == core::kNever) return;
+  pools_.host().SetTarget(Bytes(UINT64_MAX));
   room_grew_ = true;
 }
 

@@ -91,12 +91,18 @@ bool PoolMemory::IsLost(const Piece& piece) const {
 
 Bytes PoolMemory::Growth() const {
   if (options_.step == Bytes{} || failed_ || now_ < grows_at_) return {};
-  return Minus(std::min(limit_, options_.range), committed()).RoundDown(options_.unit);
+  return Minus(std::min(Most(), options_.range), committed()).RoundDown(options_.unit);
 }
 
 void PoolMemory::SetLimit(Bytes most) {
   ++version_;
   limit_ = most;
+  Balance();
+}
+
+void PoolMemory::SetTarget(Bytes most) {
+  ++version_;
+  target_ = most;
   Balance();
 }
 
@@ -205,7 +211,7 @@ void PoolMemory::Balance() {
   for (auto chunk = chunks_.begin(); chunk != chunks_.end(); ++chunk) {
     const Chunk& of = chunk->second;
     const bool may_open = of.closed && !of.leaves && of.taken == Taken::kNot && !failed_;
-    if (may_open && open_ + of.bytes <= limit_) Open(chunk);
+    if (may_open && open_ + of.bytes <= Most()) Open(chunk);
   }
 }
 
@@ -217,6 +223,9 @@ bool PoolMemory::HasClosed() const {
 // A pool of fixed size keeps its memory, also when it has failed.
 std::optional<PoolMemory::Part> PoolMemory::NextRelease() {
   if (options_.step == Bytes{}) return std::nullopt;
+  for (auto chunk = chunks_.begin(); chunk != chunks_.end() && open_ > target_; ++chunk) {
+    if (!chunk->second.closed && chunk->second.used == Bytes{}) Close(chunk);
+  }
   for (auto& [offset, chunk] : chunks_) {
     if (!chunk.closed || chunk.leaves || chunk.used > Bytes{} || chunk.holds > 0) continue;
     chunk.leaves = true;

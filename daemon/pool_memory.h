@@ -12,6 +12,7 @@
 // chunks that are not there are ignored. Cost: O(chunks) for a chunk, else as of CopyPieces.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -67,6 +68,9 @@ class PoolMemory {
   // The pool may have that much memory. Chunks beyond it are closed, the emptiest first.
   void SetLimit(core::Bytes most);
   core::Bytes limit() const { return limit_; }
+  // The rest is wanted for something else: no chunk is made beyond `most`, and those that are empty
+  // are released.
+  void SetTarget(core::Bytes most);
   // The chunk that is to be made so that `waited` bytes and those ahead are free; it ends with
   // Grown or GrowFailed. nullopt: none.
   std::optional<Part> NextGrowth(core::Bytes waited);
@@ -109,6 +113,8 @@ class PoolMemory {
   void Open(Chunks::iterator chunk);
   void Take(core::Bytes offset, Taken how);
   void Balance();
+  // Of all that the pool could have.
+  core::Bytes Most() const { return std::min(limit_, target_); }
   void LookForIdle(core::Tick now);
   // Calls `visit` with each chunk that has some of the piece, and the part there.
   template <typename Map, typename Visit>
@@ -120,6 +126,7 @@ class PoolMemory {
   Part coming_;  // of no bytes: none
   Taken coming_taken_ = Taken::kNot;
   core::Bytes limit_;
+  core::Bytes target_{UINT64_MAX};
   core::Bytes made_;
   core::Bytes open_;
   core::Bytes stuck_;

@@ -115,6 +115,8 @@ class Session {
   ArrivalWords arrivals;
   // Of copies under way, while all arrival words are in use; first come, first served.
   std::deque<core::FetchReply> pending_replies;
+  // On pages: the arrival words of promised fetches.
+  std::unordered_map<core::SlotId, proto::WordValue> promises;
   std::vector<SlabMap> slabs;                    // by device
   std::unordered_map<core::SlotId, Mark> marks;  // of what left, where moves are checked
   MapOrders maps;

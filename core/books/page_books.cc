@@ -239,10 +239,12 @@ void PageBooks::FinishIn(Unit unit, bool ok) {
     Apply(unit, PageEvent::kArrivedEmpty);
   } else if (ok) {
     Apply(unit, PageEvent::kArrived);
+  } else if (units_[unit].InUse()) {
+    Apply(unit, PageEvent::kTryAgain);
   } else {
     copies_.EndComing(unit);
     plan_.Release(WeightOf(*this, unit), plan_.PlannedNeed(unit));
-    units_[unit].demanded &= units_[unit].InUse();
+    units_[unit].demanded = false;
     Apply(unit, PageEvent::kNotArrived);
   }
   Update(unit);

@@ -133,7 +133,8 @@ class PageBooks {
   PageMemory::Mapping StartMap(const plan::MapChoice& choice);
   void FinishMap(plan::Unit unit);
   void StartIn(plan::Unit unit);
-  // `ok`: the bytes are there. Else the unit is away again.
+  // `ok`: the bytes are there. Else the unit is away again; or is copied again, if it is in use: of
+  // calls that waited for it there are none.
   void FinishIn(plan::Unit unit, bool ok);
   // REQUIRES: the pool has room for its bytes.
   void StartOut(plan::Unit unit, plan::PoolNumber pool);

@@ -38,6 +38,7 @@ enum class PageEvent : uint8_t {
   kArrived,       // the copy in has ended well
   kArrivedEmpty,  // the copy in has ended, and no tensor lives there any more
   kNotArrived,    // the copy in has failed
+  kTryAgain,      // the same, but a stream that was promised the bytes may touch the memory
   kChange,        // the device's bytes are newer: a put after writes, or a new tensor
   kEmpty,         // the last tensor has died
   kCopyOut,       // the copy out begins
@@ -47,7 +48,7 @@ enum class PageEvent : uint8_t {
   kRelease,       // the physical memory is released
   kCopyGiven,     // the first tensor's bytes are in a copy: it has left another unit
 };
-inline constexpr size_t kPageEvents = 15;
+inline constexpr size_t kPageEvents = 16;
 
 struct PageStep {
   enum class Memory : uint8_t { kSame, kTake, kRelease };
@@ -107,6 +108,7 @@ inline constexpr PageLifeRow kPageLife[] = {
     {PageState::kArriving,
      PageEvent::kNotArrived,
      {.next = PageState::kAway, .memory = PageStep::Memory::kRelease}},
+    {PageState::kArriving, PageEvent::kTryAgain, {.next = PageState::kQueued}},
     // The copy in reads the other copy until its end.
     {PageState::kArriving, PageEvent::kEmpty, {.next = PageState::kArriving}},
 

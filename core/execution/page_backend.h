@@ -52,6 +52,13 @@ class PageBackend {
   virtual void Publish(TensorNumber tensor) = 0;
   // The call that waits for the tensor may go on: its word is "in use".
   virtual void Grant(TensorNumber tensor) = 0;
+  // Bytes of the tensor that the call waits for are on their way. Returns true if the call goes on
+  // now: its stream waits until Arrived or Break. Otherwise Grant follows when they are there.
+  virtual bool Promise(TensorNumber /*tensor*/) { return false; }
+  // The bytes of a promise are there.
+  virtual void Arrived(TensorNumber /*tensor*/) {}
+  // They do not come. The tensor does not live any more.
+  virtual void Break(TensorNumber /*tensor*/) {}
   // The call that waits fails: the tensor's bytes did not come. Its word stays as it is.
   virtual void Refuse(TensorNumber tensor) = 0;
 

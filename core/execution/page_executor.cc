@@ -89,6 +89,7 @@ void PageExecutor::Modify(TensorNumber tensor) {
 void PageExecutor::Remove(TensorNumber tensor) {
   RAVEN_CHECK(!tensors_[tensor].lives());
   RAVEN_CHECK(!tensors_[tensor].pinned);
+  RAVEN_CHECK(!words_.IsPromised(tensor));
   tensors_.Remove(tensor);
 }
 
@@ -106,10 +107,7 @@ std::vector<plan::UnitSnapshot> PageExecutor::Snapshot() const {
 }
 
 void PageExecutor::KeepInPlace(const UnitSpan& units) {
-  for (uint32_t i = 0; i < units.count; ++i) {
-    RAVEN_CHECK(books_[units[i]].IsResident());
-    books_.Pin(units[i]);
-  }
+  for (uint32_t i = 0; i < units.count; ++i) books_.Pin(units[i]);
 }
 
 void PageExecutor::EndKeepInPlace(const UnitSpan& units) {
@@ -120,7 +118,7 @@ void PageExecutor::EndKeepInPlace(const UnitSpan& units) {
 }
 
 void PageExecutor::Retire() {
-  words_.TakeWaiting();
+  words_.Clear();
   books_.SetPlan({});
   books_.EndUses();
   for (TensorNumber tensor = 0; tensor < tensors_.size(); ++tensor) {
@@ -158,7 +156,11 @@ void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
   const std::vector<TensorNumber> tensors(living.begin(), living.end());
   for (const TensorNumber tensor : tensors) {
     if (words_.Waits(tensor)) Refuse(tensor);
-    End(tensor);
+    if (words_.IsPromised(tensor)) {
+      Break(tensor);
+    } else {
+      End(tensor);
+    }
   }
   lost->insert(lost->end(), tensors.begin(), tensors.end());
 }
@@ -166,12 +168,20 @@ void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
 // ---- The backend's reports.
 
 void PageExecutor::CopiedIn(Unit unit, bool ok, std::vector<TensorNumber>* refused) {
-  moves_.CopiedIn(unit, ok);
-  if (books_[unit].IsResident()) return;
-  for (const TensorNumber tensor : words_.TakeWaiting(unit)) {
-    Refuse(tensor);
-    if (refused != nullptr) refused->push_back(tensor);
+  if (!ok) {
+    for (const TensorNumber tensor : words_.TakeWaiting(unit)) {
+      Refuse(tensor);
+      if (refused != nullptr) refused->push_back(tensor);
+    }
+    for (const TensorNumber tensor : words_.TakePromised(unit)) Break(tensor);
   }
+  moves_.CopiedIn(unit, ok);
+}
+
+void PageExecutor::Break(TensorNumber tensor) {
+  words_.EndPromise(tensor);
+  End(tensor);
+  backend_->Break(tensor);
 }
 
 void PageExecutor::Refuse(TensorNumber tensor) {
@@ -182,12 +192,6 @@ void PageExecutor::Refuse(TensorNumber tensor) {
   --row.uses;  // the client's word does not count this one
   if (row.life == PageTensors::Life::kBegins && row.uses > 0) row.life = PageTensors::Life::kEnded;
   backend_->Refuse(tensor);
-}
-
-size_t PageExecutor::RefuseWaiting() {
-  const std::vector<TensorNumber> waiting = words_.TakeWaiting();
-  for (const TensorNumber tensor : waiting) Refuse(tensor);
-  return waiting.size();
 }
 
 }  // namespace ravenstore::core

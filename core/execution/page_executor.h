@@ -4,8 +4,9 @@
 // ended. Start() then begins what there is to do (page_moves.h).
 //
 // A copy in that fails refuses the calls that wait for the unit; its bytes stay in the other pool,
-// and the next get tries again. A copy out that fails leaves the unit where it is. A pool may lose
-// a copy: the tensors of which bytes were only there are lost.
+// and the next get tries again. If a call has gone on by a promise, its tensor is lost. A copy out
+// that fails leaves the unit where it is. A pool may lose a copy: the tensors of which bytes were
+// only there are lost.
 //
 // Owns: the books, the tensors' rows. The backend outlives it. Units: bytes, positions. Threads:
 // one at a time; the same calls have the same result. Errors: through the backend (Refuse).
@@ -78,12 +79,12 @@ class PageExecutor {
   void SetRecomputes(TensorNumber tensor, bool recomputes) {
     tensors_[tensor].recomputes = recomputes;
   }
-  // Its place is free. REQUIRES: it does not live, and is not pinned.
+  // Its place is free. REQUIRES: it does not live, is not pinned, and nothing is promised.
   void Remove(TensorNumber tensor);
   // The units as the calls so far leave them: tensors whose create the stream has not come to live.
   std::vector<plan::UnitSnapshot> Snapshot() const;
   // The physical memory of these units stays beneath them, whatever lives there: a network card has
-  // its addresses. REQUIRES: they are resident, and are the units of a tensor in use.
+  // its addresses. REQUIRES: they are the units of a tensor in use.
   void KeepInPlace(const plan::UnitSpan& units);
   void EndKeepInPlace(const plan::UnitSpan& units);
   // The client is gone, and so is its stream: no tensor lives. What is under way goes on.
@@ -126,11 +127,12 @@ class PageExecutor {
   bool IsQuiet() const { return moves_.IsQuiet(); }
   // The call that waits for the tensor fails: it has waited too long. REQUIRES: a call waits.
   void Refuse(TensorNumber tensor);
-  // Calls wait, and nothing that is under way or may begin helps them: all waiting calls fail.
-  // Returns how many.
-  size_t RefuseWaiting();
 
  private:
+  // The promised bytes of the tensor do not come. Its pages stay until the end of the use: its
+  // stream does not know.
+  void Break(TensorNumber tensor);
+
   PageBackend* const backend_;
   PageBooks books_;
   PageTensors tensors_;

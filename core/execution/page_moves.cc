@@ -86,6 +86,7 @@ bool PageMoves::Start() {
   StartMaps();
   StartIn();
   HandleArrivals();
+  words_.PromiseWaiting();
   FreeCopies();
   return std::exchange(arrived_, false);
 }

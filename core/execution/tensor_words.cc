@@ -56,6 +56,15 @@ void TensorWords::Publish(TensorNumber tensor) {
 void TensorWords::Arrive(std::span<const PageBooks::Arrival> arrivals) {
   for (const auto& arrival : arrivals) Publish(std::span(&arrival.unit, 1));
   if (arrivals.empty()) return;
+  for (auto next = promised_.begin(); next != promised_.end();) {
+    const TensorNumber tensor = *next;
+    if (!IsResident(tensor)) {
+      ++next;
+      continue;
+    }
+    next = promised_.erase(next);
+    backend_->Arrived(tensor);
+  }
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     const TensorNumber tensor = *next;
     if (!IsResident(tensor)) {
@@ -67,18 +76,44 @@ void TensorWords::Arrive(std::span<const PageBooks::Arrival> arrivals) {
   }
 }
 
-std::vector<TensorNumber> TensorWords::TakeWaiting() {
-  const std::vector<TensorNumber> taken(waiting_.begin(), waiting_.end());
-  waiting_.clear();
-  return taken;
+void TensorWords::PromiseWaiting() {
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    const TensorNumber tensor = *next;
+    // One promise for a tensor: a call that waits while there is one is for a move.
+    if (IsPromised(tensor) || !Arrives(tensor) || !backend_->Promise(tensor)) {
+      ++next;
+      continue;
+    }
+    next = waiting_.erase(next);
+    promised_.insert(tensor);
+    (*tensors_)[tensor].away = false;
+  }
+}
+
+bool TensorWords::Arrives(TensorNumber tensor) const {
+  if (!(*tensors_)[tensor].lives()) return false;
+  const UnitSpan& units = (*tensors_)[tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i) {
+    const plan::UnitState& state = books_[units[i]];
+    if (!state.IsResident() && state.life != PageState::kArriving) return false;
+  }
+  return true;
 }
 
 std::vector<TensorNumber> TensorWords::TakeWaiting(Unit unit) {
+  return Take(&waiting_, unit);
+}
+
+std::vector<TensorNumber> TensorWords::TakePromised(Unit unit) {
+  return Take(&promised_, unit);
+}
+
+std::vector<TensorNumber> TensorWords::Take(std::set<TensorNumber>* from, Unit unit) {
   std::vector<TensorNumber> taken;
-  for (const TensorNumber tensor : waiting_) {
+  for (const TensorNumber tensor : *from) {
     if ((*tensors_)[tensor].units.Contains(unit)) taken.push_back(tensor);
   }
-  for (const TensorNumber tensor : taken) waiting_.erase(tensor);
+  for (const TensorNumber tensor : taken) from->erase(tensor);
   return taken;
 }
 

@@ -1,11 +1,12 @@
 // The lease words of a client's tensors, and the calls that wait for tensors.
 //
 // A tensor's word is "away" from the revocation before one of its units leaves until all of them
-// are resident. A get of such a tensor asks and waits.
+// are resident. A get of such a tensor asks and waits. When all of its units are there or are being
+// copied in, the call may go on, with the promise that they arrive.
 //
-// Owns: which calls wait. The rows are the executor's; the words are the backend's. Threads: one at
-// a time. Errors: none. Cost: O(tensors of a unit) for each unit; O(waiting calls) when any
-// arrives.
+// Owns: which calls wait, and the promises. The rows are the executor's; the words are the
+// backend's. Threads: one at a time. Errors: none. Cost: O(tensors of a unit) for each unit;
+// O(waiting calls and promises) when any arrives or begins to.
 #pragma once
 
 #include <optional>
@@ -42,18 +43,31 @@ class TensorWords {
   void EndWait(TensorNumber tensor) { waiting_.erase(tensor); }
   // These units are resident: words say so, and calls that wait for nothing else are granted.
   void Arrive(std::span<const PageBooks::Arrival> arrivals);
-  // The waiting calls, or those for tensors of the unit. They wait no more; the caller refuses
-  // them.
-  std::vector<TensorNumber> TakeWaiting();
+  // Calls that wait only for copies under way go on, if the backend says so.
+  void PromiseWaiting();
+  bool IsPromised(TensorNumber tensor) const { return promised_.count(tensor) > 0; }
+  void EndPromise(TensorNumber tensor) { promised_.erase(tensor); }
+  // The calls that wait for tensors of the unit. They wait no more; the caller refuses them.
   std::vector<TensorNumber> TakeWaiting(plan::Unit unit);
+  // The promised tensors of the unit. The caller breaks these promises.
+  std::vector<TensorNumber> TakePromised(plan::Unit unit);
+  // No call waits any more, and nothing is promised.
+  void Clear() {
+    waiting_.clear();
+    promised_.clear();
+  }
 
  private:
   void Publish(TensorNumber tensor);
+  // The tensor lives, and each unit of it is there or is being copied in.
+  bool Arrives(TensorNumber tensor) const;
+  std::vector<TensorNumber> Take(std::set<TensorNumber>* from, plan::Unit unit);
 
   PageBackend* const backend_;
   const PageBooks& books_;
   PageTensors* const tensors_;
   std::set<TensorNumber> waiting_;
+  std::set<TensorNumber> promised_;
 };
 
 }  // namespace ravenstore::core

@@ -42,6 +42,7 @@ struct FakeProcess {
   MapOrders maps;
   ipc::MapConsumer mapper;
   std::set<core::SlotId> away;
+  std::set<core::SlotId> promised;
 };
 
 class PageStoreFixture : public testing::Test {
@@ -80,6 +81,15 @@ class PageStoreFixture : public testing::Test {
     };
     hooks.publish = [this](core::ClientId id, core::SlotId slot, core::DeviceId, core::Bytes) {
       processes_.at(id)->away.erase(slot);
+    };
+    hooks.promise = [this](core::ClientId id, core::SlotId slot, core::DeviceId, core::Bytes) {
+      if (promises_) processes_.at(id)->promised.insert(slot);
+      if (promises_) processes_.at(id)->away.erase(slot);
+      return promises_;
+    };
+    hooks.end_promise = [this](core::ClientId id, core::SlotId slot, const core::Status& outcome) {
+      EXPECT_EQ(processes_.at(id)->promised.erase(slot), 1u);
+      promises_ended_.push_back(outcome);
     };
     hooks.send_maps = [this](core::ClientId id) { processes_.at(id)->maps.Send(); };
     store_ = std::make_unique<PageStore>(options, devices_, memory_.get(), workers_.get(),
@@ -225,6 +235,8 @@ class PageStoreFixture : public testing::Test {
   std::map<core::PoolId, AwayMemory*> pool_memory_;
   std::map<core::ClientId, std::unique_ptr<FakeProcess>> processes_;
   core::Plan plan_;
+  bool promises_ = false;  // bytes that are on their way
+  std::vector<core::Status> promises_ended_;
   std::unique_ptr<PageStore> store_;
 };
 

@@ -72,6 +72,18 @@ class PageStorePoolsTest : private RemoteMemoryOfATest, public PageStoreFixture 
     return std::nullopt;
   }
   void Fetch(uint32_t i) { Apply(core::FetchRequested{tensors_[i], kDevice, core::kNever}); }
+  // Its copy is under way until the lenders are released.
+  uint32_t FetchWithAPromise() {
+    MakeEight();
+    promises_ = true;
+    const uint32_t first = *FirstIn(kRemote);
+    lenders().Hold(Way::kRead);
+    Fetch(first);
+    PumpUntil([this] { return !processes_.at(kClient)->promised.empty(); });
+    for (int i = 0; i < 100; ++i) Pump();
+    EXPECT_EQ(processes_.at(kClient)->promised.size(), 1u);
+    return first;
+  }
   void ExpectLost(uint32_t i) {
     const auto error = Await<core::FetchError>(SlotId{i}).error;
     EXPECT_EQ(error.code, core::ErrorCode::kLost);
@@ -196,6 +208,63 @@ TEST_F(PageStorePoolsTest, AGetOfBytesThatAreLostOnTheirWayFails) {
   }
   lenders().Release();
   ExpectLost(first);
+}
+
+TEST_F(PageStorePoolsTest, AGetGoesOnWhileItsBytesAreOnTheirWay) {
+  const uint32_t first = FetchWithAPromise();
+  EXPECT_EQ(store_->View(tensors_[first]).residency, core::Residency::kOnDevice);
+  EXPECT_EQ(store_->View(kClient).waiting, 0u);
+  lenders().Release();
+  PumpUntil([this] { return promises_ended_.size() == 1; });
+  EXPECT_TRUE(promises_ended_[0].ok());
+  Put(tensors_[first], 2);
+  Apply(core::Freed{tensors_[first]});
+  EXPECT_TRUE(Take<core::Release>(SlotId{first}).has_value());
+}
+
+// Tickets are the client's memory: it may write there what it likes.
+TEST_F(PageStorePoolsTest, UsesDoNotEndBeforePromisedBytesAreThere) {
+  const uint32_t first = FetchWithAPromise();
+  Put(tensors_[first], 2);
+  Apply(core::GetSeen{tensors_[first]});
+  Put(tensors_[first], 3);
+  EXPECT_TRUE(store_->KeepInPlace(kClient, SlotId{first}, Keeping::kBegins).ok() ==
+              store_->View(tensors_[first]).in_use);
+  Apply(core::Freed{tensors_[first]});
+  for (int i = 0; i < 100; ++i) Pump();
+  EXPECT_FALSE(Take<core::Release>(SlotId{first}).has_value());
+  EXPECT_TRUE(store_->Knows(tensors_[first]));
+  lenders().Release();
+  Await<core::Release>(SlotId{first});
+  EXPECT_FALSE(store_->Knows(tensors_[first]));
+}
+
+TEST_F(PageStorePoolsTest, PromisedBytesThatAreLostAreSaidToBe) {
+  const uint32_t first = FetchWithAPromise();
+  EXPECT_TRUE(store_->KeepInPlace(kClient, SlotId{first}, Keeping::kBegins).ok());
+  for (const Bytes piece : lenders().pieces()) {
+    EXPECT_TRUE(lenders().Lose(piece));
+    Apply(core::ChunkLost{kRemote, piece});
+  }
+  lenders().Release();
+  PumpUntil([this] { return promises_ended_.size() == 1; });
+  EXPECT_EQ(promises_ended_[0].error().code, core::ErrorCode::kLost);
+  EXPECT_EQ(promises_ended_[0].error().message, "remote 0 lost its bytes");
+  Put(tensors_[first], 2);
+  Fetch(first);
+  ExpectLost(first);
+  Apply(core::Freed{tensors_[first]});
+  Await<core::Release>(SlotId{first});
+  PumpUntil([this] { return !store_->IsCopying(); });
+}
+
+TEST_F(PageStorePoolsTest, AClientMayGoWhileBytesArePromised) {
+  FetchWithAPromise();
+  Apply(core::ClientGone{kClient});
+  Pump();
+  lenders().Release();
+  AwaitEnd(kClient);
+  EXPECT_TRUE(promises_ended_.empty());
 }
 
 TEST_F(PageStorePoolsTest, APoolThatFailsTakesNoCopyAnyMore) {

@@ -137,6 +137,27 @@ TEST_F(PoolMemoryTest, ALowerLimitClosesTheEmptiestChunksAndAHigherOneOpensThem)
   EXPECT_EQ(memory.free(), MiB(6));
 }
 
+TEST_F(PoolMemoryTest, BeyondTheTargetOnlyEmptyChunksAreReleased) {
+  PoolMemory memory(Pieces());
+  GrowAll(&memory);
+  const auto first = memory.Allocate(MiB(3));
+  const auto second = memory.Allocate(MiB(4));
+  memory.SetTarget(MiB(4));
+  EXPECT_EQ(memory.NextRelease(), (Part{MiB(8), MiB(4)}));
+  EXPECT_EQ(memory.NextRelease(), (Part{MiB(12), MiB(4)}));
+  EXPECT_FALSE(memory.NextRelease().has_value());
+  EXPECT_EQ(memory.free(), MiB(1)) << "chunks that are in use stay open";
+  memory.Released(MiB(8));
+  memory.Released(MiB(12));
+  EXPECT_FALSE(memory.NextGrowth(MiB(8)).has_value());
+  memory.Free(*second);
+  EXPECT_EQ(memory.NextRelease(), (Part{MiB(4), MiB(4)})) << "copies of two chunks";
+  memory.Released(MiB(4));
+  memory.SetTarget(MiB(16));
+  EXPECT_EQ(memory.NextGrowth(MiB(8)), (Part{MiB(4), MiB(4)}));
+  memory.Free(*first);
+}
+
 TEST_F(PoolMemoryTest, IdleMemoryOfADeviceIsTakenAheadAndInPartsOfAChunk) {
   PoolMemory memory(Harvest());
   memory.SetLimit(MiB(11));

@@ -92,13 +92,29 @@ TEST_F(PageBooksTest, AFailedCopyInLeavesTheBytesWhereTheyWere) {
   store_.Create(0);
   store_.CopyOut(0);
   books_.Drop(0);
-  books_.Pin(0);
+  books_.Demand(0);
   store_.MapFromSupply(0);
   books_.StartIn(0);
   books_.FinishIn(0, false);
   EXPECT_EQ(books_[0].life, PageState::kAway);
   EXPECT_EQ(books_.copies().pools().used(), kPage);
-  EXPECT_TRUE(books_[0].demanded);
+  EXPECT_FALSE(books_[0].demanded);
+  CheckBooks(books_);
+}
+
+TEST_F(PageBooksTest, AFailedCopyInOfAPageInUseIsTriedAgain) {
+  store_.Create(0);
+  store_.CopyOut(0);
+  books_.Drop(0);
+  books_.Pin(0);
+  store_.MapFromSupply(0);
+  books_.StartIn(0);
+  books_.FinishIn(0, false);
+  EXPECT_EQ(books_[0].life, PageState::kQueued) << "a stream may touch the memory";
+  CheckBooks(books_);
+  books_.StartIn(0);
+  books_.FinishIn(0, true);
+  EXPECT_EQ(books_[0].life, PageState::kClean);
   CheckBooks(books_);
 }
 

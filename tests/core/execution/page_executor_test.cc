@@ -132,6 +132,57 @@ TEST_F(PageExecutorTest, AnIdlePageLeavesForACallThatWaits) {
   EXPECT_EQ(backend_.granted, std::vector<TensorNumber>({2}));
 }
 
+TEST_F(PageExecutorTest, ACallGoesOnWhenItsBytesAreOnTheirWay) {
+  backend_.promises = true;
+  WaitForTensorThatLeft();
+  ASSERT_TRUE(backend_.in);
+  EXPECT_EQ(backend_.promised, std::vector<TensorNumber>({0}));
+  EXPECT_FALSE(executor_.Waits(0));
+  // The stream waits: the tensor is in use until it has come to the end of that use.
+  executor_.Unpin(0);
+  EndIn(true);
+  EXPECT_EQ(backend_.arrived, std::vector<TensorNumber>({0}));
+  EXPECT_TRUE(executor_.IsResident(0));
+  EXPECT_TRUE(executor_.books()[0].InUse());
+  executor_.Reach(0);
+  EXPECT_FALSE(executor_.books()[0].InUse());
+}
+
+TEST_F(PageExecutorTest, ACreateIsPromisedNothing) {
+  backend_.promises = true;
+  FillAndCreateOneMore();
+  EndOut(true);
+  EXPECT_TRUE(backend_.promised.empty());
+  EXPECT_EQ(backend_.granted, std::vector<TensorNumber>({2}));
+}
+
+TEST_F(PageExecutorTest, ATensorWhosePromisedBytesDoNotComeIsLostInItsPlace) {
+  backend_.promises = true;
+  WaitForTensorThatLeft();
+  EndIn(false);
+  EXPECT_EQ(backend_.broken, std::vector<TensorNumber>({0}));
+  EXPECT_TRUE(backend_.refused.empty());
+  EXPECT_FALSE(executor_.tensors()[0].lives());
+  EXPECT_TRUE(executor_.books()[0].IsResident()) << "the stream may touch the memory";
+  executor_.Unpin(0);
+  executor_.Reach(0);
+  executor_.Remove(0);
+  CheckBooks(executor_.books());
+}
+
+TEST_F(PageExecutorTest, PromisedBytesThatThePoolLosesBreakThePromise) {
+  backend_.promises = true;
+  WaitForTensorThatLeft();
+  std::vector<TensorNumber> lost;
+  executor_.Lose(0, &lost);
+  EXPECT_EQ(lost, std::vector<TensorNumber>({0}));
+  EXPECT_EQ(backend_.broken, std::vector<TensorNumber>({0}));
+  EndIn(false);
+  EXPECT_EQ(backend_.broken.size(), 1u);
+  EXPECT_TRUE(executor_.books()[0].InUse());
+  CheckBooks(executor_.books());
+}
+
 // A plan that begins after the create knows of the tensor that the create makes.
 TEST_F(PageExecutorTest, APageHasTheHighestPriorityOfItsTensors) {
   const auto priority = [this] { return executor_.books()[0].priority; };
@@ -368,14 +419,14 @@ TEST_F(PageExecutorTest, ARetiredClientLeavesWhenWhatIsUnderWayHasEnded) {
   CheckBooks(executor_.books());
 }
 
-TEST_F(PageExecutorTest, CallsThatNothingHelpsAreRefused) {
+TEST_F(PageExecutorTest, ACallThatHasWaitedTooLongIsRefused) {
   Create(0);
   Create(1);
   executor_.Place(2, {4, 1}, Bytes{}, kPage);
   EXPECT_FALSE(executor_.Pin(2));
   Map();
   EXPECT_TRUE(executor_.IsQuiet());
-  EXPECT_EQ(executor_.RefuseWaiting(), 1u);
+  executor_.Refuse(2);
   EXPECT_EQ(backend_.refused, std::vector<TensorNumber>({2}));
   executor_.Remove(2);
 }

@@ -59,6 +59,8 @@ void Add(const PageWorld::Counts& of, PageWorld::Counts* counts) {
   counts->fetched += of.fetched;
   counts->moved += of.moved;
   counts->recomputed += of.recomputed;
+  counts->promised += of.promised;
+  counts->broken += of.broken;
 }
 
 TEST(PageFuzzTest, NoClientReadsWrongBytes) {
@@ -84,11 +86,11 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
       "seeds from %lu: %lu programs, %lu reads checked, %lu copies failed, %lu calls refused, "
       "%lu deaths, %lu stuck; in %lu, out %lu cells, %lu units not revoked, %lu copies dropped, "
       "%lu pages released, %lu tensors moved to slots, %lu lost, %lu pages fetched, "
-      "%lu copies moved, %lu recomputed\n",
+      "%lu copies moved, %lu recomputed, %lu promised, %lu of them broken\n",
       first, programs, counts.reads, counts.failures, counts.refused, counts.kills, counts.stuck,
       counts.in.count() / 512, counts.out.count() / 512, counts.not_revoked, counts.dropped_copies,
       counts.released, counts.to_slots, counts.lost, counts.fetched, counts.moved,
-      counts.recomputed);
+      counts.recomputed, counts.promised, counts.broken);
   // Each kind of adversity was there.
   EXPECT_GT(counts.failures, 0u);
   EXPECT_GT(counts.kills, 0u);
@@ -99,6 +101,8 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   EXPECT_GT(counts.fetched, 0u);
   EXPECT_GT(counts.moved, 0u);
   EXPECT_GT(counts.recomputed, 0u);
+  EXPECT_GT(counts.promised, 0u);
+  EXPECT_GT(counts.broken, 0u);
 }
 
 // The same course ends at each of its steps, with whatever is under way then.

@@ -109,7 +109,12 @@ bool PageWorld::IsIdle() const {
 
 void PageWorld::RefuseIfStuck() {
   if (!IsIdle()) return;
-  if (executor_->RefuseWaiting() > 0) ++counts_.stuck;
+  const std::vector<TensorNumber> tensors = live_;
+  for (const TensorNumber tensor : tensors) {
+    if (!executor_->Waits(tensor)) continue;
+    executor_->Refuse(tensor);
+    ++counts_.stuck;
+  }
 }
 
 void PageWorld::Finish() {
@@ -124,7 +129,7 @@ void PageWorld::Finish() {
       // What others use gives way.
       TensorNumber other = 0;
       if (Find(Word::kInUse, &other) && other != tensor) End(other);
-      while (!stream_.empty()) RunKernel();
+      while (RunKernel()) continue;
       HandleReports(100);
       HandleTickets();
       CompleteOne();
@@ -142,8 +147,8 @@ void PageWorld::Finish() {
       return Fail("tensor " + std::to_string(tensor) + " did not come back: " + Describe());
     stream_.push_back({Kernel::Kind::kRead, tensor});
     ++enqueued_;
-    while (!stream_.empty()) RunKernel();
-    End(tensor);
+    RunKernels();
+    if (tensors_[tensor].word == Word::kInUse) End(tensor);
   }
   Kill();
 }
@@ -154,6 +159,7 @@ void PageWorld::Kill() {
   stream_.clear();
   pending_.clear();
   granted_.clear();
+  promised_.clear();
   executor_->Retire();
   executor_->Start();
   while (!under_way_.empty()) {
@@ -235,7 +241,7 @@ void PageWorld::Get(TensorNumber tensor) {
 // A put, or a free.
 void PageWorld::End(TensorNumber tensor) {
   Tensor& of = tensors_[tensor];
-  const bool frees = random_->OneIn(16);
+  const bool frees = of.broken || random_->OneIn(16);
   of.word = frees ? Word::kFreed : Word::kIdle;
   if (frees) live_.erase(std::find(live_.begin(), live_.end(), tensor));
   reports_.push_back(
@@ -271,24 +277,37 @@ uint64_t* PageWorld::CellAt(const Tensor& tensor, uint64_t cell) {
   return &physical_[found->second][at % options_.cells_per_page];
 }
 
-void PageWorld::RunKernel() {
-  if (stream_.empty()) return;
+bool PageWorld::RunKernel() {
+  if (stream_.empty()) return false;
   const Kernel kernel = stream_.front();
+  if (kernel.kind == Kernel::Kind::kAwait && promised_.count(kernel.tensor) > 0) return false;
   stream_.pop_front();
   ++executed_;
+  if (kernel.kind == Kernel::Kind::kAwait) return true;
   Tensor& tensor = tensors_[kernel.tensor];
   const bool fills = kernel.kind == Kernel::Kind::kFill;
   const bool writes = fills || kernel.kind == Kernel::Kind::kWrite;
   if (writes) ++stamp_;
   counts_.reads += writes ? 0 : 1;
-  for (uint64_t i = 0; i < tensor.expected.size(); ++i) {
+  for (uint64_t i = 0; i < tensor.expected.size() && fault_.empty(); ++i) {
     uint64_t* cell = CellAt(tensor, i);
-    if (cell == nullptr) return Fail("a kernel used unmapped memory");
-    if (fills || (writes && !random_->OneIn(4))) {
+    if (cell == nullptr) {
+      Fail("a kernel used unmapped memory");
+    } else if (fills || (writes && !random_->OneIn(4))) {
       *cell = tensor.expected[i] = stamp_;
-    } else if (*cell != tensor.expected[i]) {
-      return Fail("tensor " + std::to_string(kernel.tensor) + " has wrong bytes");
+    } else if (*cell != tensor.expected[i] && !tensor.broken) {
+      Fail("tensor " + std::to_string(kernel.tensor) + " has wrong bytes");
     }
+  }
+  return true;
+}
+
+void PageWorld::RunKernels() {
+  while (!stream_.empty() && fault_.empty()) {
+    if (RunKernel()) continue;
+    CompleteOne();
+    executor_->Start();
+    HandleGrants();
   }
 }
 
@@ -326,15 +345,19 @@ void PageWorld::HandleReport(const Report& report) {
     if (executor_->Pin(report.tensor)) granted_.push_back(report.tensor);
     HandleGrants();
   } else if (report.kind == Kind::kGet) {
-    if (!executor_->Pin(report.tensor)) Fail("a tensor that was in use had left");
+    const bool resides = executor_->Pin(report.tensor);
+    if (!resides && promised_.count(report.tensor) == 0 && !tensor.broken)
+      Fail("a tensor that was in use had left");
   } else {
-    if (report.kind != Kind::kFreeIdle) executor_->Unpin(report.tensor);
+    Report ends = report;
+    ends.unpins = executor_->tensors()[report.tensor].pinned;
+    if (ends.unpins) executor_->Unpin(report.tensor);
     const bool recomputes = options_.recomputes && random_->OneIn(2);
     if (report.kind == Kind::kPut) executor_->SetRecomputes(report.tensor, recomputes);
     // The stream's own order lets a later create have the addresses immediately.
     const bool frees = report.kind != Kind::kPut;
     if (frees && !tensor.units.is_slot()) places_->Free(tensor.place, tensor.size);
-    pending_.push_back(report);
+    pending_.push_back(ends);
   }
 }
 
@@ -344,9 +367,10 @@ void PageWorld::HandleTickets() {
     const Report report = pending_.front();
     pending_.erase(pending_.begin());
     const bool frees = report.kind != Kind::kPut;
-    if (!frees && report.modified) executor_->Modify(report.tensor);
-    if (frees && executor_->tensors()[report.tensor].lives()) executor_->End(report.tensor);
-    if (report.kind != Kind::kFreeIdle) executor_->Reach(report.tensor);
+    const bool lives = executor_->tensors()[report.tensor].lives();
+    if (lives && !frees && report.modified) executor_->Modify(report.tensor);
+    if (lives && frees) executor_->End(report.tensor);
+    if (report.unpins) executor_->Reach(report.tensor);
     if (frees) RemoveTensor(report.tensor);
   }
 }
@@ -360,6 +384,7 @@ void PageWorld::RemoveTensor(TensorNumber tensor) {
 void PageWorld::HandleGrants() {
   for (const TensorNumber number : std::exchange(granted_, {})) {
     Tensor& tensor = tensors_[number];
+    if (!tensor.has_request) continue;  // a use of a promised tensor, for which nobody asked
     if (!executor_->tensors()[number].lives()) {
       counts_.recomputed += tensor.created ? 1 : 0;
       tensor.created = true;
@@ -405,6 +430,32 @@ void PageWorld::Refuse(TensorNumber tensor) {
   if (of.created) return;
   RefuseCreate(tensor);
   executor_->Remove(tensor);
+}
+
+bool PageWorld::Promise(TensorNumber tensor) {
+  Tensor& of = tensors_[tensor];
+  if (!of.has_request || random_->OneIn(3)) return false;
+  ++counts_.promised;
+  of.word = Word::kInUse;
+  of.uses = executor_->tensors()[tensor].uses;
+  of.has_request = false;
+  if (of.units.is_slot()) of.slot = PlaceOf(executor_->books(), of.units.first);
+  promised_.insert(tensor);
+  stream_.push_back({Kernel::Kind::kAwait, tensor});
+  ++enqueued_;
+  return true;
+}
+
+// The client frees a tensor that is lost when it sees that.
+void PageWorld::Break(TensorNumber tensor) {
+  ++counts_.broken;
+  Tensor& of = tensors_[tensor];
+  promised_.erase(tensor);
+  of.broken = true;
+  if (of.word != Word::kIdle) return;
+  of.word = Word::kFreed;
+  live_.erase(std::find(live_.begin(), live_.end(), tensor));
+  reports_.push_back({Report::Kind::kFreeIdle, tensor, false, enqueued_});
 }
 
 void PageWorld::RefuseCreate(TensorNumber tensor) {
@@ -616,6 +667,7 @@ void PageWorld::LoseCopy() {
   which->second.assign(which->second.size(), kGarbage);
   counts_.lost += lost.size();
   for (const TensorNumber number : lost) {
+    if (tensors_[number].broken) continue;
     if (tensors_[number].word == Word::kInUse) Fail("a tensor in use is lost");
     tensors_[number].lost = true;
   }

@@ -15,6 +15,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,8 @@ class PageWorld : public PageBackend {
     uint64_t fetched = 0;     // pages
     uint64_t moved = 0;       // copies, to another pool
     uint64_t recomputed = 0;  // tensors, after they were discarded
+    uint64_t promised = 0;    // tensors, while their bytes were on their way
+    uint64_t broken = 0;      // of these
   };
 
   PageWorld(const Options& options, plan::Random* random);
@@ -76,6 +79,9 @@ class PageWorld : public PageBackend {
   void Publish(TensorNumber tensor) override;
   void Grant(TensorNumber tensor) override;
   void Refuse(TensorNumber tensor) override;
+  bool Promise(TensorNumber tensor) override;
+  void Arrived(TensorNumber tensor) override { promised_.erase(tensor); }
+  void Break(TensorNumber tensor) override;
   bool Map(const MapOrder& order) override;
   void Unmap(plan::PhysicalPage page) override;
   void Release(const plan::PageSupply::Released& page) override;
@@ -103,16 +109,18 @@ class PageWorld : public PageBackend {
     bool has_request = false;  // a call waits
     bool writes = false;       // a kernel of this use writes
     bool is_kept = false;
-    bool lost = false;  // the client does not know it yet
+    bool lost = false;    // the client does not know it yet
+    bool broken = false;  // its bytes were promised, and did not come
   };
   struct Report {
     enum class Kind : uint8_t { kCreate, kGet, kGetAsked, kPut, kFree, kFreeIdle } kind;
     TensorNumber tensor;
     bool modified = false;
     uint64_t ticket = 0;
+    bool unpins = false;  // known when it is handled
   };
   struct Kernel {
-    enum class Kind : uint8_t { kRead, kWrite, kFill } kind;
+    enum class Kind : uint8_t { kRead, kWrite, kFill, kAwait } kind;
     TensorNumber tensor;
   };
   struct UnderWay {
@@ -131,7 +139,10 @@ class PageWorld : public PageBackend {
   void End(TensorNumber tensor);
   void Keep(TensorNumber tensor);
   void EndKeeps();
-  void RunKernel();
+  // Returns false if there is none, or it waits for promised bytes.
+  bool RunKernel();
+  // All kernels run. What they wait for goes on.
+  void RunKernels();
   void HandleReports(uint64_t most);
   void HandleReport(const Report& report);
   void HandleTickets();
@@ -176,6 +187,7 @@ class PageWorld : public PageBackend {
   std::deque<Kernel> stream_;
   std::vector<Report> pending_;  // puts and frees that were reported, until the stream comes there
   std::vector<TensorNumber> granted_;
+  std::set<TensorNumber> promised_;
   std::vector<UnderWay> under_way_;
   std::map<plan::Unit, plan::PhysicalPage> kept_;
   uint64_t enqueued_ = 0;

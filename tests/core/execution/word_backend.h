@@ -1,6 +1,6 @@
 // A backend that knows lease words alone: it begins no move, and any may begin.
 //
-// Owns: whom it granted and refused, in order. Threads: one.
+// Owns: what it granted, refused and promised, in order. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,12 @@ class WordBackend : public PageBackend {
   void Publish(TensorNumber tensor) override { away.erase(tensor); }
   void Grant(TensorNumber tensor) override { granted.push_back(tensor); }
   void Refuse(TensorNumber tensor) override { refused.push_back(tensor); }
+  bool Promise(TensorNumber tensor) override {
+    if (promises) promised.push_back(tensor);
+    return promises;
+  }
+  void Arrived(TensorNumber tensor) override { arrived.push_back(tensor); }
+  void Break(TensorNumber tensor) override { broken.push_back(tensor); }
   bool Map(const MapOrder&) override { return true; }
   void Unmap(plan::PhysicalPage) override {}
   void Release(const plan::PageSupply::Released&) override {}
@@ -36,6 +42,10 @@ class WordBackend : public PageBackend {
   std::set<TensorNumber> away;
   std::vector<TensorNumber> granted;
   std::vector<TensorNumber> refused;
+  bool promises = false;
+  std::vector<TensorNumber> promised;
+  std::vector<TensorNumber> arrived;
+  std::vector<TensorNumber> broken;
 };
 
 }  // namespace ravenstore::core

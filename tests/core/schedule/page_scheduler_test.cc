@@ -71,7 +71,8 @@ TEST(PageSchedulerTest, ACreateBeyondTheClientsAddressesIsRefused) {
   ScheduleWorld world(8);
   world.Join(kFirst, Bytes(UINT64_MAX), {}, MiB(12));
   world.Settle();
-  for (TensorNumber i = 0; i < 4; ++i) EXPECT_EQ(world.Create(kFirst, i, MiB(3)), CallResult::kHeld);
+  for (TensorNumber i = 0; i < 4; ++i)
+    EXPECT_EQ(world.Create(kFirst, i, MiB(3)), CallResult::kHeld);
   EXPECT_EQ(world.Create(kFirst, 4, MiB(3)), CallResult::kNoAddresses);
   world.Settle();
   // Two holes of 3 MiB are no place for 4 MiB, though less lives than there are addresses.
