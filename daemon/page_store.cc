@@ -800,6 +800,8 @@ void PageStore::Break(ClientPages* pages, TensorNumber tensor) {
   row.lives = false;
   part.client->live -= row.size;
   part.ended_promises.push_back(SlotOf(tensor));
+  // It was about to move to another device.
+  if (row.request) part.refused.push_back(SlotOf(tensor));
   Progressed(pages);
 }
 

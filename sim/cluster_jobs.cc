@@ -176,7 +176,9 @@ bool ClusterJobs::MayPin(const Job& job) const {
   const Row& row = job.rows[job.call->row];
   const bool creates = row.state == Row::State::kPlaced;
   if (creates && !executor.CanCreate(executor.tensors()[row.tensor].units)) return false;
-  return executor.Admit(row.tensor) == core::decide::Admission::kNow;
+  return core::decide::Admit(
+             core::CallIn(executor.books(), executor.tensors()[row.tensor].units)) ==
+         core::decide::Admission::kNow;
 }
 
 void ClusterJobs::PinWaiting() {

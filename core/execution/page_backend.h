@@ -57,7 +57,7 @@ class PageBackend {
   virtual bool Promise(TensorNumber /*tensor*/) { return false; }
   // The bytes of a promise are there.
   virtual void Arrived(TensorNumber /*tensor*/) {}
-  // They do not come. The tensor does not live any more.
+  // They do not come. The tensor does not live any more. Another call that waits for it fails, too.
   virtual void Break(TensorNumber /*tensor*/) {}
   // The call that waits fails: the tensor's bytes did not come. Its word stays as it is.
   virtual void Refuse(TensorNumber tensor) = 0;

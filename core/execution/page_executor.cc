@@ -50,10 +50,14 @@ bool PageExecutor::MoveToSlot(TensorNumber tensor, const UnitSpan& slot) {
   return true;
 }
 
-bool PageExecutor::Pin(TensorNumber tensor) {
+void PageExecutor::Hold(TensorNumber tensor) {
   tensors_.Hold(tensor);
-  const PageTensors::Row& row = tensors_[tensor];
-  for (uint32_t i = 0; i < row.units.count; ++i) books_.Pin(row.units[i]);
+  const UnitSpan& units = tensors_[tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i) books_.Pin(units[i]);
+}
+
+bool PageExecutor::Pin(TensorNumber tensor) {
+  Hold(tensor);
   if (IsResident(tensor)) return true;
   words_.Wait(tensor);
   return false;
@@ -155,12 +159,12 @@ void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
   const auto living = tensors_.In(unit);
   const std::vector<TensorNumber> tensors(living.begin(), living.end());
   for (const TensorNumber tensor : tensors) {
-    if (words_.Waits(tensor)) Refuse(tensor);
     if (words_.IsPromised(tensor)) {
       Break(tensor);
-    } else {
-      End(tensor);
+      continue;
     }
+    if (words_.Waits(tensor)) Refuse(tensor);
+    End(tensor);
   }
   lost->insert(lost->end(), tensors.begin(), tensors.end());
 }
@@ -169,18 +173,20 @@ void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
 
 void PageExecutor::CopiedIn(Unit unit, bool ok, std::vector<TensorNumber>* refused) {
   if (!ok) {
+    for (const TensorNumber tensor : words_.TakePromised(unit)) Break(tensor);
     for (const TensorNumber tensor : words_.TakeWaiting(unit)) {
       Refuse(tensor);
       if (refused != nullptr) refused->push_back(tensor);
     }
-    for (const TensorNumber tensor : words_.TakePromised(unit)) Break(tensor);
   }
   moves_.CopiedIn(unit, ok);
 }
 
 void PageExecutor::Break(TensorNumber tensor) {
   words_.EndPromise(tensor);
+  words_.EndWait(tensor);
   End(tensor);
+  if (!tensors_[tensor].pinned) Hold(tensor);
   backend_->Break(tensor);
 }
 

@@ -51,13 +51,9 @@ class PageExecutor {
   // stays: it does not live, a page of it is not away or is held by a call, or the copy has no room
   // or failed.
   bool MoveToSlot(TensorNumber tensor, const plan::UnitSpan& slot);
-  // Whether a create or a get of the tensor may hold its units now.
-  decide::Admission Admit(TensorNumber tensor) const {
-    return decide::Admit(CallIn(books_, tensors_[tensor].units));
-  }
-  // It holds them. REQUIRES: Admit() is kNow; otherwise calls that wait could hold pages that each
-  // other needs. Returns true if all are resident. Else the call
-  // waits, and the backend's Grant or Refuse ends that.
+  // A create or a get holds its units. REQUIRES: decide::Admit() of CallIn() is kNow; otherwise
+  // calls that wait could hold pages that each other needs. Returns true if all are resident. Else
+  // the call waits, and the backend's Grant or Refuse ends that.
   bool Pin(TensorNumber tensor);
   // A call that holds the tensor's units waits for them.
   bool Waits(TensorNumber tensor) const { return words_.Waits(tensor); }
@@ -129,8 +125,9 @@ class PageExecutor {
   void Refuse(TensorNumber tensor);
 
  private:
-  // The promised bytes of the tensor do not come. Its pages stay until the end of the use: its
-  // stream does not know.
+  void Hold(TensorNumber tensor);
+  // The promised bytes of the tensor do not come. It holds its pages until its client frees it:
+  // streams that do not know use the memory.
   void Break(TensorNumber tensor);
 
   PageBackend* const backend_;

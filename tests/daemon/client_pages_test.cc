@@ -272,7 +272,9 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   }
   bool Pin(TensorNumber tensor) {
     core::PageExecutor& executor = *executor_;
-    if (executor.Admit(tensor) != core::decide::Admission::kNow) return false;
+    if (core::decide::Admit(core::CallIn(executor.books(), executor.tensors()[tensor].units)) !=
+        core::decide::Admission::kNow)
+      return false;
     if (!executor.Pin(tensor))
       PumpUntil([&] { return granted_.erase(tensor) > 0 || refused_.count(tensor) > 0; });
     if (refused_.erase(tensor) > 0) return false;

@@ -324,6 +324,8 @@ void PageWorld::HandleReports(uint64_t most) {
 void PageWorld::HandleReport(const Report& report) {
   using Kind = Report::Kind;
   Tensor& tensor = tensors_[report.tensor];
+  // The client did not know of the loss yet.
+  if (tensor.broken && (report.kind == Kind::kGet || report.kind == Kind::kPut)) return;
   if (report.kind == Kind::kCreate) {
     places_->SetLargestSlot(options_.slots && random_->OneIn(2) ? page_ : Bytes{});
     tensor.place = places_->Allocate(tensor.size);
@@ -338,7 +340,8 @@ void PageWorld::HandleReport(const Report& report) {
     if (!tensor.units.is_slot()) places_->Free(tensor.place, tensor.size);
     RemoveTensor(report.tensor);
   } else if (report.kind == Kind::kCreate || report.kind == Kind::kGetAsked) {
-    if (executor_->Admit(report.tensor) != decide::Admission::kNow) return Refuse(report.tensor);
+    if (decide::Admit(CallIn(executor_->books(), tensor.units)) != decide::Admission::kNow)
+      return Refuse(report.tensor);
     // It lives again, which needs a place as a create does.
     const bool begins = executor_->tensors()[report.tensor].is_discarded();
     if (begins && !executor_->CanCreate(tensor.units)) return Refuse(report.tensor);
@@ -371,6 +374,11 @@ void PageWorld::HandleTickets() {
     if (lives && !frees && report.modified) executor_->Modify(report.tensor);
     if (lives && frees) executor_->End(report.tensor);
     if (report.unpins) executor_->Reach(report.tensor);
+    // Since its bytes did not come, it has held its pages until now.
+    if (frees && executor_->tensors()[report.tensor].pinned) {
+      executor_->Unpin(report.tensor);
+      executor_->Reach(report.tensor);
+    }
     if (frees) RemoveTensor(report.tensor);
   }
 }
