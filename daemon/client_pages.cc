@@ -25,6 +25,9 @@ namespace {
 
 // A device without memory is asked again after that time.
 constexpr auto kRetry = std::chrono::milliseconds(10);
+// Copies of a client on a link, in each direction. Fewer: the link is idle until the loop has seen
+// the end of one. More: a copy that a call waits for is queued behind them.
+constexpr uint32_t kQueued = 2;
 // Copies of a client that move on at a time. Fewer: the link is idle while others begin. More: a
 // client that goes meanwhile waits for them.
 constexpr uint32_t kMovesOnMost = 16;
@@ -304,13 +307,13 @@ std::byte* ClientPages::Memory(const core::PageMemory::Place& place) const {
 }
 
 bool ClientPages::CanCopyIn(PoolNumber pool, bool demanded) const {
-  return links_[pool].in == 0 || (demanded && !links_[pool].demanded);
+  return links_[pool].in < kQueued || (demanded && links_[pool].demanded < kQueued);
 }
 
 void ClientPages::CopyIn(const CopyOrder& order) {
   ++links_[order.pool].in;
   ++copying_;
-  if (order.demanded) links_[order.pool].demanded = order.unit;
+  links_[order.pool].demanded += order.demanded ? 1 : 0;
   const auto urgency =
       order.demanded ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground;
   pools_[order.pool]->Copy(device::Direction::kHostToDevice, options_.device, Memory(order.memory),
@@ -321,13 +324,13 @@ void ClientPages::CopyIn(const CopyOrder& order) {
 void ClientPages::EndIn(const CopyOrder& order, const Status& outcome) {
   --links_[order.pool].in;
   --copying_;
-  if (links_[order.pool].demanded == order.unit) links_[order.pool].demanded.reset();
+  links_[order.pool].demanded -= order.demanded ? 1 : 0;
   owner_->CopiedIn(this, order.unit, outcome.ok() && !IsLost(order.unit));
   owner_->Progressed(this);
 }
 
 bool ClientPages::CanCopyOut(PoolNumber pool) const {
-  if (links_[pool].out > 0) return false;
+  if (links_[pool].out >= kQueued) return false;
   owner_->UpdateRoom(const_cast<ClientPages*>(this));
   return true;
 }

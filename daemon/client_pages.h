@@ -172,11 +172,11 @@ class ClientPages final : public core::PageBackend {
     PagePool::Piece target{};
     std::vector<PagePool::Range> ranges{};  // in the target
   };
-  // Copies on a link, and of those in the one that a call waits for.
+  // Copies on a link, and of those in the ones that calls wait for.
   struct LinkUse {
     uint32_t in = 0;
     uint32_t out = 0;
-    std::optional<core::plan::Unit> demanded;
+    uint32_t demanded = 0;
   };
 
   core::Bytes AddressOf(core::plan::Unit unit, const Physical& physical) const;

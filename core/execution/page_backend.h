@@ -69,7 +69,7 @@ class PageBackend {
   // its memory. It reports no end.
   virtual void Release(const plan::PageSupply::Released& page) = 0;
   // From each pool and to each, the executor begins a copy where CanCopyIn or CanCopyOut allows it.
-  // While one occupies the link, only a copy in that a call waits for may begin.
+  // While copies occupy the link, a copy in that a call waits for may still begin.
   virtual void CopyIn(const CopyOrder& order) = 0;
   virtual void CopyOut(const CopyOrder& order) = 0;
   // The unit's copy in the pool is not needed any more; it is not being copied. Comes before the
