@@ -92,8 +92,11 @@ void Engine::MakePlans() {
     lock.unlock();
     made.Make();
     lock.lock();
-    plan_.Set(std::move(made));
+    plan_.Set(&made);
     wake_.notify_one();
+    lock.unlock();
+    made = {};
+    lock.lock();
   }
 }
 

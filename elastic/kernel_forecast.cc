@@ -91,6 +91,7 @@ void KernelForecast::Make() {
   positions.push_back(planned.position());
   planned.EndCall(at);
   plan = core::plan::ResidencyPlan::Make(planned.calls(), units, limits);
+  deadlines.Restart(plan);
 }
 
 }  // namespace ravenstore::elastic

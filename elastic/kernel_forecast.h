@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/plan/calls.h"
+#include "core/plan/deadlines.h"
 #include "core/plan/residency_plan.h"
 #include "core/plan/units.h"
 #include "core/types.h"
@@ -38,10 +39,11 @@ struct KernelForecast {
 
   // ---- Made of it.
   core::plan::ResidencyPlan plan;
+  core::plan::Deadlines deadlines;  // of its calls; no page has one yet
   // Of the records that are expected: the position in the plan before each, and behind the last.
   std::vector<core::plan::Position> positions;
 
-  // Makes the plan and the positions.
+  // Makes all of these.
   void Make();
 };
 

@@ -69,7 +69,7 @@ void Plan::Happened(PageRecord::Kind kind, Unit unit) {
   Update(unit);
   if (!next_ || At(*next_).kind != kind || At(*next_).page != unit) return;
   ++*next_;
-  Move();
+  Passed();
 }
 
 void Plan::Append(PageRecord::Kind kind, Unit unit) {
@@ -134,7 +134,7 @@ void Plan::Follow(std::span<const RangeId> pages, std::optional<uint64_t> twin_b
     if (!follower_.Matches()) return;
     follower_.Confirm(Advance(*twin, pages));
     if (!follower_.twin()) return Forget();
-    return Move();
+    return Passed();
   }
   Forget();
   if (end_ - EndOf(*twin) > mask_ / 2) return;
@@ -163,14 +163,19 @@ void Plan::Forget() {
   if (plan_.empty()) return;
   KernelForecast none;
   none.version = version_;
-  Set(std::move(none));
+  Set(&none);
+}
+
+void Plan::Passed() {
+  if (plan_.empty()) return;
+  behind_ = true;
+  const bool is_needed = IsShort() || away_ > 0 || held_ >= limits_.pages;
+  if (is_needed && *next_ - base_ >= positions_.size() / 2) remake_ = true;
 }
 
 void Plan::Move() {
-  if (plan_.empty()) return;
+  if (!std::exchange(behind_, false) || plan_.empty()) return;
   const uint64_t at = *next_ - base_;
-  const bool is_needed = IsShort() || away_ > 0 || held_ >= limits_.pages;
-  if (at >= positions_.size() / 2 && is_needed) remake_ = true;
   passed_.clear();
   plan_.MoveTo(at < positions_.size() ? positions_[at] : plan_.horizon(), &passed_);
   for (const Unit unit : passed_) {
@@ -207,15 +212,15 @@ KernelForecast Plan::Copy() {
   return copy;
 }
 
-void Plan::Set(KernelForecast made) {
-  if (made.version != version_) return;
-  plan_ = std::move(made.plan);
-  base_ = made.first;
-  positions_ = std::move(made.positions);
-  deadlines_.Restart(plan_);
+void Plan::Set(KernelForecast* made) {
+  if (made->version != version_) return;
+  std::swap(plan_, made->plan);
+  std::swap(positions_, made->positions);
+  std::swap(deadlines_, made->deadlines);
+  base_ = made->first;
   hidden_.clear();
   for (const Page& page : pages_) Update(*units_[ToInt(page.id)]);
-  if (next_) Move();
+  behind_ = true;
 }
 
 // ---- What is where
@@ -255,6 +260,7 @@ void Plan::Release(Unit unit) {
 }
 
 void Plan::BeginMove(RangeId id) {
+  Move();
   const Unit unit = UnitOf(id);
   Page& page = PageOf(unit);
   page.moving = page.resident ? Moving::kOut : Moving::kIn;
@@ -263,6 +269,7 @@ void Plan::BeginMove(RangeId id) {
 }
 
 void Plan::SetResident(RangeId id, bool resident) {
+  Move();
   const Unit unit = UnitOf(id);
   Page& page = PageOf(unit);
   const bool leaves = page.resident || page.moving == Moving::kIn;
@@ -280,6 +287,7 @@ void Plan::SetAwaited(RangeId page, bool awaited) {
 }
 
 void Plan::SetDevice(Bytes device) {
+  Move();
   const auto pages = static_cast<uint32_t>(device.count() / limits_.page.count());
   const Bytes change =
       limits_.page * (std::max(pages, limits_.pages) - std::min(pages, limits_.pages));
@@ -317,6 +325,7 @@ void Plan::Hide(Unit unit) {
 }
 
 void Plan::Unhide() {
+  Move();
   for (const Unit unit : hidden_) queues_.Update(unit, states_[unit], plan_);
   hidden_.clear();
 }
@@ -338,12 +347,15 @@ std::optional<Plan::Wanted> Plan::NextIn(const Skip& skip) {
     const auto choice = core::plan::NextMap(View());
     if (!choice) break;
     const bool takes_dead = choice->from == MapChoice::From::kDead;
+    const bool is_live = PageOf(choice->unit).live;
     if (skip(IdOf(choice->unit))) {
       Hide(choice->unit);
     } else if (takes_dead && skip(IdOf(choice->dead))) {
-      Hide(choice->dead);
+      // A page that will be allocated waits for the dead page that is needed last. It would take
+      // one that is needed sooner otherwise, which would then take the next, and so on.
+      Hide(is_live ? choice->dead : choice->unit);
     } else {
-      return Wanted{IdOf(choice->unit), PageOf(choice->unit).live,
+      return Wanted{IdOf(choice->unit), is_live,
                     takes_dead ? std::optional(IdOf(choice->dead)) : std::nullopt};
     }
   }

@@ -88,7 +88,8 @@ class Plan {
   // REQUIRES: NeedsPlan().
   KernelForecast Copy();
   // The plan that was made of a copy. One of another sequence than the present one is dropped.
-  void Set(KernelForecast made);
+  // `made` has the plan before instead, to be destroyed without a lock.
+  void Set(KernelForecast* made);
 
   // ---- What should be done. `skip(page)`: it cannot be moved now.
   // The page that comes next, if there is room for it until its use.
@@ -134,7 +135,8 @@ class Plan {
   void Follow(std::span<const RangeId> pages, std::optional<uint64_t> twin_before);
   bool Advance(uint64_t call, std::span<const RangeId> pages);
   void Forget();
-  // The plan's position follows that of the sequence.
+  // The sequence has come further. The plan follows when it is asked.
+  void Passed();
   void Move();
 
   // ---- What is where.
@@ -187,6 +189,7 @@ class Plan {
   core::plan::CopyPools copies_;
   uint64_t base_ = 0;                            // the first record of the plan
   std::vector<core::plan::Position> positions_;  // of the plan, by record
+  bool behind_ = false;                          // the plan, of the sequence
   bool remake_ = false;
 };
 

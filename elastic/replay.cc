@@ -163,7 +163,7 @@ class Engine {
     if (!plan_.NeedsPlan()) return;
     KernelForecast made = plan_.Copy();
     made.Make();
-    plan_.Set(std::move(made));
+    plan_.Set(&made);
   }
 
   void Free(RangeId page) {

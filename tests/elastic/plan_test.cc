@@ -46,7 +46,7 @@ class Job {
     if (!plan_.NeedsPlan()) return;
     KernelForecast made = plan_.Copy();
     made.Make();
-    plan_.Set(std::move(made));
+    plan_.Set(&made);
   }
   // A plan from here on, whatever was to happen before.
   void Replan(uint32_t device) {
@@ -192,7 +192,7 @@ TEST(PlanTest, APlanOfAnotherSequenceIsDropped) {
   EXPECT_FALSE(job.plan().NeedsPlan());
   for (uint64_t i = 0; i < 100; ++i) job.Use(1000 + i, {});
   EXPECT_FALSE(job.plan().IsLearned());
-  job.plan().Set(std::move(made));
+  job.plan().Set(&made);
   EXPECT_FALSE(job.plan().IsShort());
 }
 
@@ -282,6 +282,27 @@ TEST(PlanTest, APageThatIsAllocatedBeforeItsUseNeedsNoCopy) {
   ASSERT_TRUE(wanted);
   EXPECT_EQ(wanted->page, RangeId{4});
   EXPECT_FALSE(wanted->needs_copy);
+}
+
+// Otherwise each page that dies would change the place of all others.
+TEST(PlanTest, APageThatWillBeAllocatedWaitsForTheDeadPageThatIsNeededLast) {
+  Job job(3);
+  for (int step = 0; step < 3; ++step) {
+    for (uint32_t page = 0; page < 4; ++page) {
+      if (step == 2 && page == 2) break;
+      job.Allocate(page);
+      job.Use(page, {page});
+      job.Free(page);
+      if (page == 2) job.plan().SetResident(RangeId{2}, false);
+    }
+  }
+  job.Replan(3);
+  // 0, 1 and 3 are dead and on the device; 2 is needed next, and 1 last.
+  const auto wanted = job.plan().NextIn(None);
+  ASSERT_TRUE(wanted);
+  EXPECT_EQ(wanted->page, RangeId{2});
+  EXPECT_EQ(wanted->dead, RangeId{1});
+  EXPECT_EQ(job.plan().NextIn([](RangeId page) { return page == RangeId{1}; }), std::nullopt);
 }
 
 TEST(PlanTest, AnAllocationTakesALivePageOnlyIfThatCostsLessThanItsUses) {
