@@ -142,7 +142,7 @@ void Engine::Inhabit(PageId id) {
   CountAway(page, true);
   live_pages_ += page.size;
   NoteNeed(live_pages_);
-  plan_.Allocated(id);
+  plan_.Allocated(id, page.size);
 }
 
 void Engine::NoteNeed(Bytes at_once) {
@@ -735,7 +735,7 @@ Engine::Submission* Engine::Begin(const Use& named) {
   submission->search = BeginSearch(named);
   if (options_.recorder)
     options_.recorder->Used(use.identity, use.caller, submission->ranges, named.unknown, now);
-  if (plan_.NeedsPlan()) plan_due_.notify_one();
+  if (plan_.NeedsPlan() && !broken_) plan_due_.notify_one();
   if (asleep_ && WantsAny()) wake_.notify_one();  // the rest wakes it by itself
   return submission;
 }

@@ -4,8 +4,8 @@
 // fixed addresses, each backed by one part (parts.h) on the device or on the host, or by none while
 // nothing lives on it. Small ranges share a page, a large one has several. Kernels may use a range
 // by naming it, wherever its pages are. A thread of the engine's decides what moves as its plan
-// says (plan.h), and a mover (mover.h) does it: it copies a part by the addresses at which parts
-// are mapped for good. What comes to the device is then mapped in its place; what leaves is mapped
+// says (plan.h), another makes the plan, and a mover (mover.h) moves: it copies a part by the
+// addresses at which parts are mapped for good. What comes to the device is then mapped in its place; what leaves is mapped
 // there only when a call that names it begins, and then on its thread. The host's parts are pinned
 // ahead (pinner.h), and more of them as soon as more lives than the device may hold.
 //

@@ -22,6 +22,9 @@ constexpr size_t kMoves = 3;
 constexpr std::chrono::microseconds kPoll{100};
 constexpr std::chrono::microseconds kRetry{200};
 constexpr std::chrono::milliseconds kAskLimit{50};
+// After a plan the thread rests so many times as long as the plan took. Fewer: a job that does not
+// repeat itself takes a CPU for plans. More: one that does follows an old plan for longer.
+constexpr int kPlanRest = 2;
 // What lies where is shown so often; so many ranges are looked at before others get the lock.
 constexpr std::chrono::seconds kShow{1};
 constexpr size_t kShownAtOnce = 256;
@@ -88,6 +91,7 @@ void Engine::MakePlans() {
   while (true) {
     plan_due_.wait(lock, [this] { return stopping_ || (plan_.NeedsPlan() && !broken_); });
     if (stopping_) return;
+    const core::Tick began = ipc::Now();
     KernelForecast made = plan_.Copy();
     lock.unlock();
     made.Make();
@@ -95,8 +99,9 @@ void Engine::MakePlans() {
     plan_.Set(&made);
     wake_.notify_one();
     lock.unlock();
-    made = {};
+    made = KernelForecast();
     lock.lock();
+    plan_due_.wait_for(lock, (ipc::Now() - began) * kPlanRest, [this] { return stopping_; });
   }
 }
 

@@ -48,6 +48,7 @@ Plan::Plan(const PlanOptions& options)
       records_(std::make_unique_for_overwrite<PageRecord[]>(mask_ + 1)),
       end_mask_(std::bit_ceil(std::max(options.most_calls, kFewestCalls)) - 1),
       ends_(std::make_unique_for_overwrite<uint64_t[]>(end_mask_ + 1)),
+      device_(options.device),
       limits_(LimitsOf(options)),
       copies_(limits_.pools, limits_.page) {}
 
@@ -56,7 +57,7 @@ Plan::Unit Plan::UnitOf(RangeId id) {
   std::optional<Unit>& unit = units_[ToInt(id)];
   if (unit) return *unit;
   unit = static_cast<Unit>(2 * pages_.size());
-  pages_.push_back({.id = id});
+  pages_.emplace_back().id = id;
   states_.resize(*unit + 1);
   return *unit;
 }
@@ -65,9 +66,11 @@ Plan::Unit Plan::UnitOf(RangeId id) {
 
 // Between calls.
 void Plan::Happened(PageRecord::Kind kind, Unit unit) {
+  const bool is_expected =
+      next_ && *next_ < end_ && At(*next_).kind == kind && At(*next_).page == unit;
   Append(kind, unit);
   Update(unit);
-  if (!next_ || At(*next_).kind != kind || At(*next_).page != unit) return;
+  if (!is_expected || !next_) return;
   ++*next_;
   Passed();
 }
@@ -75,14 +78,17 @@ void Plan::Happened(PageRecord::Kind kind, Unit unit) {
 void Plan::Append(PageRecord::Kind kind, Unit unit) {
   // Nothing that is expected is overwritten.
   if (next_ && end_ - *next_ >= mask_) Forget();
-  PageOf(unit).last = end_;
   At(end_++) = {unit, static_cast<uint32_t>(follower_.calls()), kind};
 }
 
-void Plan::Allocated(RangeId id) {
+void Plan::Allocated(RangeId id, Bytes size) {
   const Unit unit = UnitOf(id);
   Page& page = PageOf(unit);
+  if (states_[unit].life != PageState::kAway) held_ = held_ - page.size + size;
+  page.size = size;
   page.live = true;
+  ++live_;
+  live_bytes_ += size;
   away_ += page.resident ? 0 : 1;
   page.last_use = position();
   page.gap = 0;
@@ -94,6 +100,8 @@ void Plan::Freed(RangeId id) {
   const Unit unit = UnitOf(id);
   Page& page = PageOf(unit);
   page.live = false;
+  --live_;
+  live_bytes_ = live_bytes_ - page.size;
   away_ -= page.resident ? 0 : 1;
   Happened(PageRecord::Kind::kFree, unit);
 }
@@ -131,6 +139,7 @@ void Plan::Follow(std::span<const RangeId> pages, std::optional<uint64_t> twin_b
   const bool goes_on =
       next_ && twin_before && *twin >= *twin_before && *twin - *twin_before <= kFewCalls;
   if (goes_on) {
+    outdated_ |= *twin != *twin_before + 1;
     if (!follower_.Matches()) return;
     follower_.Confirm(Advance(*twin, pages));
     if (!follower_.twin()) return Forget();
@@ -169,8 +178,9 @@ void Plan::Forget() {
 void Plan::Passed() {
   if (plan_.empty()) return;
   behind_ = true;
-  const bool is_needed = IsShort() || away_ > 0 || held_ >= limits_.pages;
-  if (is_needed && *next_ - base_ >= positions_.size() / 2) remake_ = true;
+  const bool is_needed = IsShort() || away_ > 0 || FreeBytes() < limits_.page;
+  const bool is_half_over = *next_ - base_ >= positions_.size() / 2;
+  if (is_needed && (is_half_over || outdated_)) remake_ = true;
 }
 
 void Plan::Move() {
@@ -187,7 +197,8 @@ void Plan::Move() {
 // ---- The plan
 
 KernelForecast Plan::Copy() {
-  remake_ = false;
+  remake_ = outdated_ = false;
+  limits_.pages = PagesIn(device_);
   KernelForecast copy;
   copy.version = version_;
   copy.first = *next_;
@@ -197,8 +208,9 @@ KernelForecast Plan::Copy() {
   const uint64_t last = follower_.calls() - 1;
   const uint64_t twin = *follower_.twin();
   const core::Tick begun = times_.Begin(twin);
-  const uint64_t first =
-      last - static_cast<uint32_t>(static_cast<uint32_t>(last) - copy.records.front().call);
+  // What happened since the last call comes before the next one.
+  const auto back = static_cast<int32_t>(static_cast<uint32_t>(last) - copy.records.front().call);
+  const uint64_t first = last - static_cast<uint64_t>(int64_t{back});
   for (uint64_t call = first; call <= last; ++call)
     copy.times.push_back(times_.Begin(call) - begun);
   copy.step = times_.Begin(last) - begun;
@@ -225,6 +237,11 @@ void Plan::Set(KernelForecast* made) {
 
 // ---- What is where
 
+uint32_t Plan::PagesIn(Bytes bytes) const {
+  const uint64_t mean = live_ > 0 ? live_bytes_.count() / live_ : limits_.page.count();
+  return static_cast<uint32_t>(bytes.count() / std::max<uint64_t>(mean, 1));
+}
+
 void Plan::Update(Unit unit) {
   const Page& page = PageOf(unit);
   core::plan::UnitState& state = states_[unit];
@@ -239,7 +256,9 @@ void Plan::Update(Unit unit) {
   } else {
     state.life = PageState::kAway;
   }
-  held_ += (state.life != PageState::kAway ? 1 : 0) - (was_held ? 1 : 0);
+  const bool is_held = state.life != PageState::kAway;
+  if (is_held && !was_held) held_ += page.size;
+  if (was_held && !is_held) held_ = held_ - page.size;
   leaving_ += (state.life == PageState::kLeaving ? 1 : 0) - (was_leaving ? 1 : 0);
   state.live = page.live ? 1 : 0;
   state.bytes = page.live ? limits_.page : Bytes{};
@@ -288,7 +307,8 @@ void Plan::SetAwaited(RangeId page, bool awaited) {
 
 void Plan::SetDevice(Bytes device) {
   Move();
-  const auto pages = static_cast<uint32_t>(device.count() / limits_.page.count());
+  device_ = device;
+  const uint32_t pages = PagesIn(device);
   const Bytes change =
       limits_.page * (std::max(pages, limits_.pages) - std::min(pages, limits_.pages));
   if (pages > limits_.pages) plan_.Release(change, kNoPosition);
@@ -298,7 +318,7 @@ void Plan::SetDevice(Bytes device) {
 }
 
 core::plan::MoveView Plan::View() {
-  const uint32_t free = limits_.pages > held_ ? limits_.pages - held_ : 0;
+  const uint32_t free = PagesIn(FreeBytes());
   while (supply_.total() < free) supply_.AddUnmapped(0);
   while (supply_.total() > free) supply_.Release();
   return {.units = states_,

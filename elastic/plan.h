@@ -9,6 +9,9 @@
 // A freed page is dead until it is allocated again: its bytes are worth nothing then, and its next
 // use needs room on the device, but no copy.
 //
+// The core's pages have one size. Those of a job may be smaller: each counts as the mean of those
+// that live.
+//
 // A plan is made of a copy of the last step, so that no lock is held: Copy(),
 // KernelForecast::Make() on any thread, Set().
 //
@@ -43,7 +46,7 @@ enum class RangeId : uint32_t {};
 
 struct PlanOptions {
   core::Bytes device;                   // what may be on the device
-  core::Bytes part = core::MiB(32);     // of a page
+  core::Bytes part = core::MiB(32);     // the most of a page
   double bytes_per_second = 50e9;       // of the link, each way
   size_t most_calls = size_t{1} << 20;  // that are remembered
 };
@@ -63,8 +66,8 @@ class Plan {
   Plan& operator=(const Plan&) = delete;
 
   // ---- What the job does, in order.
-  // Something lives on the page from now on, none of it worth a copy yet.
-  void Allocated(RangeId page);
+  // Something lives on the page of `size` bytes from now on, none of it worth a copy yet.
+  void Allocated(RangeId page, core::Bytes size);
   void Freed(RangeId page);
   // A call uses `pages`, each once. `identity` is the same for the same call in each step.
   void Used(uint64_t identity, std::span<const RangeId> pages, core::Tick now);
@@ -115,10 +118,10 @@ class Plan {
   enum class Moving : uint8_t { kNo, kIn, kOut };
   struct Page {
     RangeId id{};
+    core::Bytes size;
     bool live = false;
     bool resident = false;
     Moving moving = Moving::kNo;
-    uint64_t last = 0;     // record
     int64_t last_use = 0;  // a call
     int64_t gap = 0;       // calls between its last two uses; 0: not known
   };
@@ -140,6 +143,9 @@ class Plan {
   void Move();
 
   // ---- What is where.
+  core::Bytes FreeBytes() const { return core::Minus(device_, held_); }
+  // How many pages have so many bytes.
+  uint32_t PagesIn(core::Bytes bytes) const;
   void Update(Unit unit);
   // The plan has the live page on the device, but it is not there.
   void Release(Unit unit);
@@ -172,14 +178,17 @@ class Plan {
   std::vector<Page> pages_;                 // by unit / 2
   std::vector<std::optional<Unit>> units_;  // by page
   std::vector<core::plan::UnitState> states_;
-  uint32_t held_ = 0;              // pages on the device, or on the way
-  uint32_t leaving_ = 0;           // of these
-  uint32_t away_ = 0;              // live pages that are not on the device
+  core::Bytes held_;      // pages on the device, or on the way
+  uint32_t leaving_ = 0;  // of these
+  uint32_t away_ = 0;     // live pages that are not on the device
+  uint32_t live_ = 0;     // pages
+  core::Bytes live_bytes_;
   std::vector<Unit> recent_;       // used where they were, not on the device; the last ones
   std::optional<Unit> allocated_;  // last
   std::vector<Unit> hidden_;
   std::vector<Unit> passed_;  // kept for its memory
 
+  core::Bytes device_;
   core::plan::PlanLimits limits_;
   core::plan::ResidencyPlan plan_;
   core::plan::MoveQueues queues_;
@@ -190,6 +199,7 @@ class Plan {
   uint64_t base_ = 0;                            // the first record of the plan
   std::vector<core::plan::Position> positions_;  // of the plan, by record
   bool behind_ = false;                          // the plan, of the sequence
+  bool outdated_ = false;                        // the job has left calls out, or inserted some
   bool remake_ = false;
 };
 

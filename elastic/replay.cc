@@ -136,7 +136,7 @@ class Engine {
       const RangeId page{event.page};
       if (event.kind == Kind::kAllocate) {
         memory_.SetLive(page, true);
-        plan_.Allocated(page);
+        plan_.Allocated(page, machine_.page);
       }
       if (event.kind == Kind::kFree) Free(page);
       if (event.kind == Kind::kCall) {
@@ -173,7 +173,7 @@ class Engine {
 
   void Allocate(RangeId page) {
     memory_.SetLive(page, true);
-    plan_.Allocated(page);
+    plan_.Allocated(page, machine_.page);
     allocating_ = page;
     const double begun = now_;
     while (!memory_.IsOnDevice(page)) {

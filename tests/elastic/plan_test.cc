@@ -26,8 +26,8 @@ class Job {
  public:
   explicit Job(uint32_t device) : plan_({.device = kPage * device, .most_calls = 1 << 12}) {}
 
-  void Allocate(uint32_t page, bool resident = true) {
-    plan_.Allocated(RangeId{page});
+  void Allocate(uint32_t page, bool resident = true, Bytes size = kPage) {
+    plan_.Allocated(RangeId{page}, size);
     plan_.SetResident(RangeId{page}, resident);
   }
   void Free(uint32_t page) { plan_.Freed(RangeId{page}); }
@@ -166,6 +166,33 @@ TEST(PlanTest, WhereLessMayBeHeldAnIdlePageLeaves) {
   ASSERT_TRUE(surplus);
   EXPECT_NE(*surplus, RangeId{6});
   EXPECT_LT(ToInt(*surplus), 7u);
+}
+
+TEST(PlanTest, SmallPagesThatFitStay) {
+  Job job(2);
+  for (uint32_t page = 0; page < 16; ++page) job.Allocate(page, true, MiB(4));
+  for (int round = 0; round < 3; ++round) job.UseEach(0, 16);
+  EXPECT_TRUE(job.plan().IsLearned());
+  EXPECT_FALSE(job.plan().IsShort());
+  EXPECT_EQ(job.plan().NextOut(None), std::nullopt);
+  // One more does not.
+  job.Allocate(16, false, MiB(4));
+  for (int round = 0; round < 3; ++round) job.UseEach(0, 17);
+  EXPECT_TRUE(job.plan().IsShort());
+}
+
+// Records before the next call, and none of the calls of a step.
+TEST(PlanTest, APlanIsMadeOfWhatHappensBetweenCallsAlone) {
+  Job job(2);
+  for (uint64_t call = 0; call < 20; ++call) {
+    job.plan().Used(call % 5, {}, {});
+    if (job.plan().IsLearned()) break;
+  }
+  ASSERT_TRUE(job.plan().IsLearned());
+  job.Allocate(0);
+  ASSERT_TRUE(job.plan().NeedsPlan());
+  job.MakePlan();
+  EXPECT_FALSE(job.plan().NeedsPlan());
 }
 
 TEST(PlanTest, IsShortWhereMoreWillLiveThanTheDeviceHolds) {
