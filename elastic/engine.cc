@@ -127,7 +127,7 @@ void Engine::SetPart(PageId id, Parts::There there) {
   page.part = part;
   if (part != nullptr) page.place = part->place;
   if (page.live()) CountAway(page, true);
-  plan_.SetAway(id, page.away() ? page.size : Bytes{0});
+  plan_.SetResident(id, !page.away());
 }
 
 void Engine::CountAway(const Page& page, bool more) {
@@ -440,8 +440,7 @@ Result<Part*> Engine::TakeHostPart(Bytes size, Lock& lock) {
 }
 
 bool Engine::AnyMayLeave() {
-  return plan_
-      .Victim(std::nullopt, [this](PageId id) { return At(id).busy > 0 || At(id).pinned > 0; })
+  return plan_.Victim([this](PageId id) { return At(id).busy > 0 || At(id).pinned > 0; })
       .has_value();
 }
 
@@ -450,9 +449,7 @@ bool Engine::DropDead(Place place, Lock& lock) {
   if (dead.empty()) return false;
   std::optional<PageId> dropped;
   if (place == Place::kDevice) {
-    dropped =
-        plan_.Victim(std::nullopt, [this](PageId id) { return At(id).live() || !CanMove(At(id)); });
-    if (dropped && !dead.contains(*dropped)) dropped.reset();
+    dropped = plan_.Dead(CannotCome());
   }
   if (!dropped) {
     const auto any =
@@ -545,8 +542,8 @@ void Engine::KeepPace(Lock& lock) {
   const core::Tick began = ipc::Now();
   const auto must_wait = [&] {
     const auto under_way = pace_.under_way();
-    return under_way && under_way != slow_ && plan_.TimeSince(*under_way) > kAhead && !broken_ &&
-           plan_.IsShort();
+    return under_way && under_way != slow_ && plan_.times().Since(*under_way) > kAhead &&
+           !broken_ && plan_.IsShort();
   };
   if (!must_wait()) return;
   ++stats_.paces;
@@ -581,18 +578,20 @@ core::Duration Engine::Await(const Use& use, Lock& lock) {
   const core::Tick began = ipc::Now();
   std::vector<PageId> named;
   for_each([&](PageId id) { named.push_back(id); });
-  for (const PageId id : named) ++At(id).awaited;
-  demanded_.insert(demanded_.end(), named.begin(), named.end());
+  const auto count = [&](int more) {
+    for (const PageId id : named) {
+      At(id).awaited += static_cast<uint32_t>(more);
+      plan_.SetAwaited(id, At(id).awaited > 0);
+    }
+  };
+  count(1);
   while (!std::all_of(named.begin(), named.end(), is_there)) {
     streams_.Look();
     if (streams_.Idle() || ipc::Now() - began >= options_.patience) break;
     wake_.notify_one();
     changed_.wait_for(lock, kLookAgain);
   }
-  for (const PageId id : named) {
-    --At(id).awaited;
-    demanded_.erase(std::find(demanded_.begin(), demanded_.end(), id));
-  }
+  count(-1);
   return ipc::Now() - began;
 }
 
@@ -732,10 +731,11 @@ Engine::Submission* Engine::Begin(const Use& named) {
   stats_.bytes_in_place += in_place;
   submission->call = plan_.position();
   plan_.Used(use.identity, submission->pages, now);
-  submission->ends_stretch = plan_.EndsStretch();
+  submission->ends_stretch = plan_.times().EndsStretch();
   submission->search = BeginSearch(named);
   if (options_.recorder)
     options_.recorder->Used(use.identity, use.caller, submission->ranges, named.unknown, now);
+  if (plan_.NeedsPlan() && !broken_) plan_due_.notify_one();
   if (asleep_ && WantsAny()) wake_.notify_one();  // the rest wakes it by itself
   return submission;
 }

@@ -4,10 +4,11 @@
 // fixed addresses, each backed by one part (parts.h) on the device or on the host, or by none while
 // nothing lives on it. Small ranges share a page, a large one has several. Kernels may use a range
 // by naming it, wherever its pages are. A thread of the engine's decides what moves as its plan
-// says (plan.h), and a mover (mover.h) does it: it copies a part by the addresses at which parts
-// are mapped for good. What comes to the device is then mapped in its place; what leaves is mapped
-// there only when a call that names it begins, and then on its thread. The host's parts are pinned
-// ahead (pinner.h), and more of them as soon as more lives than the device may hold.
+// says (plan.h), another makes the plan, and a mover (mover.h) moves: it copies a part by the
+// addresses at which parts are mapped for good. What comes to the device is then mapped in its
+// place; what leaves is mapped there only when a call that names it begins, and then on its thread.
+// The host's parts are pinned ahead (pinner.h), and more of them as soon as more lives than the
+// device may hold.
 //
 // Who reaches what is away without naming it finds nothing there, which is a fault that ends the
 // job's context. So as soon as the job shows that it reaches memory in other ways (a call that may
@@ -348,14 +349,15 @@ class Engine {
   void Measure();
   void Show(Lock& lock);
   bool StartMoves(Lock& lock);
-  std::optional<Plan::Wanted> NextIn();
+  // Makes plans on a thread of its own, each without the lock.
+  void MakePlans();
   bool StartIn(const Plan::Wanted& wanted, Lock& lock);
   bool StartOut(PageId id, Lock& lock);
   void StartMove(PageId id, Part* to);
   // On the mover's thread.
   void EndMove(const Mover::Move& move, const Parts::Replaced& replaced);
-  bool HasWork() const;
-  bool WantsAny() const;
+  bool HasWork();
+  bool WantsAny();
   UnderWay& MovesTo(Place place) { return under_way_[Index(place)]; }
   bool AnyUnderWay() const { return under_way_[0].count + under_way_[1].count > 0; }
   void Fail(const char* what, const core::Error& error);
@@ -369,6 +371,7 @@ class Engine {
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // a move ended, room came
   std::condition_variable wake_;     // for the engine's thread
+  std::condition_variable plan_due_;
   // All below: guarded by mutex_.
   std::unique_ptr<Addresses> addresses_;
   std::unique_ptr<Parts> parts_;
@@ -391,8 +394,7 @@ class Engine {
   core::Bytes live_pages_;
   // On which nothing lives, by the place of the part beneath them.
   std::set<PageId> dead_[2];
-  UnderWay under_way_[2];         // by the place to which they go
-  std::vector<PageId> demanded_;  // by calls that wait for them
+  UnderWay under_way_[2];     // by the place to which they go
   bool starting_ = false;     // the thread is about to begin one, and may have taken a part for it
   uint64_t moves_ended_ = 0;  // and attempts at one
   uint32_t waiting_ = 0;      // allocations, for the end of that
@@ -415,6 +417,7 @@ class Engine {
   std::unique_ptr<Mover> mover_;
   std::unique_ptr<Pinner> pinner_;
   std::thread thread_;
+  std::thread plan_thread_;
 };
 
 }  // namespace ravenstore::elastic

@@ -22,6 +22,9 @@ constexpr size_t kMoves = 3;
 constexpr std::chrono::microseconds kPoll{100};
 constexpr std::chrono::microseconds kRetry{200};
 constexpr std::chrono::milliseconds kAskLimit{50};
+// After a plan the thread rests so many times as long as the plan took. Fewer: a job that does not
+// repeat itself takes a CPU for plans. More: one that does follows an old plan for longer.
+constexpr int kPlanRest = 2;
 // What lies where is shown so often; so many ranges are looked at before others get the lock.
 constexpr std::chrono::seconds kShow{1};
 constexpr size_t kShownAtOnce = 256;
@@ -35,6 +38,7 @@ Status Engine::StartThreads() {
                                                }));
   pinner_ = std::make_unique<Pinner>(&driver_, parts_.get(), context_, options_.part);
   thread_ = OwnThread("raven-elastic", &driver_, context_, [this] { Run(); });
+  plan_thread_ = OwnThread("raven-plan", &driver_, context_, [this] { MakePlans(); });
   return core::Ok();
 }
 
@@ -44,8 +48,10 @@ Engine::~Engine() {
     const Lock lock(mutex_);
     stopping_ = true;
     wake_.notify_one();
+    plan_due_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
+  if (plan_thread_.joinable()) plan_thread_.join();
   mover_.reset();
   pinner_.reset();
 }
@@ -77,6 +83,25 @@ void Engine::Run() {
       wake_.wait_for(lock, AnyUnderWay() ? kPoll : kRetry);
     }
     asleep_ = false;
+  }
+}
+
+void Engine::MakePlans() {
+  Lock lock(mutex_);
+  while (true) {
+    plan_due_.wait(lock, [this] { return stopping_ || (plan_.NeedsPlan() && !broken_); });
+    if (stopping_) return;
+    const core::Tick began = ipc::Now();
+    KernelForecast made = plan_.Copy();
+    lock.unlock();
+    made.Make();
+    lock.lock();
+    plan_.Set(&made);
+    wake_.notify_one();
+    lock.unlock();
+    made = KernelForecast();
+    lock.lock();
+    plan_due_.wait_for(lock, (ipc::Now() - began) * kPlanRest, [this] { return stopping_; });
   }
 }
 
@@ -138,21 +163,19 @@ void Engine::Show(Lock& lock) {
 // Other threads do not ask the driver: they may be capturing, which that would break.
 void Engine::Measure() {
   while (const auto stretch = pace_.Next()) {
-    plan_.Took(stretch->from, stretch->to, stretch->took);
+    plan_.times().Took(stretch->from, stretch->to, stretch->took);
     if (pacing_ > 0) changed_.notify_all();
   }
-  if (driver_.elapsed != nullptr) plan_.SetPassed(pace_.passed());
 }
 
-bool Engine::WantsAny() const {
+bool Engine::WantsAny() {
   const auto nothing = [](PageId) { return false; };
   return !broken_ && (plan_.NextIn(nothing) || plan_.NextOut(nothing));
 }
 
-bool Engine::HasWork() const {
+bool Engine::HasWork() {
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
-  const bool moves =
-      !broken_ && (wanted_ > Bytes{0} || over || pacing_ > 0 || !demanded_.empty() || WantsAny());
+  const bool moves = !broken_ && (wanted_ > Bytes{0} || over || pacing_ > 0 || WantsAny());
   return moves || tables_.AnyUnderWay();
 }
 
@@ -161,44 +184,27 @@ bool Engine::StartMoves(Lock& lock) {
   const bool wanted = wanted_ > MovesTo(Place::kHost).bytes;
   if ((over || wanted) && DropDead(Place::kDevice, lock)) return true;
   auto leaves = over ? plan_.Surplus(CannotLeave()) : plan_.NextOut(CannotLeave());
-  if (!leaves && wanted) leaves = plan_.Victim(std::nullopt, CannotLeave());
+  if (!leaves && wanted) leaves = plan_.Victim(CannotLeave());
   if (leaves && StartOut(*leaves, lock)) return true;
   if (over || wanted_ > Bytes{0}) return false;
-  const auto next = NextIn();
+  const auto next = plan_.NextIn(CannotCome());
   return next && StartIn(*next, lock);
-}
-
-std::optional<Plan::Wanted> Engine::NextIn() {
-  for (const PageId id : demanded_) {
-    if (At(id).live() && At(id).away() && CanMove(At(id)))
-      return Plan::Wanted{id, plan_.position(), true};
-  }
-  return plan_.NextIn(CannotCome());
 }
 
 bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
   if (MovesTo(Place::kDevice).count >= kMoves) return false;
-  Page& page = At(wanted.range);
-  const auto take = [&] {
-    ++page.busy;
-    auto taken = TakePart(Place::kDevice, page.size, lock);
-    --page.busy;
-    return taken;
-  };
-  auto part = take();
-  if (!part.ok()) {
-    // For what is dead until then nothing leaves: an allocation finds room by itself.
-    if (!wanted.needs_copy) return false;
-    const auto victim = plan_.Victim(wanted, CannotLeave());
-    if (!victim || !StartOut(*victim, lock)) return false;
-    part = take();  // what was dead has left at once
-    if (!part.ok()) return true;
-  }
+  if (wanted.dead) return DropPart(*wanted.dead, lock), true;
+  Page& page = At(wanted.page);
+  ++page.busy;
+  const auto part = TakePart(Place::kDevice, page.size, lock);
+  --page.busy;
+  // For what is dead until then nothing leaves: an allocation finds room by itself.
+  if (!part.ok()) return wanted.needs_copy && DropDead(Place::kDevice, lock);
   if (!CanMove(page) || !page.away()) {  // it was named meanwhile, or backed
     parts_->Give(*part);
     return true;
   }
-  StartMove(wanted.range, *part);
+  StartMove(wanted.page, *part);
   return true;
 }
 
@@ -224,6 +230,7 @@ bool Engine::StartOut(PageId id, Lock& lock) {
 void Engine::StartMove(PageId id, Part* to) {
   Page& page = At(id);
   BeginMoving(page);
+  plan_.BeginMove(id);
   ++MovesTo(to->place).count;
   MovesTo(to->place).bytes += page.size;
   const bool maps = to->place == Place::kDevice || MapsAway(page);
@@ -240,6 +247,7 @@ void Engine::EndMove(const Mover::Move& move, const Parts::Replaced& replaced) {
   changed_.notify_all();
   wake_.notify_one();
   SetPart(move.page, replaced.there);
+  plan_.SetResident(move.page, !page.away());
   if (!replaced.status.ok()) return Fail("a part could not be moved", replaced.status.error());
   if (move.copies) (to == Place::kDevice ? stats_.moved_in : stats_.moved_out) += page.size;
 }

@@ -1,327 +1,469 @@
 #include "elastic/plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
-#include <vector>
 
-#include "elastic/plan_state.h"
+#include "core/tuned.h"
 
 namespace ravenstore::elastic {
 
 using core::Bytes;
+using core::PageState;
 using core::ToInt;
+using core::plan::kNoPool;
+using core::plan::kNoPosition;
+using core::plan::MapChoice;
+using core::plan::Position;
 
 namespace {
 
-// So many candidates are looked at before the answer is that there is none.
+// Records of events for each call that is remembered.
+constexpr size_t kRecordsPerCall = 2;
+constexpr size_t kFewestCalls = 256;
+// A twin that moves ahead by more calls is a jump.
+constexpr uint64_t kFewCalls = 64;
+// Pages that are looked at before the answer is that there is none.
 constexpr int kCandidates = 64;
-constexpr int kRecentCandidates = 8;
-// More uses are not counted.
-constexpr int kUsesCounted = 8;
-// What is too much begins to leave so many times earlier than the moves take: without trouble they
-// are late, since others are under way, and what is used must wait.
-constexpr double kEarly = 16;
+constexpr size_t kRecentCandidates = 8;
+
+uint64_t Mix(uint64_t hash, uint64_t more) {
+  // The finalizer of MurmurHash3 (Appleby).
+  hash = (hash ^ more) * 0xff51afd7ed558ccd;
+  return (hash ^ hash >> 33) * 0xc4ceb9fe1a85ec53;
+}
+
+core::plan::PlanLimits LimitsOf(const PlanOptions& options) {
+  return {.page = options.part,
+          .pages = static_cast<uint32_t>(options.device.count() / options.part.count()),
+          .pools = {{.in_rate = options.bytes_per_second, .out_rate = options.bytes_per_second}}};
+}
 
 }  // namespace
 
+Plan::Plan(const PlanOptions& options)
+    : follower_(options.most_calls),
+      times_(options.most_calls),
+      mask_(std::bit_ceil(std::max(options.most_calls, kFewestCalls) * kRecordsPerCall) - 1),
+      records_(std::make_unique_for_overwrite<PageRecord[]>(mask_ + 1)),
+      end_mask_(std::bit_ceil(std::max(options.most_calls, kFewestCalls)) - 1),
+      ends_(std::make_unique_for_overwrite<uint64_t[]>(end_mask_ + 1)),
+      device_(options.device),
+      limits_(LimitsOf(options)),
+      copies_(limits_.pools, limits_.page) {}
+
+Plan::Unit Plan::UnitOf(RangeId id) {
+  if (ToInt(id) >= units_.size()) units_.resize(ToInt(id) + 1);
+  std::optional<Unit>& unit = units_[ToInt(id)];
+  if (unit) return *unit;
+  unit = static_cast<Unit>(2 * pages_.size());
+  pages_.emplace_back().id = id;
+  states_.resize(*unit + 1);
+  return *unit;
+}
+
+// ---- What happened
+
+// Between calls.
+void Plan::Happened(PageRecord::Kind kind, Unit unit) {
+  const bool is_expected =
+      next_ && *next_ < end_ && At(*next_).kind == kind && At(*next_).page == unit;
+  Append(kind, unit);
+  Update(unit);
+  if (!is_expected || !next_) return;
+  ++*next_;
+  Passed();
+}
+
+void Plan::Append(PageRecord::Kind kind, Unit unit) {
+  // Nothing that is expected is overwritten.
+  if (next_ && end_ - *next_ >= mask_) Forget();
+  At(end_++) = {unit, static_cast<uint32_t>(follower_.calls()), kind};
+}
+
+void Plan::Allocated(RangeId id, Bytes size) {
+  const Unit unit = UnitOf(id);
+  Page& page = PageOf(unit);
+  if (states_[unit].life != PageState::kAway) held_ = held_ - page.size + size;
+  page.size = size;
+  page.live = true;
+  ++live_;
+  live_bytes_ += size;
+  away_ += page.resident ? 0 : 1;
+  page.last_use = position();
+  page.gap = 0;
+  allocated_ = unit;
+  Happened(PageRecord::Kind::kAllocate, unit);
+}
+
+void Plan::Freed(RangeId id) {
+  const Unit unit = UnitOf(id);
+  Page& page = PageOf(unit);
+  page.live = false;
+  --live_;
+  live_bytes_ = live_bytes_ - page.size;
+  away_ -= page.resident ? 0 : 1;
+  Happened(PageRecord::Kind::kFree, unit);
+}
+
+void Plan::Used(uint64_t identity, std::span<const RangeId> pages, core::Tick now) {
+  const uint64_t kind = Mix(identity, pages.size());
+  uint64_t place = kind;
+  for (const RangeId page : pages) place = Mix(place, ToInt(page));
+  const auto twin_before = follower_.twin();
+  const uint64_t call = follower_.calls();
+  follower_.Add(kind, place);
+  Follow(pages, twin_before);
+  for (const RangeId id : pages) {
+    const Unit unit = UnitOf(id);
+    Page& page = PageOf(unit);
+    page.gap = std::max<int64_t>(1, static_cast<int64_t>(call) - page.last_use);
+    page.last_use = static_cast<int64_t>(call);
+    Append(PageRecord::Kind::kUse, unit);
+    At(end_ - 1).call = static_cast<uint32_t>(call);
+    if (page.live && !page.resident &&
+        std::find(recent_.begin(), recent_.end(), unit) == recent_.end()) {
+      if (recent_.size() == kRecentCandidates) recent_.erase(recent_.begin());
+      recent_.push_back(unit);
+    }
+    states_[unit].last_use = call + 1;
+    if (plan_.empty()) Update(unit);
+  }
+  EndOf(call) = end_;
+  times_.Add(follower_.Matches() ? follower_.twin() : std::nullopt, now);
+}
+
+void Plan::Follow(std::span<const RangeId> pages, std::optional<uint64_t> twin_before) {
+  const auto twin = follower_.twin();
+  if (!twin) return Forget();
+  const bool goes_on =
+      next_ && twin_before && *twin >= *twin_before && *twin - *twin_before <= kFewCalls;
+  if (goes_on) {
+    outdated_ |= *twin != *twin_before + 1;
+    if (!follower_.Matches()) return;
+    follower_.Confirm(Advance(*twin, pages));
+    if (!follower_.twin()) return Forget();
+    return Passed();
+  }
+  Forget();
+  if (end_ - EndOf(*twin) > mask_ / 2) return;
+  next_ = EndOf(*twin);
+  remake_ = true;
+}
+
+bool Plan::Advance(uint64_t call, std::span<const RangeId> pages) {
+  bool right = true;
+  size_t use = 0;
+  for (; *next_ < end_; ++*next_) {
+    const PageRecord& record = At(*next_);
+    if (static_cast<int32_t>(record.call - static_cast<uint32_t>(call)) > 0) break;
+    const bool is_this =
+        record.kind == PageRecord::Kind::kUse && record.call == static_cast<uint32_t>(call);
+    if (is_this && use < pages.size()) right = right && IdOf(record.page) == pages[use++];
+  }
+  return right;
+}
+
+void Plan::Forget() {
+  if (!next_) return;
+  next_.reset();
+  remake_ = false;
+  ++version_;
+  if (plan_.empty()) return;
+  KernelForecast none;
+  none.version = version_;
+  Set(&none);
+}
+
+void Plan::Passed() {
+  if (plan_.empty()) return;
+  behind_ = true;
+  const bool is_needed = IsShort() || away_ > 0 || FreeBytes() < limits_.page;
+  const bool is_half_over = *next_ - base_ >= positions_.size() / 2;
+  if (is_needed && (is_half_over || outdated_)) remake_ = true;
+}
+
+void Plan::Move() {
+  if (!std::exchange(behind_, false) || plan_.empty()) return;
+  const uint64_t at = *next_ - base_;
+  passed_.clear();
+  plan_.MoveTo(at < positions_.size() ? positions_[at] : plan_.horizon(), &passed_);
+  for (const Unit unit : passed_) {
+    if (!PageOf(unit).resident && PageOf(unit).moving == Moving::kNo) Release(unit);
+    Update(unit);
+  }
+}
+
+// ---- The plan
+
+KernelForecast Plan::Copy() {
+  remake_ = outdated_ = false;
+  limits_.pages = PagesIn(device_);
+  KernelForecast copy;
+  copy.version = version_;
+  copy.first = *next_;
+  copy.limits = limits_;
+  copy.records.reserve(end_ - *next_);
+  for (uint64_t number = *next_; number < end_; ++number) copy.records.push_back(At(number));
+  const uint64_t last = follower_.calls() - 1;
+  const uint64_t twin = *follower_.twin();
+  const core::Tick begun = times_.Begin(twin);
+  // What happened since the last call comes before the next one.
+  const auto back = static_cast<int32_t>(static_cast<uint32_t>(last) - copy.records.front().call);
+  const uint64_t first = last - static_cast<uint64_t>(int64_t{back});
+  for (uint64_t call = first; call <= last; ++call)
+    copy.times.push_back(times_.Begin(call) - begun);
+  copy.step = times_.Begin(last) - begun;
+  copy.times.push_back(copy.step);
+  for (const Page& page : pages_) {
+    const bool held = page.resident || page.moving != Moving::kNo;
+    const bool stays = page.resident && page.live;
+    copy.units.push_back({.live = page.live ? 1u : 0u, .held = held, .dirty = stays, .pool = 0});
+    copy.units.emplace_back();
+  }
+  return copy;
+}
+
+void Plan::Set(KernelForecast* made) {
+  if (made->version != version_) return;
+  std::swap(plan_, made->plan);
+  std::swap(positions_, made->positions);
+  std::swap(deadlines_, made->deadlines);
+  base_ = made->first;
+  hidden_.clear();
+  for (const Page& page : pages_) Update(*units_[ToInt(page.id)]);
+  behind_ = true;
+}
+
+// ---- What is where
+
+uint32_t Plan::PagesIn(Bytes bytes) const {
+  const uint64_t mean = live_ > 0 ? live_bytes_.count() / live_ : limits_.page.count();
+  return static_cast<uint32_t>(bytes.count() / std::max<uint64_t>(mean, 1));
+}
+
+void Plan::Update(Unit unit) {
+  const Page& page = PageOf(unit);
+  core::plan::UnitState& state = states_[unit];
+  const bool was_held = state.life != PageState::kAway;
+  const bool was_leaving = state.life == PageState::kLeaving;
+  if (page.moving == Moving::kOut) {
+    state.life = PageState::kLeaving;
+  } else if (page.moving == Moving::kIn) {
+    state.life = PageState::kMapping;
+  } else if (page.resident) {
+    state.life = page.live ? PageState::kDirty : PageState::kClean;
+  } else {
+    state.life = PageState::kAway;
+  }
+  const bool is_held = state.life != PageState::kAway;
+  if (is_held && !was_held) held_ += page.size;
+  if (was_held && !is_held) held_ = held_ - page.size;
+  leaving_ += (state.life == PageState::kLeaving ? 1 : 0) - (was_leaving ? 1 : 0);
+  state.live = page.live ? 1 : 0;
+  state.bytes = page.live ? limits_.page : Bytes{};
+  state.pool = state.life == PageState::kAway && page.live ? 0 : kNoPool;
+  queues_.Update(unit, state, plan_);
+  if (queues_.Contains(Queue::kComes, unit)) {
+    deadlines_.Set(unit, state.demanded ? kNoPosition : plan_.NextNeed(unit), 0,
+                   limits_.pools[0].InOf(limits_.page));
+  } else {
+    deadlines_.Clear(unit);
+  }
+}
+
+void Plan::Release(Unit unit) {
+  const Position leaves = plan_.LeavesAt(unit);
+  plan_.Release(limits_.page, leaves != kNoPosition ? leaves : plan_.PlannedNeed(unit));
+  plan_.ClearLeave(unit);
+}
+
+void Plan::BeginMove(RangeId id) {
+  Move();
+  const Unit unit = UnitOf(id);
+  Page& page = PageOf(unit);
+  page.moving = page.resident ? Moving::kOut : Moving::kIn;
+  if (!page.resident && page.live) plan_.Take(limits_.page, plan_.PlannedNeed(unit));
+  Update(unit);
+}
+
+void Plan::SetResident(RangeId id, bool resident) {
+  Move();
+  const Unit unit = UnitOf(id);
+  Page& page = PageOf(unit);
+  const bool leaves = page.resident || page.moving == Moving::kIn;
+  if (page.live) away_ += (resident ? 0 : 1) - (page.resident ? 0 : 1);
+  page.resident = resident;
+  page.moving = Moving::kNo;
+  if (!resident && leaves && page.live) Release(unit);
+  Update(unit);
+}
+
+void Plan::SetAwaited(RangeId page, bool awaited) {
+  const Unit unit = UnitOf(page);
+  states_[unit].demanded = awaited;
+  Update(unit);
+}
+
+void Plan::SetDevice(Bytes device) {
+  Move();
+  device_ = device;
+  const uint32_t pages = PagesIn(device);
+  const Bytes change =
+      limits_.page * (std::max(pages, limits_.pages) - std::min(pages, limits_.pages));
+  if (pages > limits_.pages) plan_.Release(change, kNoPosition);
+  if (pages < limits_.pages) plan_.Take(change, kNoPosition);
+  remake_ |= next_ && pages != limits_.pages;
+  limits_.pages = pages;
+}
+
+core::plan::MoveView Plan::View() {
+  const uint32_t free = PagesIn(FreeBytes());
+  while (supply_.total() < free) supply_.AddUnmapped(0);
+  while (supply_.total() > free) supply_.Release();
+  return {.units = states_,
+          .queues = queues_,
+          .plan = plan_,
+          .deadlines = deadlines_,
+          .supply = supply_,
+          .slot_pages = slot_pages_,
+          .limits = limits_,
+          .copies = copies_,
+          .coming_most = limits_.page,
+          .leaving = leaving_,
+          .ready = {},
+          .growth = {}};
+}
+
 // ---- What should be done
 
-int64_t Plan::State::CallOf(uint64_t key) const {
-  return position() + static_cast<int32_t>(At(key).call - static_cast<uint32_t>(expected_call_));
+void Plan::Hide(Unit unit) {
+  core::plan::UnitState hidden = states_[unit];
+  hidden.life = PageState::kMapping;
+  queues_.Update(unit, hidden, plan_);
+  hidden_.push_back(unit);
 }
 
-// What of the device is free at the least until then, if what is away stays away.
-int64_t Plan::State::Headroom(uint64_t key) const {
-  const auto peak = static_cast<int64_t>(live_then_.Peak(*now_, key + 1)) + live_more_;
-  return device_ + live_away_ - std::max(peak, live_);
+void Plan::Unhide() {
+  Move();
+  for (const Unit unit : hidden_) queues_.Update(unit, states_[unit], plan_);
+  hidden_.clear();
 }
 
-// What has not been used for so many calls will not be for as many.
-int64_t Plan::State::ExpectedWithout(const Range& range) const {
-  return position() + (position() - range.last_use);
-}
-
-double Plan::State::SecondsUntil(uint64_t key) const {
-  const core::Tick then = TimeOf(expected_call_ - 1);
-  const uint64_t call = expected_call_ + (At(key).call - static_cast<uint32_t>(expected_call_));
-  // The present call's time is what the next period begins with.
-  const core::Duration from_last = TimeOf(std::min(call, follower_.calls() - 1)) - then;
-  return core::Seconds(from_last + (passed_ ? TimeSince(*passed_) : core::Duration{0}));
-}
-
-// The use of a live range that it can be brought for, or its free if that comes before; none: it is
-// not used again. Every use that it is too late for takes place where it is, which gives time.
-std::optional<uint64_t> Plan::State::BackFor(const Range& range) const {
-  double seconds = SecondsToMove();
-  for (uint32_t slot = range.head; slot != kNoSlot; slot = records_[slot].next) {
-    const uint64_t number = Number(slot);
-    if (records_[slot].kind != Kind::kUse || SecondsUntil(number) >= seconds) return number;
-    seconds -= SecondsInPlace();
+std::optional<RangeId> Plan::First(const std::function<std::optional<Unit>()>& ask,
+                                   const Skip& skip) {
+  for (int tried = 0; tried < kCandidates; ++tried) {
+    const auto unit = ask();
+    if (!unit) return std::nullopt;
+    if (!skip(IdOf(*unit))) return IdOf(*unit);
+    Hide(*unit);
   }
   return std::nullopt;
 }
 
-// The first record from `at` on after which more is live than the device holds beside what is away.
-// REQUIRES: there is one.
-uint64_t Plan::State::FirstOver(uint64_t at, int64_t away) const {
-  while (static_cast<int64_t>(live_then_[at]) + live_more_ - away <= device_) ++at;
-  return at;
-}
-
-// When there will first be more than the device holds, if what is away comes back for the first use
-// that it can be brought for; and only if moves must begin now for that or what comes after.
-std::optional<uint64_t> Plan::State::Excess() const {
-  if (MostLive() <= device_) return std::nullopt;
-  const double soon = SecondsToMove();
-  // With the next one it is asked again.
-  const double call = SecondsUntil(*now_);
-  int64_t away = live_away_;
-  std::optional<uint64_t> first;
-  std::vector<std::pair<uint64_t, int64_t>> late;  // what cannot come back for its next use
-  auto back = away_until_.First(*now_, scanned_);
-  while (back && late.size() < kCandidates && SecondsUntil(*back) < soon) {
-    const Range& range = ranges_[At(*back).range];
-    if (const auto use = BackFor(range)) late.emplace_back(*use, range.away);
-    back = away_until_.First(*back + 1, scanned_);
-  }
-  std::sort(late.begin(), late.end(), std::greater<>());
-  for (uint64_t at = *now_; at < scanned_;) {
-    uint64_t stop = std::min(scanned_, (at / RingPeak::kBlock + 1) * RingPeak::kBlock);
-    if (back) stop = std::min(stop, *back);
-    if (!late.empty()) stop = std::min(stop, late.back().first);
-    const int64_t over =
-        static_cast<int64_t>(live_then_.Peak(at, stop)) + live_more_ - away - device_;
-    if (at < stop && over > 0) {
-      const int64_t moves = (over + part_ - 1) / part_;
-      const auto is_urgent = [&](uint64_t when) {
-        return SecondsUntil(when) - call <= kEarly * static_cast<double>(moves) * SecondsToMove();
-      };
-      if (!first) first = FirstOver(at, away);
-      if (is_urgent(at) && is_urgent(FirstOver(at, away))) return first;
+std::optional<Plan::Wanted> Plan::NextIn(const Skip& skip) {
+  Unhide();
+  for (int tried = 0; tried < kCandidates; ++tried) {
+    const auto choice = core::plan::NextMap(View());
+    if (!choice) break;
+    const bool takes_dead = choice->from == MapChoice::From::kDead;
+    const bool is_live = PageOf(choice->unit).live;
+    if (skip(IdOf(choice->unit))) {
+      Hide(choice->unit);
+    } else if (takes_dead && skip(IdOf(choice->dead))) {
+      // A page that will be allocated waits for the dead page that is needed last. It would take
+      // one that is needed sooner otherwise, which would then take the next, and so on.
+      Hide(is_live ? choice->dead : choice->unit);
+    } else {
+      return Wanted{IdOf(choice->unit), is_live,
+                    takes_dead ? std::optional(IdOf(choice->dead)) : std::nullopt};
     }
-    at = stop;
-    if (back && *back == at) {
-      away -= ranges_[At(*back).range].away;
-      back = away_until_.First(*back + 1, scanned_);
-    }
-    for (; !late.empty() && late.back().first == at; late.pop_back()) away -= late.back().second;
   }
-  return std::nullopt;
-}
-
-// How often it is used until it is freed.
-int Plan::State::UsesOf(const Range& range) const {
-  int uses = 0;
-  bool has_begun = range.is_live;
-  for (uint32_t slot = range.head; slot != kNoSlot && uses < kUsesCounted;
-       slot = records_[slot].next) {
-    if (records_[slot].kind == Kind::kFree && has_begun) break;
-    if (records_[slot].kind == Kind::kAllocate) has_begun = true;
-    if (records_[slot].kind == Kind::kUse) ++uses;
-  }
-  return uses;
-}
-
-// An allocation that waits takes longer by a move, one that does not by all of its uses in place.
-bool Plan::State::PaysToWait() const {
-  if (!allocated_ || !now_) return false;
-  return UsesOf(ranges_[*allocated_]) * SecondsInPlace() > SecondsToMove();
-}
-
-// The use that it would be brought for, if there is room for it until then.
-std::optional<uint64_t> Plan::State::ComesFor(const Range& range, uint64_t key) const {
-  if (!range.is_live) {
-    const bool has_room = HasRoomFor(range) || !by_range_[0].empty() ||
-                          Known(Out::kDeadKnown).Last(key + 1, scanned_).has_value();
-    return has_room ? std::optional(key) : std::nullopt;
-  }
-  const auto use = BackFor(range);
-  return use && At(*use).kind == Kind::kUse && Headroom(*use) >= range.away ? use : std::nullopt;
-}
-
-// Of what is needed next what can be there soonest.
-std::optional<Plan::Wanted> Plan::State::NextKnown(const Skip& skip) const {
-  if (!now_) return std::nullopt;
-  std::optional<uint64_t> best;
-  uint32_t which = 0;
-  auto key = in_[0].First(*now_, scanned_);
-  for (int tried = 0; key && (!best || *key < *best) && tried < kCandidates; ++tried) {
-    const uint32_t id = At(*key).range;
-    const auto use = ComesFor(ranges_[id], *key);
-    if (use && (!best || *use < *best) && !skip(RangeId{id})) {
-      best = use;
-      which = id;
-    }
-    key = in_[0].First(*key + 1, scanned_);
-  }
-  if (!best) return std::nullopt;
-  return Wanted{RangeId{which}, CallOf(*best), ranges_[which].is_live};
-}
-
-// Of those that were used last the one that is used most often. As long as nothing is known, one
-// comes only if what leaves for it has not been used for more than twice as long as this one, now
-// and between its last uses: so neither a cycle nor chance moves much, and no two change places for
-// ever.
-std::optional<Plan::Wanted> Plan::State::NextRecent(const Skip& skip) const {
-  const uint64_t oldest = end_ > mask_ ? end_ - mask_ : 0;
-  std::optional<Wanted> best;
-  auto key = in_[1].Last(oldest, end_);
-  for (int tried = 0; key && tried < kRecentCandidates; ++tried) {
-    const RangeId id{At(*key).range};
-    const Range& range = ranges_[ToInt(id)];
-    const int64_t rest = std::max({range.gap, position() - range.last_use, int64_t{1}});
-    const Wanted wanted{id, position() + 2 * rest, true};
-    if ((!best || wanted.at < best->at) && !skip(id)) best = wanted;
-    key = in_[1].Last(oldest, *key);
-  }
-  if (!best || HasRoomFor(*Find(best->range))) return best;
-  const auto nothing = [](RangeId) { return false; };
-  return Victim(best, nothing) ? best : std::nullopt;
-}
-
-std::optional<Plan::Wanted> Plan::State::NextIn(const Skip& skip) const {
-  if (const auto known = NextKnown(skip)) return known;
   return NextRecent(skip);
 }
 
-std::optional<RangeId> Plan::State::AnyOf(Out out, const Skip& skip) const {
-  const SlotSet& set = by_range_[static_cast<size_t>(out) - static_cast<size_t>(Out::kDeadUnknown)];
-  auto id = set.Next(0);
-  for (int tried = 0; id && tried < kCandidates; ++tried) {
-    const RangeId range{static_cast<uint32_t>(*id)};
-    if (!skip(range)) return range;
-    id = set.Next(*id + 1);
+// Of the pages that were used last where they were, and that no call of the plan needs, the one
+// that is used most often.
+std::optional<Plan::Unit> Plan::Recent(const Skip& skip) {
+  std::erase_if(recent_, [&](Unit unit) {
+    const Page& page = PageOf(unit);
+    return !page.live || page.resident || plan_.NextNeed(unit) != kNoPosition;
+  });
+  std::optional<Unit> best;
+  for (const Unit unit : recent_) {
+    if (!skip(IdOf(unit)) && (!best || RestOf(unit) < RestOf(*best))) best = unit;
   }
-  return std::nullopt;
+  return best;
 }
 
-// The one whose key is the last, and after `after`.
-std::optional<RangeId> Plan::State::LastKnown(Out out, uint64_t after, const Skip& skip) const {
-  if (!now_) return std::nullopt;
-  auto key = Known(out).Last(after, scanned_);
-  for (int tried = 0; key && tried < kCandidates; ++tried) {
-    const RangeId range{At(*key).range};
-    if (!skip(range)) return range;
-    key = Known(out).Last(after, *key);
+std::optional<Plan::Wanted> Plan::NextRecent(const Skip& skip) {
+  const auto recent = Recent(skip);
+  if (!recent) return std::nullopt;
+  if (View().supply.total() > 0) return Wanted{IdOf(*recent), true, std::nullopt};
+  const auto dead = First([this] { return FirstOf(Queue::kDead); }, skip);
+  return dead ? std::optional(Wanted{IdOf(*recent), true, dead}) : std::nullopt;
+}
+
+// A page that no call of the plan needs, and that has not been used for more than twice as long as
+// the recent page: neither a cycle nor chance moves much, and no two change places for ever.
+std::optional<Plan::Unit> Plan::RecentExchange(const Skip& skip) {
+  if (leaving_ >= std::min<size_t>(core::kForcedMost, recent_.size()) || View().supply.total() > 0)
+    return std::nullopt;
+  const auto recent = Recent(skip);
+  const auto least = FirstOf(Queue::kIdleDirty);
+  if (!recent || !least || plan_.NextNeed(*least) != kNoPosition) return std::nullopt;
+  return position() - PageOf(*least).last_use > 2 * RestOf(*recent) ? least : std::nullopt;
+}
+
+std::optional<RangeId> Plan::NextOut(const Skip& skip) {
+  Unhide();
+  if (const auto leaves = First([this] { return core::plan::NextOut(View(), 0); }, skip))
+    return leaves;
+  if (const auto leaves = First([this] { return core::plan::NextExchange(View()); }, skip))
+    return leaves;
+  const auto comes = queues_.First(Queue::kComes);
+  if (comes && comes->need == core::plan::MoveQueues::kWaitedFor && leaving_ == 0 &&
+      View().supply.total() == 0)
+    return First([this] { return core::plan::NextEmergency(View()); }, skip);
+  return First([&] { return RecentExchange(skip); }, skip);
+}
+
+std::optional<Plan::Unit> Plan::FirstOf(Queue queue) const {
+  const auto next = queues_.First(queue);
+  return next ? std::optional(next->unit) : std::nullopt;
+}
+
+std::optional<RangeId> Plan::Dead(const Skip& skip) {
+  Unhide();
+  return First([this] { return FirstOf(Queue::kDead); }, skip);
+}
+
+std::optional<RangeId> Plan::Surplus(const Skip& skip) {
+  if (const auto dead = Dead(skip)) return dead;
+  if (const auto leaves = First([this] { return FirstOf(Queue::kLeaves); }, skip)) return leaves;
+  return First([this] { return core::plan::NextEmergency(View()); }, skip);
+}
+
+std::optional<RangeId> Plan::Victim(const Skip& skip) {
+  if (const auto dead = Dead(skip)) return dead;
+  return PaysToWait() ? Surplus(skip) : std::nullopt;
+}
+
+// An allocation that waits takes longer by a move; one that does not, by all of its uses in place.
+bool Plan::PaysToWait() const {
+  if (!allocated_ || plan_.empty()) return false;
+  int uses = 0;
+  bool is_born = false;
+  for (const auto& gap : plan_.GapsOf(*allocated_)) {
+    if (gap.need < plan_.position() || gap.need == kNoPosition) continue;
+    if (plan_.call(gap.need).kind == core::plan::CallKind::kCreate) {
+      if (is_born || uses > 0) return false;
+      is_born = true;
+    } else if (++uses > 1) {
+      return true;
+    }
   }
-  return std::nullopt;
-}
-
-std::optional<RangeId> Plan::State::DeadVictim(std::optional<uint64_t> after,
-                                               const Skip& skip) const {
-  if (const auto any = AnyOf(Out::kDeadUnknown, skip)) return any;
-  return now_ ? LastKnown(Out::kDeadKnown, after ? *after + 1 : *now_, skip) : std::nullopt;
-}
-
-std::optional<RangeId> Plan::State::UnknownVictim(std::optional<int64_t> after,
-                                                  const Skip& skip) const {
-  if (const auto any = AnyOf(Out::kLiveForgotten, skip)) return any;
-  auto key = Known(Out::kLiveUnknown).First(end_ > mask_ ? end_ - mask_ : 0, end_);
-  for (int tried = 0; key && tried < kCandidates; ++tried) {
-    const RangeId id{At(*key).range};
-    if (after && ExpectedWithout(ranges_[ToInt(id)]) <= *after) return std::nullopt;
-    if (!skip(id)) return id;
-    key = Known(Out::kLiveUnknown).First(*key + 1, end_);
-  }
-  return std::nullopt;
-}
-
-std::optional<RangeId> Plan::State::Victim(const std::optional<Wanted>& for_whom,
-                                           const Skip& skip) const {
-  const Range* const range = for_whom ? Find(for_whom->range) : nullptr;
-  const bool is_known = range != nullptr && range->in == In::kKnown;
-  // What is brought has room until its use, whatever is dead; what is dead itself may not.
-  const bool is_dead = is_known && !range->is_live;
-  const auto dead = DeadVictim(is_dead ? std::optional(range->in_key) : std::nullopt, skip);
-  if (dead) return dead;
-  if (!for_whom) {
-    const auto live = Surplus(skip);
-    return live && PaysToWait() ? live : std::nullopt;
-  }
-  return is_known ? std::nullopt : UnknownVictim(for_whom->at, skip);
-}
-
-std::optional<RangeId> Plan::State::Surplus(const Skip& skip) const {
-  if (const auto dead = DeadVictim(std::nullopt, skip)) return dead;
-  if (const auto unknown = UnknownVictim(std::nullopt, skip)) return unknown;
-  const auto known = now_ ? LastKnown(Out::kLiveKnown, *now_, skip) : std::nullopt;
-  return known ? known : AnyOf(Out::kEnding, skip);
-}
-
-std::optional<RangeId> Plan::State::NextOut(const Skip& skip) const {
-  if (!now_) return std::nullopt;
-  const auto excess = Excess();
-  if (!excess) return std::nullopt;
-  if (const auto unknown = UnknownVictim(std::nullopt, skip)) return unknown;
-  return LastKnown(Out::kLiveKnown, *excess + 1, skip);
-}
-
-std::optional<int64_t> Plan::State::NextUse(RangeId id) const {
-  const Range* const range = Find(id);
-  if (range == nullptr) return std::nullopt;
-  uint32_t slot = range->head;
-  while (slot != kNoSlot && records_[slot].kind != Kind::kUse) slot = records_[slot].next;
-  return slot != kNoSlot ? std::optional(CallOf(Number(slot))) : std::nullopt;
-}
-
-// ---- The class itself
-
-Plan::Plan(const PlanOptions& options) : state_(std::make_unique<State>(options)) {}
-Plan::~Plan() = default;
-Plan::Plan(Plan&&) noexcept = default;
-Plan& Plan::operator=(Plan&&) noexcept = default;
-
-void Plan::Allocated(RangeId range, Bytes size) {
-  state_->Allocated(range, size);
-}
-void Plan::Freed(RangeId range) {
-  state_->Freed(range);
-}
-void Plan::Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick now) {
-  state_->Used(identity, ranges, now);
-}
-void Plan::Took(int64_t from, int64_t to, core::Duration all) {
-  state_->Took(from, to, all);
-}
-void Plan::SetPassed(int64_t call) {
-  state_->SetPassed(call);
-}
-bool Plan::EndsStretch() {
-  return state_->EndsStretch();
-}
-core::Duration Plan::TimeSince(int64_t call) const {
-  return state_->TimeSince(call);
-}
-void Plan::SetAway(RangeId range, Bytes away) {
-  state_->SetAway(range, away);
-}
-void Plan::SetDevice(Bytes device) {
-  state_->SetDevice(device);
-}
-std::optional<Plan::Wanted> Plan::NextIn(const std::function<bool(RangeId)>& skip) const {
-  return state_->NextIn(skip);
-}
-std::optional<RangeId> Plan::Victim(const std::optional<Wanted>& for_whom,
-                                    const std::function<bool(RangeId)>& skip) const {
-  return state_->Victim(for_whom, skip);
-}
-std::optional<RangeId> Plan::NextOut(const std::function<bool(RangeId)>& skip) const {
-  return state_->NextOut(skip);
-}
-std::optional<RangeId> Plan::Surplus(const std::function<bool(RangeId)>& skip) const {
-  return state_->Surplus(skip);
-}
-int64_t Plan::position() const {
-  return state_->position();
-}
-std::optional<int64_t> Plan::NextUse(RangeId range) const {
-  return state_->NextUse(range);
-}
-bool Plan::IsShort() const {
-  return state_->IsShort();
-}
-bool Plan::IsLearned() const {
-  return state_->IsLearned();
+  return false;
 }
 
 }  // namespace ravenstore::elastic

@@ -137,7 +137,6 @@ class Engine {
       if (event.kind == Kind::kAllocate) {
         memory_.SetLive(page, true);
         plan_.Allocated(page, machine_.page);
-        Tell(page);
       }
       if (event.kind == Kind::kFree) Free(page);
       if (event.kind == Kind::kCall) {
@@ -151,15 +150,20 @@ class Engine {
     Mark();
   }
 
-  void Tell(RangeId page) {
-    plan_.SetAway(page, memory_.IsOnDevice(page) ? Bytes{} : machine_.page);
-  }
+  void Tell(RangeId page) { plan_.SetResident(page, memory_.IsOnDevice(page)); }
   auto Busy() const {
     return [this](RangeId page) {
       return allocating_ == page || Holds(running_, page) ||
              std::any_of(moves_.begin(), moves_.end(),
                          [&](const Move& move) { return move.page == page; });
     };
+  }
+
+  void MakePlan() {
+    if (!plan_.NeedsPlan()) return;
+    KernelForecast made = plan_.Copy();
+    made.Make();
+    plan_.Set(&made);
   }
 
   void Free(RangeId page) {
@@ -170,7 +174,6 @@ class Engine {
   void Allocate(RangeId page) {
     memory_.SetLive(page, true);
     plan_.Allocated(page, machine_.page);
-    Tell(page);
     allocating_ = page;
     const double begun = now_;
     while (!memory_.IsOnDevice(page)) {
@@ -195,7 +198,7 @@ class Engine {
 
   // For an allocation: what is dead gives its room at once, what is live when it is out.
   bool MakeRoom() {
-    const auto victim = plan_.Victim(std::nullopt, Busy());
+    const auto victim = plan_.Victim(Busy());
     if (!victim) return false;
     is_waiting_ = true;
     if (!memory_.IsLive(*victim)) {
@@ -218,6 +221,7 @@ class Engine {
     const auto begun = now_;
     running_ = NamedBy(call);
     plan_.Used(call.identity, running_, core::Tick(core::FromSeconds(now_)));
+    MakePlan();
     for (;;) {
       const auto move = std::find_if(moves_.begin(), moves_.end(),
                                      [&](const Move& one) { return Holds(running_, one.page); });
@@ -259,6 +263,7 @@ class Engine {
       std::erase_if(moves_, [&](const Move& move) {
         if (move.end > now_) return false;
         if (move.lane == kOut) memory_.Release();
+        Tell(move.page);
         return true;
       });
       Pump();
@@ -290,28 +295,24 @@ class Engine {
     const auto wanted = plan_.NextIn(Busy());
     if (!wanted) return false;
     if (memory_.free() > 0) return BeginIn(*wanted), true;
-    const auto victim = plan_.Victim(wanted, Busy());
-    if (!victim) return false;
-    if (!memory_.IsLive(*victim)) {
-      memory_.Drop(*victim);
-      Tell(*victim);
-      thread_free_ = std::max(thread_free_, now_) + machine_.unmap;
-      return true;
-    }
-    if (!IsFree(kOut)) return false;
-    BeginOut(*victim);
+    if (!wanted->dead) return false;
+    memory_.Drop(*wanted->dead);
+    Tell(*wanted->dead);
+    thread_free_ = std::max(thread_free_, now_) + machine_.unmap;
     return true;
   }
 
   void BeginIn(const Plan::Wanted& wanted) {
-    const bool was_on_host = memory_.IsOnHost(wanted.range);
+    const bool was_on_host = memory_.IsOnHost(wanted.page);
     const bool copies = wanted.needs_copy;
-    memory_.Take(wanted.range);
+    plan_.BeginMove(wanted.page);
+    memory_.Take(wanted.page);
     result_.moved_in += copies ? Double(machine_.page) : 0;
-    BeginMove(wanted.range, kIn, copies, machine_.map + (was_on_host ? machine_.unmap_host : 0));
+    BeginMove(wanted.page, kIn, copies, machine_.map + (was_on_host ? machine_.unmap_host : 0));
   }
   void BeginOut(RangeId page) {
     result_.moved_out += Double(machine_.page);
+    plan_.BeginMove(page);
     BeginMove(page, kOut, true, machine_.unmap + SecondsToHost(page));
   }
   void BeginMove(RangeId page, Lane lane, bool copies, double mapping) {
@@ -321,7 +322,6 @@ class Engine {
     const double copied = now_ + (copies ? Double(machine_.page) / rate : 0);
     thread_free_ = std::max(thread_free_, copied) + mapping;
     moves_.push_back({page, lane, copied, thread_free_});
-    Tell(page);
   }
 
   const std::vector<ProgramEvent>& program_;
