@@ -97,8 +97,7 @@ ClientPages::ClientPages(const Options& options, std::shared_ptr<Attachment> att
       links_(pools_.size()) {}
 
 ClientPages::~ClientPages() {
-  if (!gone_) return;  // the daemon ends
-  RAVEN_CHECK(IsQuiet());
+  if (!gone_ || !IsQuiet()) return;  // the daemon ends
   for (const auto& [unit, copy] : copies_) RAVEN_CHECK(copy.piece.empty());
 }
 
@@ -205,11 +204,13 @@ void ClientPages::Make() {
 
 void ClientPages::Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor) {
   made_ += descriptor.ok() ? 1 : 0;
+  failure_.reset();
   if (gone_) return;
   if (!descriptor.ok()) {
     spdlog::debug("client {}: no page of {} bytes on device {}: {}", core::ToInt(attachment_->id),
                   page().count(), core::ToInt(options_.device), core::Describe(descriptor.error()));
     indexes_.push_back(index);
+    if (descriptor.error().code != core::ErrorCode::kOutOfMemory) failure_ = descriptor.error();
     return owner_->RetryAt(this, ipc::Now() + kRetry);
   }
   Physical& physical = physical_[mapping_->page];
@@ -321,11 +322,27 @@ void ClientPages::CopyIn(const CopyOrder& order) {
                            [this, order](const Status& outcome) { EndIn(order, outcome); });
 }
 
+bool ClientPages::Checked(bool same, const std::function<bool()>& counts) {
+  ++options_.checks->checked;
+  if (same) return true;
+  if (!counts()) return false;
+  ++options_.checks->wrong;
+  spdlog::error("client {}: a copy came over wrong", core::ToInt(attachment_->id));
+  return false;
+}
+
+bool ClientPages::IsRight(const CopyOrder& order, const std::function<bool()>& counts) {
+  const auto copy = copies_.find(order.unit);
+  if (options_.checks == nullptr || gone_ || copy == copies_.end()) return true;
+  return Checked(pools_[order.pool]->HasSame(Memory(order.memory), copy->second.ranges), counts);
+}
+
 void ClientPages::EndIn(const CopyOrder& order, const Status& outcome) {
   --links_[order.pool].in;
   --copying_;
   links_[order.pool].demanded -= order.demanded ? 1 : 0;
-  owner_->CopiedIn(this, order.unit, outcome.ok() && !IsLost(order.unit));
+  const bool ok = outcome.ok() && IsRight(order, [] { return true; });
+  owner_->CopiedIn(this, order.unit, ok && !IsLost(order.unit));
   owner_->Progressed(this);
 }
 
@@ -363,7 +380,14 @@ void ClientPages::StartOut(const CopyOrder& order, const std::vector<PagePool::R
 void ClientPages::EndOut(const CopyOrder& order, const Status& outcome) {
   --links_[order.pool].out;
   --copying_;
-  owner_->CopiedOut(this, order.unit, outcome.ok() && !IsLost(order.unit));
+  const bool ok = outcome.ok() && IsRight(order, [this, &order] {
+                    // What was used since it began may have been written.
+                    const auto tensors = executor_->tensors().In(order.unit);
+                    return std::all_of(tensors.begin(), tensors.end(), [this](TensorNumber tensor) {
+                      return owner_->IsUnused(this, tensor);
+                    });
+                  });
+  owner_->CopiedOut(this, order.unit, ok && !IsLost(order.unit));
   owner_->Progressed(this);
 }
 
@@ -442,8 +466,12 @@ void ClientPages::EndMoveOn(const MoveOn& move, const Status& outcome) {
   const auto copy = copies_.find(move.unit);
   const bool same = copy != copies_.end() && copy->second.version == move.version;
   if (same) copy->second.moves_on = false;
-  const bool moved = outcome.ok() && same && !gone_ && !copy->second.lost &&
-                     core::CanMoveOn(executor_->books()[move.unit]);
+  bool moved = outcome.ok() && same && !gone_ && !copy->second.lost &&
+               core::CanMoveOn(executor_->books()[move.unit]);
+  if (moved && options_.checks != nullptr) {
+    moved = Checked(pools_[move.from]->HasSame(WaysBetween(copy->second.ranges, move.ranges)),
+                    [] { return true; });
+  }
   if (moved) {
     copy->second.version = ++version_;
     copy->second.pool = host_;
@@ -481,37 +509,43 @@ void ClientPages::Export(TensorNumber tensor,
   PagePool* const host = pools_[host_];
   const Bytes granularity = host->memory().granularity();
   const auto ranges = ArenaRanges(tensor);
-  host->Allocate(BytesFor(ranges, granularity), [=, this, done = std::move(done)](
-                                                    std::optional<PagePool::Piece> piece) {
-    if (!piece) {
-      return Later([this, done] {
-        EndExchange();
-        done(NoRoom());
-      });
-    }
-    host->Copy(device::Direction::kDeviceToHost, options_.device,
-               attachment_->arenas[core::ToInt(options_.device)]->base(),
-               Spread(ranges, *piece, granularity), TurnOf(), TransferLane::Urgency::kDemand,
-               [this, host, done, piece = *piece](const Status& outcome) {
-                 EndExchange();
-                 if (outcome.ok()) return done(piece);
-                 host->Free(piece);
-                 done(outcome.error());
-               });
-  });
+  host->Allocate(BytesFor(ranges, granularity),
+                 [=, this, done = std::move(done)](std::optional<PagePool::Piece> piece) {
+                   if (!piece) {
+                     return Later([this, done] {
+                       EndExchange();
+                       done(NoRoom());
+                     });
+                   }
+                   Exchange(device::Direction::kDeviceToHost, Spread(ranges, *piece, granularity),
+                            [host, done, piece = *piece](const Status& outcome) {
+                              if (outcome.ok()) return done(piece);
+                              host->Free(piece);
+                              done(outcome.error());
+                            });
+                 });
 }
 
 void ClientPages::Import(TensorNumber tensor, const PagePool::Piece& piece, PagePool::Done done) {
   ++copying_;
   ++exchanging_;
-  PagePool* const host = pools_[host_];
-  host->Copy(device::Direction::kHostToDevice, options_.device,
-             attachment_->arenas[core::ToInt(options_.device)]->base(),
-             Spread(ArenaRanges(tensor), piece, host->memory().granularity()), TurnOf(),
-             TransferLane::Urgency::kDemand, [this, done = std::move(done)](const Status& outcome) {
-               EndExchange();
-               done(outcome);
-             });
+  Exchange(device::Direction::kHostToDevice,
+           Spread(ArenaRanges(tensor), piece, pools_[host_]->memory().granularity()),
+           std::move(done));
+}
+
+void ClientPages::Exchange(device::Direction direction, const std::vector<PagePool::Range>& ranges,
+                           PagePool::Done done) {
+  std::byte* const arena = attachment_->arenas[core::ToInt(options_.device)]->base();
+  const auto ended = [this, arena, ranges, done = std::move(done)](const Status& outcome) {
+    const bool right = !outcome.ok() || options_.checks == nullptr || gone_ ||
+                       Checked(pools_[host_]->HasSame(arena, ranges), [] { return true; });
+    EndExchange();
+    done(right ? outcome
+               : core::Error{core::ErrorCode::kCorrupt, "a copy of its bytes came over wrong"});
+  };
+  pools_[host_]->Copy(direction, options_.device, arena, ranges, TurnOf(),
+                      TransferLane::Urgency::kDemand, ended);
 }
 
 void ClientPages::EndExchange() {

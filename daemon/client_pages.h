@@ -25,6 +25,7 @@
 #include "daemon/attachment.h"
 #include "daemon/mailbox.h"
 #include "daemon/map_orders.h"
+#include "daemon/move_checks.h"
 #include "daemon/page_pool.h"
 #include "daemon/threads.h"
 #include "device/device.h"
@@ -68,11 +69,16 @@ class ClientPages final : public core::PageBackend {
     // The copies in the host pool take more or less than before, or the executor is about to choose
     // one: the room that the client has there is to be set (PageBooks::SetPool).
     virtual void UpdateRoom(ClientPages* pages) = 0;
+    // The client has not used the tensor since its last put.
+    virtual bool IsUnused(ClientPages* pages, core::TensorNumber tensor) const = 0;
   };
   struct Options {
     core::DeviceId device{};
     core::Bytes arena;  // the client's, both halves
     core::Bytes page;
+    // Each copy's bytes are compared at its end; where they differ it has failed. Null: they are
+    // not. REQUIRES: the host backend, whose memory the CPU reads.
+    MoveChecks* checks = nullptr;
   };
 
   // `pools`: by the executor's numbers; `host`: of the host pool. All that is pointed to outlives
@@ -97,6 +103,9 @@ class ClientPages final : public core::PageBackend {
   // that are being made.
   uint32_t made() const { return made_; }
   uint32_t held() const { return made_ + making_; }
+
+  // Why the last page could not be made, unless the device had no memory for it.
+  const std::optional<core::Error>& failure() const { return failure_; }
 
   // Where the unit's copy begins in its pool; 0 if it has none yet.
   core::Bytes CopyOffset(core::plan::Unit unit) const {
@@ -195,12 +204,19 @@ class ClientPages final : public core::PageBackend {
   std::vector<PagePool::Range> LiveRanges(core::plan::Unit unit, core::Bytes granularity) const;
   // Of the tensor, in the daemon's arena.
   std::vector<PagePool::Range> ArenaRanges(core::TensorNumber tensor) const;
+  // Between the pool and the arena.
+  void Exchange(device::Direction direction, const std::vector<PagePool::Range>& ranges,
+                PagePool::Done done);
   void EndExchange();
   void StartOut(const CopyOrder& order, const std::vector<PagePool::Range>& ranges,
                 PagePool::Piece piece);
   void StartMoveOn(core::plan::Unit unit, uint64_t version, PagePool::Piece target);
   void EndMoveOn(const MoveOn& move, const core::Status& outcome);
   bool IsLost(core::plan::Unit unit) const;
+  // Counts whether the bytes of a copy are the `same`; `counts`: if not, it is its fault.
+  bool Checked(bool same, const std::function<bool()>& counts);
+  // Of a copy that has ended well.
+  bool IsRight(const CopyOrder& order, const std::function<bool()>& counts);
   void EndOut(const CopyOrder& order, const core::Status& outcome);
   void EndIn(const CopyOrder& order, const core::Status& outcome);
   core::TurnOwner TurnOf() const { return {attachment_->tenant, attachment_->id}; }
@@ -223,6 +239,7 @@ class ClientPages final : public core::PageBackend {
   uint32_t next_index_ = 0;
   uint32_t made_ = 0;
   uint32_t making_ = 0;
+  std::optional<core::Error> failure_;
   std::optional<MapOrder> mapping_;                    // the executor's, one at a time
   std::optional<core::plan::PhysicalPage> unmapping_;  // likewise
   std::map<core::plan::Unit, Copy> copies_;

@@ -174,6 +174,10 @@ core::Status Loop::InitPages() {
     row.ForgetPut();
     return session.LeaseOf(slot).Drop(idle_word);
   };
+  hooks.is_idle = [this](ClientId client, core::SlotId slot) {
+    Session& session = *FindSession(client);
+    return session.LeaseOf(slot).word() == session.RowOf(slot).complete_word();
+  };
   hooks.publish = [this](ClientId client, core::SlotId slot, core::DeviceId device,
                          core::Bytes offset) {
     Session& session = *FindSession(client);
@@ -189,19 +193,20 @@ core::Status Loop::InitPages() {
   hooks.send_maps = [this](ClientId client) { SendMaps(*FindSession(client)); };
   hooks.pacer = [this](core::DeviceId owner) { return PacerOf(owner); };
   const core::PlannerOptions& of = options_.planner;
-  auto pages = std::make_unique<PageStore>(PageStore::Options{.device_capacity = of.device_capacity,
-                                                              .arena = of.arena,
-                                                              .host_capacity = of.host_capacity,
-                                                              .host_step = of.host_step,
-                                                              .host_ahead = of.host_ahead,
-                                                              .page = *options_.pages,
-                                                              .guaranteed_part = of.guaranteed_part,
-                                                              .links = options_.links,
-                                                              .others = OtherPools(),
-                                                              .device_granularity = of.granularity,
-                                                              .transfers = options_.transfers},
-                                           devices_, away_.at(core::kHostPool).get(), workers_,
-                                           &mailbox_, std::move(hooks));
+  auto pages = std::make_unique<PageStore>(
+      PageStore::Options{.device_capacity = of.device_capacity,
+                         .arena = of.arena,
+                         .host_capacity = of.host_capacity,
+                         .host_step = of.host_step,
+                         .host_ahead = of.host_ahead,
+                         .page = *options_.pages,
+                         .guaranteed_part = of.guaranteed_part,
+                         .links = options_.links,
+                         .others = OtherPools(),
+                         .device_granularity = of.granularity,
+                         .checks = options_.check_moves ? &move_checks_ : nullptr,
+                         .transfers = options_.transfers},
+      devices_, away_.at(core::kHostPool).get(), workers_, &mailbox_, std::move(hooks));
   pages_ = pages.get();
   planner_ = std::move(pages);
   return pages_->Open();

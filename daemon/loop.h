@@ -42,6 +42,7 @@
 #include "daemon/mailbox.h"
 #include "daemon/mark.h"
 #include "daemon/memory_watch.h"
+#include "daemon/move_checks.h"
 #include "daemon/page_store.h"
 #include "daemon/pauses.h"
 #include "daemon/pinned.h"
@@ -149,10 +150,6 @@ class Loop {
   // Nullopt: nothing is harvested of the device.
   std::optional<Harvest::View> ViewHarvest(core::DeviceId device) const;
   // With LoopOptions::check_moves: how many moves were, and how many left other bytes.
-  struct MoveChecks {
-    uint64_t checked = 0;
-    uint64_t wrong = 0;
-  };
   const MoveChecks& move_checks() const { return move_checks_; }
   void SetClientBudgets(core::ClientId client, core::Budgets budgets);
   void Attach(std::shared_ptr<Attachment> attachment);

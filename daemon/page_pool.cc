@@ -1,6 +1,7 @@
 #include "daemon/page_pool.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace ravenstore::daemon {
@@ -227,6 +228,23 @@ void PagePool::MoveOn(const std::vector<Way>& ways, core::TurnOwner owner, Done 
   }
   const JobId job = to_host_.lane->Submit(std::move(chunks), owner, urgency, nullptr, 0);
   to_host_.jobs.emplace(job, std::move(done));
+}
+
+bool PagePool::HasSame(const std::byte* page, const std::vector<Range>& ranges) const {
+  const std::byte* const memory = memory_->TargetAt(Bytes{}).address();
+  if (memory == nullptr) return true;
+  return std::all_of(ranges.begin(), ranges.end(), [&](const Range& range) {
+    return std::memcmp(page + range.in_page.count(), memory + range.in_pool.count(),
+                       range.bytes.count()) == 0;
+  });
+}
+
+bool PagePool::HasSame(const std::vector<Way>& ways) const {
+  const std::byte* const host = host_->memory_->TargetAt(Bytes{}).address();
+  std::vector<Range> ranges;
+  for (const Way& way : ways)
+    ranges.push_back({.in_page = way.to, .in_pool = way.from, .bytes = way.bytes});
+  return HasSame(host, ranges);
 }
 
 void PagePool::EndCopies() {

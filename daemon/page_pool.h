@@ -114,6 +114,10 @@ class PagePool {
             Done done);
   // The same, to the host pool.
   void MoveOn(const std::vector<Way>& ways, core::TurnOwner owner, Done done);
+  // Of copies that have ended: the bytes are the same at both ends. True where the CPU does not
+  // reach the pool. REQUIRES: it reaches the page.
+  bool HasSame(const std::byte* page, const std::vector<Range>& ranges) const;
+  bool HasSame(const std::vector<Way>& ways) const;
   // The links end, and with them the copies under way. Nothing else may be called after.
   void EndCopies();
   // True when anything has ended or begun.

@@ -186,8 +186,10 @@ void PageStore::On(const core::ClientAttached& event) {
 }
 
 void PageStore::On(const core::ClientLimits& event) {
+  const Client* client = FindPresent(event.client);
+  if (client == nullptr) return;
   quotas_.SetBudgets(event.client, event.budgets);
-  LimitsChanged(clients_.at(event.client)->tenant);
+  LimitsChanged(client->tenant);
 }
 
 void PageStore::On(const core::DeviceLimit& event) {
@@ -275,12 +277,15 @@ void PageStore::On(const core::ClientGone& event) {
 
 bool PageStore::IsQuiet(ClientId client) const {
   const Client& of = *clients_.at(client);
-  return std::all_of(of.parts.begin(), of.parts.end(), [&](const auto& part) {
-    return part.second.pages->IsQuiet() && !on_[ToInt(part.first)].scheduler->HasClient(client);
-  });
+  // Memory is given back to the kernel when a client is forgotten: its rows are free by then.
+  return gone_.empty() && std::all_of(of.parts.begin(), of.parts.end(), [&](const auto& part) {
+           return part.second.pages->IsQuiet() &&
+                  !on_[ToInt(part.first)].scheduler->HasClient(client);
+         });
 }
 
 void PageStore::Forget(ClientId client) {
+  RAVEN_CHECK(IsQuiet(client));
   for (const auto& [device, part] : clients_.at(client)->parts) {
     parts_.erase(part.pages.get());
     std::erase_if(retries_, [&](const auto& retry) { return retry.second == part.pages.get(); });
@@ -289,7 +294,9 @@ void PageStore::Forget(ClientId client) {
 }
 
 void PageStore::On(const core::Trimmed& event) {
-  for (auto& [device, part] : clients_.at(event.client)->parts) {
+  Client* client = FindPresent(event.client);
+  if (client == nullptr) return;
+  for (auto& [device, part] : client->parts) {
     SchedulerOf(part).SetMost(event.client, quotas_.MostOf(event.client, device), true);
     Progressed(part.pages.get());
   }
@@ -304,8 +311,10 @@ PageStore::Part& PageStore::PartOf(Client& client, DeviceId device) {
   Device& on = on_[ToInt(device)];
   part.client = &client;
   part.pages = std::make_unique<ClientPages>(
-      ClientPages::Options{
-          .device = device, .arena = options_.arena[ToInt(device)], .page = on.page},
+      ClientPages::Options{.device = device,
+                           .arena = options_.arena[ToInt(device)],
+                           .page = on.page,
+                           .checks = options_.checks},
       attachment, devices_[ToInt(device)], pools, pools_.HostOf(device), maps, workers_, mailbox_,
       static_cast<ClientPages::Owner*>(this));
   parts_[part.pages.get()] = &part;
@@ -334,11 +343,16 @@ PageStore::Row& PageStore::RowOf(Client& client, SlotId slot) {
   return client.rows[ToInt(slot)];
 }
 
+PageStore::Client* PageStore::FindPresent(ClientId id) const {
+  const auto client = clients_.find(id);
+  return client == clients_.end() || client->second->gone ? nullptr : client->second.get();
+}
+
 PageStore::Found PageStore::Find(TensorId tensor) const {
   const auto of = ids_.Find(tensor);
-  const auto client = of ? clients_.find(of->client) : clients_.end();
-  if (client == clients_.end() || client->second->gone) return {};
-  return {client->second.get(), of->slot};
+  Client* client = of ? FindPresent(of->client) : nullptr;
+  if (client == nullptr) return {};
+  return {client, of->slot};
 }
 
 bool PageStore::ForgetRows() {
@@ -430,6 +444,7 @@ Error PageStore::ErrorOf(ClientPages* pages, TensorNumber tensor, core::CallResu
                 " of addresses that a client's tensors have on device " +
                 std::to_string(ToInt(pages->device())) + "; free some of its tensors"};
   }
+  if (result == core::CallResult::kWaits && pages->failure()) return *pages->failure();
   std::string why = WhyNoRoom(part, row);
   if (result == core::CallResult::kNoPlace) {
     why += "; the pools for copies have no room for more tensors";
@@ -671,9 +686,10 @@ void PageStore::On(const core::Freed& event) {
 }
 
 void PageStore::On(const core::PinnedUsed& event) {
-  Client& client = *clients_.at(event.client);
-  client.pinned = event.bytes;
-  if (client.gone) return;
+  const auto client = clients_.find(event.client);
+  if (client == clients_.end()) return;
+  client->second->pinned = event.bytes;
+  if (client->second->gone) return;
   quotas_.copies().SetPinned(event.client, event.bytes);
   room_grew_ = true;
 }
@@ -693,7 +709,7 @@ void PageStore::Expire(Client& client, SlotId slot) {
     return moves_.Expire(client.id, ToInt(slot));
   }
   Part& part = client.parts.at(row.device);
-  Error error{ErrorCode::kOutOfMemory, WhyNoRoom(part, row)};
+  Error error = ErrorOf(part.pages.get(), ToInt(slot), core::CallResult::kWaits);
   SchedulerOf(part).Refuse(client.id, ToInt(slot));
   std::erase(part.refused, slot);
   std::erase(part.granted, slot);
@@ -748,6 +764,10 @@ bool PageStore::Revoke(ClientPages* pages, TensorNumber tensor) {
   part.client->rows[ToInt(SlotOf(tensor))].past.prefetched = false;
   SetAway(part, SlotOf(tensor), true);
   return true;
+}
+
+bool PageStore::IsUnused(ClientPages* pages, TensorNumber tensor) const {
+  return hooks_.is_idle(parts_.at(pages)->client->id, SlotOf(tensor));
 }
 
 void PageStore::Publish(ClientPages* pages, TensorNumber tensor) {

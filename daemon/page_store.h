@@ -58,6 +58,7 @@ class PageStore final : public core::StorePlanner,
     std::vector<core::LinkModel> links;  // of each device to the host
     std::vector<StorePools::Other> others{};
     core::Bytes device_granularity = core::MiB(2);
+    MoveChecks* checks = nullptr;  // as ClientPages::Options
     TransferLane::Options transfers;
   };
   // What is done to a client's rows and segment.
@@ -72,6 +73,8 @@ class PageStore final : public core::StorePlanner,
     std::function<bool(core::ClientId, core::SlotId, core::DeviceId, core::Bytes)> promise;
     // The bytes are there, or are lost. The client may be gone.
     std::function<void(core::ClientId, core::SlotId, const core::Status&)> end_promise;
+    // Its word is that of its last put, whose stream has come there.
+    std::function<bool(core::ClientId, core::SlotId)> is_idle;
     // Of MapOrders.
     std::function<void(core::ClientId)> send_maps;
     // As StorePools::Hooks. Not set: there is none.
@@ -238,6 +241,7 @@ class PageStore final : public core::StorePlanner,
   bool MayMakePage(ClientPages* pages) override;
   // Also DeviceMoves::Owner's.
   void UpdateRoom(ClientPages* pages) override;
+  bool IsUnused(ClientPages* pages, core::TensorNumber tensor) const override;
 
   // ---- DeviceMoves::Owner.
   // Without its waits for the store.
@@ -278,6 +282,8 @@ class PageStore final : public core::StorePlanner,
   // Bytes of the device that the tenant's clients hold.
   core::Bytes HeldBy(core::TenantId tenant, core::DeviceId device) const;
   Row& RowOf(Client& client, core::SlotId slot);
+  // Null: it is gone, or has never been there. A process may name itself before its hello.
+  Client* FindPresent(core::ClientId id) const;
   struct Found {
     Client* client = nullptr;  // null: the tensor is not known, or its client is gone
     core::SlotId slot{};

@@ -92,7 +92,15 @@ Bytes PageStore::HostCapacityOf(const Part& part) {
   core::CopyQuota& copies = quotas_.copies();
   room_grew_ |= copies.SetCopies(client, part.pages->device(),
                                  used + moves_.CopiesOf(client, part.pages.get()));
-  return used + std::min(copies.Room(client), pools_.host().Room());
+  Bytes room = copies.Room(client);
+  // Pages that others have called for leave also where the pool's rest is kept: for those others.
+  if (const uint32_t surplus = ExecutorOf(part).books().view().surplus; surplus > 0) {
+    using Limit = core::CopyQuota::Limit;
+    room = std::max(
+        room, std::min({copies.Room(client, Limit::kClient), copies.Room(client, Limit::kTenant),
+                        part.pages->page() * surplus}));
+  }
+  return used + std::min(room, pools_.host().Room());
 }
 
 void PageStore::UpdateRoom(ClientPages* pages) {

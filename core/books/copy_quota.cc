@@ -40,7 +40,8 @@ Bytes CopyQuota::Unkept(Bytes all, Bytes of_tenant) const {
 
 Bytes CopyQuota::Most(ClientId client) const {
   const Client& of = clients_.at(client);
-  return std::min({of.budget, TenantOf(of).budgets.host, options_.capacity});
+  const Bytes kept = options_.kept_part > 0 ? Kept() : Bytes{};
+  return std::min({of.budget, TenantOf(of).budgets.host, options_.capacity - kept});
 }
 
 Bytes CopyQuota::Room(ClientId client, Limit limit) const {

@@ -184,6 +184,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   }
   bool MayMakePage(ClientPages*) override { return true; }
   void UpdateRoom(ClientPages*) override {}
+  bool IsUnused(ClientPages*, TensorNumber) const override { return true; }
 
   // ---- The client's mapper.
   void Map() {

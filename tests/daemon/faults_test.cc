@@ -22,6 +22,7 @@
 #include "tests/client/test_stream.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/stats_of.h"
+#include "tests/ipc/acknowledge_maps.h"
 #include "tests/ipc/child.h"
 #include "tests/timing/timing.h"
 
@@ -62,12 +63,20 @@ struct RawClient {
     segment.emplace(std::move(*ipc::ControlSegment::Map(std::move((*packet)->descriptors[0]))));
     doorbell.emplace(std::move((*packet)->descriptors[1]));
     ring.emplace(&shared().requests);
+    maps.emplace(&shared().maps);
   }
   proto::Segment& shared() { return *segment->get(); }
   proto::LeaseSlot& Row(uint32_t slot) { return shared().slots[slot]; }
   proto::LeaseState StateOf(uint32_t slot) { return proto::UnpackLease(Row(slot).word).state; }
+  // On pages a create or a fetch is answered after its maps.
+  void AcknowledgeMaps() {
+    if (ipc::AcknowledgeMaps(&*maps)) doorbell->Ring();
+  }
   bool EventuallyIs(uint32_t slot, proto::LeaseState wanted) {
-    return Eventually([&] { return StateOf(slot) == wanted; });
+    return Eventually([&] {
+      AcknowledgeMaps();
+      return StateOf(slot) == wanted;
+    });
   }
   void Push(const proto::Request& request) {
     while (!ring->Push(request)) doorbell->Ring();
@@ -100,6 +109,7 @@ struct RawClient {
   std::optional<ipc::ControlSegment> segment;
   std::optional<ipc::Doorbell> doorbell;
   std::optional<ipc::RequestProducer> ring;
+  std::optional<ipc::MapConsumer> maps;
 };
 
 TEST(FaultsTest, MalformedPacketsGetAnErrorAndNothingElse) {
@@ -270,6 +280,7 @@ TEST(FaultsTest, ALogThatIsAlwaysFullHidesNoPut) {
   raw.shared().header.log_lanes = 1;
   raw.Create(kTensors, MiB(32));  // every one of them must go
   EXPECT_TRUE(Eventually([&] {
+    raw.AcknowledgeMaps();
     raw.shared().log[0].dropped.fetch_add(1);
     return raw.StateOf(kTensors) == proto::LeaseState::kInUse;
   }));
@@ -285,7 +296,7 @@ TEST(FaultsTest, PutsThatWaitForALateStreamAreNoReasonToExpel) {
     return raw.shared().requests.tail.load() == raw.shared().requests.head.load();
   };
   for (uint32_t slot = 0; slot < kTensors; ++slot) raw.Create(slot, KiB(4));
-  ASSERT_TRUE(Eventually(done));
+  ASSERT_TRUE(raw.EventuallyIs(kTensors - 1, proto::LeaseState::kInUse));
   for (uint32_t slot = 0; slot < kTensors; ++slot) {
     proto::LeaseSlot& row = raw.Row(slot);
     row.ticket = proto::Pack(proto::WordValue{0, uint64_t{1} << 40});
@@ -328,7 +339,10 @@ TEST(FaultsTest, APutOfWhatIsBeingPrefetchedHarmsNobody) {
   raw.Free(1);
   ASSERT_TRUE(raw.EventuallyIs(1, proto::LeaseState::kFree));
   // The copy back, unasked, takes 200 ms.
-  ASSERT_TRUE(Eventually([&] { return StatsOf(daemon).prefetches() == 1; }));
+  ASSERT_TRUE(Eventually([&] {
+    raw.AcknowledgeMaps();
+    return StatsOf(daemon).prefetches() == 1;
+  }));
   put(0);
   for (int i = 0; i < 1000; ++i) {
     raw.shared().log[0].dropped.fetch_add(1);

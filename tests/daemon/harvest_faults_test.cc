@@ -103,7 +103,7 @@ class Program {
 
   const OneFault& fault() const { return fault_; }
   int lost() const { return lost_; }
-  const Loop::MoveChecks& checks() const { return checks_; }
+  const MoveChecks& checks() const { return checks_; }
 
  private:
   struct Held {
@@ -155,7 +155,7 @@ class Program {
   uint64_t seeds_ = 0;
   int lost_ = 0;
   int refused_ = 0;
-  Loop::MoveChecks checks_;
+  MoveChecks checks_;
 };
 
 // Runs it with each step going wrong in turn, until one is over before that step comes. Some runs

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -196,7 +197,12 @@ TEST_F(IncrementalEvictionTest, ASmallCreateDoesNotWaitForAllOfALargeTensor) {
   Tensor small = store_.create(kSmall);
   const auto large = admin->Explain(large_.id());
   ASSERT_TRUE(large.ok());
-  EXPECT_EQ(large->tensor().state(), "leaving");
+  if (std::getenv("RAVENSTORE_TEST_FLAGS") == nullptr) {
+    EXPECT_EQ(large->tensor().state(), "leaving");
+  } else {
+    EXPECT_EQ(large->tensor().state(), "away") << "a page is";
+    EXPECT_LT(store_.stats().bytes_out, kLarge / 2);
+  }
   std::memset(small.data(), 1, kSmall);
   store_.free(std::move(small), nullptr);
   EXPECT_TRUE(Holds(store_.get(large_, nullptr, {.blocking = true})));

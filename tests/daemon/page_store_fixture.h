@@ -17,6 +17,7 @@
 #include "daemon/away_memory.h"
 #include "daemon/page_store.h"
 #include "ipc/clock.h"
+#include "tests/ipc/acknowledge_maps.h"
 
 namespace ravenstore::daemon {
 
@@ -121,8 +122,7 @@ class PageStoreFixture : public testing::Test {
   void Pump() {
     mailbox_.RunSome(mailbox_.size());
     for (const auto& [id, process] : processes_) {
-      proto::MapInstruction next;
-      while (process->mapper.Next(&next) == ipc::Take::kEntry) process->mapper.Acknowledge(0);
+      ipc::AcknowledgeMaps(&process->mapper);
       std::vector<MapOrders::Ended> ended;
       EXPECT_TRUE(process->maps.Poll(&ended));
       store_->MapsEnded(id, ended);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "ipc/clock.h"
@@ -28,6 +29,31 @@ TEST_F(PageStoreTest, TheStoreMayEndWhileTensorsAreAway) {
   workers_.reset();
   store_->EndCopies();
   store_.reset();
+}
+
+TEST_F(PageStoreTest, TheStoreMayEndWhileAClientThatIsGoneHasAPageMade) {
+  AskFor(SlotId{0});
+  store_->Poll(ipc::Now(), &plan_);
+  Apply(core::ClientGone{kClient});
+  EXPECT_FALSE(store_->IsQuiet(kClient));
+  workers_.reset();
+  store_->EndCopies();
+  store_.reset();
+}
+
+// A process may say these before its hello, and a client that is gone may have said them.
+TEST_F(PageStoreTest, NoticesOfAClientThatIsNotThereAreNone) {
+  constexpr ClientId kStranger{77};
+  Create(SlotId{0});
+  Apply(core::ClientGone{kClient});
+  for (const ClientId client : {kStranger, kClient}) {
+    Apply(core::Trimmed{client});
+    Apply(core::ClientLimits{client, {MiB(2), MiB(2)}});
+    Apply(core::PinnedUsed{client, MiB(2)});
+  }
+  AwaitEnd(kClient);
+  Attach(kClient, kTenant);
+  ExpectComesBack(CreateAway());
 }
 
 // An entry of the log that is read late, or a row that its client has scribbled on.
@@ -112,6 +138,26 @@ TEST_F(PageStoreTest, RedundantCopiesOfOthersMakeRoomForACallThatWaits) {
   Fill(kSecond, 0, 2);
   EXPECT_EQ(CopiesOf(kSecond), MiB(2));
   EXPECT_EQ(CopiesOf(kClient), MiB(4));
+}
+
+// It has all of the device, and of the host pool all that is not kept.
+TEST_F(PageStoreTest, PagesOfAClientThatHoldsAllLeaveForOthers) {
+  constexpr auto kSoon = std::chrono::milliseconds(100);
+  Attach(kSecond, kOther);
+  for (uint32_t slot = 0;; ++slot) {
+    AskFor(SlotId{slot}, kClient, MiB(2), /*fail_fast=*/false, ipc::Now() + kSoon);
+    std::optional<core::AllocReply> reply;
+    bool is_full = false;
+    PumpUntil([&] {
+      reply = Take<core::AllocReply>(SlotId{slot});
+      is_full = Take<core::AllocError>(SlotId{slot}).has_value();
+      return reply || is_full;
+    });
+    if (is_full) break;
+    Put(reply->tensor, 1);
+  }
+  EXPECT_GE(CopiesOf(kClient), MiB(48));
+  Create(SlotId{0}, kSecond);
 }
 
 TEST_F(PageStoreTest, AGuaranteeIsShownAndKeptFromOthersCalls) {

@@ -45,6 +45,10 @@ TEST_F(CopyQuotaTest, ATenantsBudgetIsOfAllItsClients) {
   EXPECT_EQ(quota_.Room(kSecond), MiB(16));
 }
 
+TEST_F(CopyQuotaTest, NoClientMayHaveWhatIsKept) {
+  EXPECT_EQ(quota_.Most(kThird), MiB(56));
+}
+
 TEST_F(CopyQuotaTest, PinnedMemoryCounts) {
   quota_.SetPinned(kAnn, MiB(8));
   quota_.SetPinned(kFirst, MiB(5));
