@@ -138,6 +138,26 @@ TEST_F(PageStoreTest, AGuaranteeIsShownAndKeptFromOthersCalls) {
   Create(SlotId{2}, kSecond);
 }
 
+class PageStoreOf64PagesTest : public PageStoreFixture {
+ protected:
+  PageStoreOf64PagesTest()
+      : PageStoreFixture(device::OpenHostDevices({.total = MiB(256)}), {}, MiB(128), MiB(128)) {}
+};
+
+TEST_F(PageStoreOf64PagesTest, AUserWhoComesFindsMemoryThoughAnotherIsStopped) {
+  constexpr ClientId kThird{3};
+  const core::Budgets all{MiB(128), MiB(128)};
+  Attach(kSecond, kTenant, all);
+  Apply(core::TenantLimits{kTenant, all});
+  Fill(kSecond, 0, 70);
+  EXPECT_EQ(HeldBy(kSecond), MiB(128));
+  Attach(kThird, kOther, all);
+  PumpUntil([this] { return HeldBy(kSecond) == MiB(124); });
+  processes_.at(kSecond)->is_stopped = true;
+  Create(SlotId{0}, kThird);
+  Create(SlotId{1}, kThird);
+}
+
 TEST_F(PageStoreTest, AnErrorNamesTheHoldersAndOfOtherUsersTheSumsAlone) {
   Attach(kSecond, kOther);
   Attach(ClientId{3}, kOther);
