@@ -25,6 +25,10 @@ namespace {
 
 // A device without memory is asked again after that time.
 constexpr auto kRetry = std::chrono::milliseconds(10);
+// Spares of a client: one for so many pages that it has, and the most. Fewer: more creates wait for
+// a page to be made. More: an idle client keeps more memory from others.
+constexpr uint32_t kPagesPerSpare = 16;
+constexpr uint32_t kSparesMost = 4;
 // Copies of a client that move on at a time. Fewer: the link is idle while others begin. More: a
 // client that goes meanwhile waits for them.
 constexpr uint32_t kMovesOnMost = 16;
@@ -151,10 +155,23 @@ bool ClientPages::Map(const MapOrder& order) {
   mapping_ = order;
   if (found != physical_.end()) {
     QueueMap(order, &found->second);
+  } else if (!spares_.empty()) {
+    UseSpare();
   } else {
-    Make();
+    waits_ = true;
+    is_short_ = false;
   }
+  MakeAhead();
   return false;
+}
+
+void ClientPages::UseSpare() {
+  Physical& physical = physical_[mapping_->page];
+  physical = spares_.front();
+  spares_.pop_front();
+  by_memory_[physical.memory] = mapping_->page;
+  waits_ = false;
+  QueueMap(*mapping_, &physical);
 }
 
 void ClientPages::QueueMap(const MapOrder& order, Physical* physical) {
@@ -176,8 +193,32 @@ bool ClientPages::QueueUnmap(Physical* physical) {
   return true;
 }
 
+uint32_t ClientPages::NeverMapped() const {
+  return executor_->books().memory().supply().never_used() + (waits_ ? 1 : 0);
+}
+
+uint32_t ClientPages::AheadWanted() const {
+  const Bytes awaited = executor_->books().totals()[core::UnitTotals::Sum::kAwaited];
+  const uint64_t spares = std::clamp<uint64_t>(physical_.size() / kPagesPerSpare, 1, kSparesMost);
+  const uint64_t wanted =
+      awaited.RoundUp(page()).count() / page().count() + (waits_ ? 1 : 0) + spares;
+  return static_cast<uint32_t>(std::min<uint64_t>(wanted, NeverMapped()));
+}
+
+void ClientPages::MakeAhead() {
+  if (gone_) return;
+  while (Ahead() < AheadWanted() && !is_short_) {
+    // The first reserves the arena.
+    if (making_ > 0 && !has_arena_) return;
+    const bool is_needed = waits_ && Ahead() == 0;
+    if (!is_needed && !maps_->MayImport(making_)) return;
+    is_short_ = !owner_->MayMakePage(this);
+    if (!is_short_) Make();
+  }
+  if (is_short_ && waits_ && Ahead() == 0) owner_->RetryAt(this, ipc::Now() + kRetry);
+}
+
 void ClientPages::Make() {
-  if (!owner_->MayMakePage(this)) return owner_->RetryAt(this, ipc::Now() + kRetry);
   uint32_t index = next_index_;
   if (indexes_.empty()) {
     ++next_index_;
@@ -201,23 +242,37 @@ void ClientPages::Make() {
 }
 
 void ClientPages::Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor) {
-  made_ += descriptor.ok() ? 1 : 0;
-  if (gone_) return;
   if (!descriptor.ok()) {
     spdlog::debug("client {}: no page of {} bytes on device {}: {}", core::ToInt(attachment_->id),
                   page().count(), core::ToInt(options_.device), core::Describe(descriptor.error()));
     indexes_.push_back(index);
-    return owner_->RetryAt(this, ipc::Now() + kRetry);
+    is_short_ = true;
+  } else {
+    ++made_;
+    has_arena_ = true;
+    if (owed_ > 0 && !waits_) {
+      --owed_;
+      Destroy(index);
+    } else {
+      AddSpare(index, *std::move(descriptor));
+    }
   }
-  Physical& physical = physical_[mapping_->page];
-  physical.index = index;
-  physical.memory = maps_->Import(options_.device, page(), *std::move(descriptor));
-  by_memory_[physical.memory] = mapping_->page;
-  QueueMap(*mapping_, &physical);
+  // The page that was to be destroyed is the one that was waited for, or it was not made.
+  for (; owed_ > making_; --owed_) owner_->PageGone(this);
+  MakeAhead();
+}
+
+void ClientPages::AddSpare(uint32_t index, ipc::UniqueFd descriptor) {
+  spares_.push_back({.index = index});
+  if (gone_) return;
+  spares_.back().memory = maps_->Import(options_.device, page(), std::move(descriptor));
+  if (waits_) return UseSpare();
+  owner_->MapsQueued(this);
 }
 
 void ClientPages::Retry() {
-  if (!gone_) Make();
+  is_short_ = false;
+  MakeAhead();
 }
 
 void ClientPages::Unmap(PhysicalPage page) {
@@ -229,11 +284,21 @@ void ClientPages::Unmap(PhysicalPage page) {
 
 void ClientPages::Release(const core::plan::PageSupply::Released& released) {
   const auto found = physical_.find(released.page);
-  if (found == physical_.end()) return owner_->PageGone(this);  // it was never made
-  if (!gone_) QueueUnmap(&found->second);
-  const Physical physical = found->second;
-  physical_.erase(found);
-  by_memory_.erase(physical.memory);
+  Physical physical;
+  if (found != physical_.end()) {
+    if (!gone_) QueueUnmap(&found->second);
+    physical = found->second;
+    physical_.erase(found);
+    by_memory_.erase(physical.memory);
+  } else if (Ahead() <= NeverMapped()) {
+    return owner_->PageGone(this);
+  } else if (spares_.empty()) {
+    ++owed_;
+    return;
+  } else {
+    physical = spares_.back();
+    spares_.pop_back();
+  }
   if (gone_) return Destroy(physical.index);
   maps_->Release(options_.device, physical.memory);
   releasing_[physical.memory] = physical.index;
@@ -292,6 +357,7 @@ void ClientPages::Later(std::function<void()> work) {
 
 void ClientPages::Retire() {
   gone_ = true;
+  waits_ = false;
   if (mapping_) owner_->Mapped(this, std::exchange(mapping_, std::nullopt)->unit);
   if (unmapping_) owner_->Unmapped(this, *std::exchange(unmapping_, std::nullopt));
 }

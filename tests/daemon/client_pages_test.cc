@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <random>
@@ -133,6 +134,19 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     RAVEN_CHECK(remote_->AddHost(pool_.get(), false).ok());
     return remote_.get();
   }
+
+  // No page of the client is made or destroyed meanwhile.
+  class BlockedWorkers {
+   public:
+    explicit BlockedWorkers(const ClientPagesTest& test) {
+      test.workers_->Run(test.attachment_->tenant,
+                         [ended = ended_.get_future().share()] { ended.wait(); });
+    }
+    ~BlockedWorkers() { ended_.set_value(); }
+
+   private:
+    std::promise<void> ended_;
+  };
 
   // ---- ClientPages::Owner.
   bool Revoke(ClientPages*, TensorNumber tensor) override {
@@ -276,7 +290,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     tensors_[tensor].word = Word::kInUse;
     return true;
   }
-  bool Create(TensorNumber tensor, Bytes size) {
+  bool PlaceFor(TensorNumber tensor, Bytes size) {
     Tensor& of = tensors_[tensor];
     of.place = places_->Allocate(size);
     of.size = size;
@@ -284,6 +298,12 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     core::PageExecutor& executor = *executor_;
     if (!executor.CanCreate(units)) return places_->Free(of.place, size), false;
     executor.Place(tensor, units, places_->OffsetOf(of.place), size);
+    return true;
+  }
+  bool Create(TensorNumber tensor, Bytes size) {
+    Tensor& of = tensors_[tensor];
+    core::PageExecutor& executor = *executor_;
+    if (!PlaceFor(tensor, size)) return false;
     if (!Pin(tensor)) {
       executor.Remove(tensor);
       return places_->Free(of.place, size), false;
@@ -417,6 +437,82 @@ TEST_F(ClientPagesTest, PagesBeyondTheShareAreDestroyed) {
   for (int i = 0; i < 5; ++i) executor_->AddPage();
   executor_->SetShare(8);
   Play(5, 500, 24);
+}
+
+TEST_F(ClientPagesTest, ACreateTakesAPageThatWasMadeAheadOfIt) {
+  Begin(8, MiB(64));
+  tensors_.resize(2);
+  ASSERT_TRUE(Create(0, kPage));
+  PumpUntil([this] { return pages_->made() == 2 && imported_.size() == 2; });
+  const BlockedWorkers blocked(*this);
+  ASSERT_TRUE(Create(1, kPage));
+}
+
+TEST_F(ClientPagesTest, ThePagesOfOneCreateAreMadeTogether) {
+  Begin(8, MiB(64));
+  tensors_.resize(2);
+  ASSERT_TRUE(Create(0, kPage));
+  PumpUntil([this] { return pages_->made() == 2; });
+  auto blocked = std::make_unique<BlockedWorkers>(*this);
+  PlaceFor(1, kPage * 5);
+  executor_->Pin(1);
+  executor_->Start();
+  EXPECT_EQ(pages_->held(), 7u) << "with one to spare";
+  blocked.reset();
+  PumpUntil([this] { return granted_.count(1) > 0; });
+  executor_->Begin(1);
+  Fill(1);
+}
+
+TEST_F(ClientPagesTest, SparesGoWhenTheClientMayHaveNoMore) {
+  Begin(8, MiB(64));
+  tensors_.resize(1);
+  ASSERT_TRUE(Create(0, kPage * 3));
+  PumpUntil([this] { return pages_->made() == 4; });
+  executor_->SetShare(4);
+  PumpUntil([this] { return gone_ == 4; });
+  EXPECT_EQ(pages_->made(), 4u);
+  executor_->SetShare(3);
+  PumpUntil([this] { return gone_ == 5; });
+  EXPECT_EQ(pages_->made(), 3u);
+}
+
+TEST_F(ClientPagesTest, SoDoThoseThatAreBeingMade) {
+  Begin(8, MiB(64));
+  tensors_.resize(2);
+  ASSERT_TRUE(Create(0, kPage));
+  PumpUntil([this] { return pages_->made() == 2; });
+  auto blocked = std::make_unique<BlockedWorkers>(*this);
+  ASSERT_TRUE(Create(1, kPage));
+  ASSERT_EQ(pages_->held(), 3u);
+  executor_->SetShare(2);
+  executor_->Start();
+  EXPECT_EQ(gone_, 5) << "the sixth has memory, or will have";
+  blocked.reset();
+  PumpUntil([this] { return gone_ == 6; });
+  EXPECT_EQ(pages_->held(), 2u);
+}
+
+// The page that was to be destroyed is used.
+TEST_F(ClientPagesTest, ButAreUsedIfTheClientMayHaveThemAgain) {
+  Begin(8, MiB(64));
+  tensors_.resize(3);
+  ASSERT_TRUE(Create(0, kPage));
+  PumpUntil([this] { return pages_->made() == 2; });
+  auto blocked = std::make_unique<BlockedWorkers>(*this);
+  ASSERT_TRUE(Create(1, kPage));
+  executor_->SetShare(2);
+  executor_->Start();
+  executor_->SetShare(3);
+  executor_->AddPage();
+  PlaceFor(2, kPage);
+  executor_->Pin(2);
+  executor_->Start();
+  EXPECT_EQ(gone_, 5);
+  blocked.reset();
+  PumpUntil([this] { return granted_.count(2) > 0 && gone_ == 6 && pages_->IsQuiet(); });
+  EXPECT_EQ(pages_->held(), 3u);
+  executor_->Begin(2);
 }
 
 // The address of a page that has left is needed before the mapping there is gone.
