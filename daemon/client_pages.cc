@@ -29,6 +29,9 @@ constexpr auto kRetry = std::chrono::milliseconds(10);
 // a page to be made. More: an idle client keeps more memory from others.
 constexpr uint32_t kPagesPerSpare = 16;
 constexpr uint32_t kSparesMost = 4;
+// Maps for calls that wait, at a time. Fewer: the client's mapper is idle while its last answer is
+// read. More: calls of the driver that the program makes wait for more maps.
+constexpr uint32_t kMapsMost = 4;
 // Copies of a client that move on at a time. Fewer: the link is idle while others begin. More: a
 // client that goes meanwhile waits for them.
 constexpr uint32_t kMovesOnMost = 16;
@@ -151,27 +154,28 @@ bool ClientPages::Map(const MapOrder& order) {
   if (gone_) return true;
   const auto found = physical_.find(order.page);
   if (found != physical_.end() && !order.steps.map) return true;
-  RAVEN_CHECK(!mapping_);
-  mapping_ = order;
   if (found != physical_.end()) {
     QueueMap(order, &found->second);
   } else if (!spares_.empty()) {
-    UseSpare();
+    UseSpare(order);
   } else {
-    waits_ = true;
+    unmade_.push_back(order);
     is_short_ = false;
   }
   MakeAhead();
   return false;
 }
 
-void ClientPages::UseSpare() {
-  Physical& physical = physical_[mapping_->page];
+uint32_t ClientPages::MapsMost() const {
+  return kMapsMost;
+}
+
+void ClientPages::UseSpare(const MapOrder& order) {
+  Physical& physical = physical_[order.page];
   physical = spares_.front();
   spares_.pop_front();
-  by_memory_[physical.memory] = mapping_->page;
-  waits_ = false;
-  QueueMap(*mapping_, &physical);
+  by_memory_[physical.memory] = order.page;
+  QueueMap(order, &physical);
 }
 
 void ClientPages::QueueMap(const MapOrder& order, Physical* physical) {
@@ -180,6 +184,7 @@ void ClientPages::QueueMap(const MapOrder& order, Physical* physical) {
   // A page that has left may be mapped there still.
   if (const auto stale = at_.find(address); stale != at_.end())
     QueueUnmap(&physical_.at(stale->second));
+  mapping_[order.page] = order.unit;
   physical->mapped = address;
   at_[address] = order.page;
   maps_->Map(options_.device, physical->memory, *physical->mapped, page());
@@ -194,14 +199,14 @@ bool ClientPages::QueueUnmap(Physical* physical) {
 }
 
 uint32_t ClientPages::NeverMapped() const {
-  return executor_->books().memory().supply().never_used() + (waits_ ? 1 : 0);
+  return executor_->books().memory().supply().never_used() + static_cast<uint32_t>(unmade_.size());
 }
 
 uint32_t ClientPages::AheadWanted() const {
   const Bytes awaited = executor_->books().totals()[core::UnitTotals::Sum::kAwaited];
   const uint64_t spares = std::clamp<uint64_t>(physical_.size() / kPagesPerSpare, 1, kSparesMost);
   const uint64_t wanted =
-      awaited.RoundUp(page()).count() / page().count() + (waits_ ? 1 : 0) + spares;
+      awaited.RoundUp(page()).count() / page().count() + unmade_.size() + spares;
   return static_cast<uint32_t>(std::min<uint64_t>(wanted, NeverMapped()));
 }
 
@@ -210,12 +215,12 @@ void ClientPages::MakeAhead() {
   while (Ahead() < AheadWanted() && !is_short_) {
     // The first reserves the arena.
     if (making_ > 0 && !has_arena_) return;
-    const bool is_needed = waits_ && Ahead() == 0;
+    const bool is_needed = !unmade_.empty() && Ahead() == 0;
     if (!is_needed && !maps_->MayImport(making_)) return;
     is_short_ = !owner_->MayMakePage(this);
     if (!is_short_) Make();
   }
-  if (is_short_ && waits_ && Ahead() == 0) owner_->RetryAt(this, ipc::Now() + kRetry);
+  if (is_short_ && !unmade_.empty() && Ahead() == 0) owner_->RetryAt(this, ipc::Now() + kRetry);
 }
 
 void ClientPages::Make() {
@@ -250,7 +255,7 @@ void ClientPages::Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor) {
   } else {
     ++made_;
     has_arena_ = true;
-    if (owed_ > 0 && !waits_) {
+    if (owed_ > 0 && unmade_.empty()) {
       --owed_;
       Destroy(index);
     } else {
@@ -266,8 +271,9 @@ void ClientPages::AddSpare(uint32_t index, ipc::UniqueFd descriptor) {
   spares_.push_back({.index = index});
   if (gone_) return;
   spares_.back().memory = maps_->Import(options_.device, page(), std::move(descriptor));
-  if (waits_) return UseSpare();
-  owner_->MapsQueued(this);
+  if (unmade_.empty()) return owner_->MapsQueued(this);
+  UseSpare(unmade_.front());
+  unmade_.pop_front();
 }
 
 void ClientPages::Retry() {
@@ -314,8 +320,9 @@ void ClientPages::Ended(const MapOrders::Ended& ended) {
   }
   const auto found = by_memory_.find(ended.memory);
   if (found == by_memory_.end()) return;
-  if (ended.op == MapOp::kMap && mapping_ && mapping_->page == found->second) {
-    owner_->Mapped(this, std::exchange(mapping_, std::nullopt)->unit);
+  if (ended.op == MapOp::kMap) {
+    if (const auto mapping = mapping_.extract(found->second))
+      owner_->Mapped(this, mapping.mapped());
   } else if (ended.op == MapOp::kUnmap && unmapping_ == found->second) {
     unmapping_.reset();
     owner_->Unmapped(this, found->second);
@@ -357,8 +364,8 @@ void ClientPages::Later(std::function<void()> work) {
 
 void ClientPages::Retire() {
   gone_ = true;
-  waits_ = false;
-  if (mapping_) owner_->Mapped(this, std::exchange(mapping_, std::nullopt)->unit);
+  for (const auto& [page, unit] : std::exchange(mapping_, {})) owner_->Mapped(this, unit);
+  for (const MapOrder& order : std::exchange(unmade_, {})) owner_->Mapped(this, order.unit);
   if (unmapping_) owner_->Unmapped(this, *std::exchange(unmapping_, std::nullopt));
 }
 

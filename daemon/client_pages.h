@@ -138,6 +138,7 @@ class ClientPages final : public core::PageBackend {
   void Refuse(core::TensorNumber tensor) override { owner_->Refuse(this, tensor); }
   bool Map(const MapOrder& order) override;
   void Unmap(core::plan::PhysicalPage page) override;
+  uint32_t MapsMost() const override;
   void Release(const core::plan::PageSupply::Released& page) override;
   void CopyIn(const CopyOrder& order) override;
   void CopyOut(const CopyOrder& order) override;
@@ -191,8 +192,7 @@ class ClientPages final : public core::PageBackend {
   void Make();
   void Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor);
   void AddSpare(uint32_t index, ipc::UniqueFd descriptor);
-  // The page of mapping_ is a spare.
-  void UseSpare();
+  void UseSpare(const MapOrder& order);
   void QueueMap(const MapOrder& order, Physical* physical);
   // Returns false if it is mapped nowhere.
   bool QueueUnmap(Physical* physical);
@@ -235,9 +235,9 @@ class ClientPages final : public core::PageBackend {
   uint32_t owed_ = 0;            // of those in making, pages that the client may not have any more
   bool has_arena_ = false;       // the daemon's, so that pages may be made in parallel
   bool is_short_ = false;        // the device had no memory for a page
-  std::optional<MapOrder> mapping_;                    // the executor's, one at a time
-  bool waits_ = false;                                 // for the page of mapping_ to be made
-  std::optional<core::plan::PhysicalPage> unmapping_;  // likewise
+  std::map<core::plan::PhysicalPage, core::plan::Unit> mapping_;  // the client's mapper does
+  std::deque<MapOrder> unmade_;                                   // that wait for a page to be made
+  std::optional<core::plan::PhysicalPage> unmapping_;             // the executor's, one at a time
   std::map<core::plan::Unit, Copy> copies_;
   uint64_t version_ = 0;                    // of the last copy
   uint32_t moving_on_ = 0;                  // copies
