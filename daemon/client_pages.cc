@@ -160,7 +160,6 @@ bool ClientPages::Map(const MapOrder& order) {
     UseSpare(order);
   } else {
     unmade_.push_back(order);
-    is_short_ = false;
   }
   MakeAhead();
   return false;
@@ -211,16 +210,24 @@ uint32_t ClientPages::AheadWanted() const {
 }
 
 void ClientPages::MakeAhead() {
-  if (gone_) return;
-  while (Ahead() < AheadWanted() && !is_short_) {
-    // The first reserves the arena.
-    if (making_ > 0 && !has_arena_) return;
+  while (!gone_ && !retries_ && Ahead() < AheadWanted()) {
+    // The first one reserves the arena.
+    if (making_ > 0 && (!has_arena_ || is_short_)) return;
     const bool is_needed = !unmade_.empty() && Ahead() == 0;
-    if (!is_needed && !maps_->MayImport(making_)) return;
-    is_short_ = !owner_->MayMakePage(this);
-    if (!is_short_) Make();
+    if (!is_needed && (is_short_ || !maps_->MayImport(making_))) return;
+    if (owner_->MayMakePage(this)) {
+      Make();
+    } else {
+      NoteShort();
+    }
   }
-  if (is_short_ && !unmade_.empty() && Ahead() == 0) owner_->RetryAt(this, ipc::Now() + kRetry);
+}
+
+void ClientPages::NoteShort() {
+  is_short_ = true;
+  if (unmade_.empty() || Ahead() > 0) return;
+  retries_ = true;
+  owner_->RetryAt(this, ipc::Now() + kRetry);
 }
 
 void ClientPages::Make() {
@@ -247,14 +254,15 @@ void ClientPages::Make() {
 }
 
 void ClientPages::Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor) {
-  if (!descriptor.ok()) {
+  const bool is_made = descriptor.ok();
+  if (!is_made) {
     spdlog::debug("client {}: no page of {} bytes on device {}: {}", core::ToInt(attachment_->id),
                   page().count(), core::ToInt(options_.device), core::Describe(descriptor.error()));
     indexes_.push_back(index);
-    is_short_ = true;
   } else {
     ++made_;
     has_arena_ = true;
+    is_short_ = false;
     if (owed_ > 0 && unmade_.empty()) {
       --owed_;
       Destroy(index);
@@ -264,6 +272,7 @@ void ClientPages::Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor) {
   }
   // The page that was to be destroyed is the one that was waited for, or it was not made.
   for (; owed_ > making_; --owed_) owner_->PageGone(this);
+  if (!is_made) NoteShort();
   MakeAhead();
 }
 
@@ -277,7 +286,7 @@ void ClientPages::AddSpare(uint32_t index, ipc::UniqueFd descriptor) {
 }
 
 void ClientPages::Retry() {
-  is_short_ = false;
+  retries_ = false;
   MakeAhead();
 }
 

@@ -190,6 +190,8 @@ class ClientPages final : public core::PageBackend {
   // Begins to make pages until there are as many as wanted.
   void MakeAhead();
   void Make();
+  // The device has no memory for one more.
+  void NoteShort();
   void Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor);
   void AddSpare(uint32_t index, ipc::UniqueFd descriptor);
   void UseSpare(const MapOrder& order);
@@ -234,7 +236,8 @@ class ClientPages final : public core::PageBackend {
   std::deque<Physical> spares_;  // not mapped yet
   uint32_t owed_ = 0;            // of those in making, pages that the client may not have any more
   bool has_arena_ = false;       // the daemon's, so that pages may be made in parallel
-  bool is_short_ = false;        // the device had no memory for a page
+  bool is_short_ = false;        // the device had no memory for the last one: no spare is made
+  bool retries_ = false;         // Retry() is to be called
   std::map<core::plan::PhysicalPage, core::plan::Unit> mapping_;  // the client's mapper does
   std::deque<MapOrder> unmade_;                                   // that wait for a page to be made
   std::optional<core::plan::PhysicalPage> unmapping_;             // the executor's, one at a time

@@ -46,12 +46,19 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
 
   // `slots`: small tensors have slots. `remote`: of other nodes' memory; nearer than the host.
   void Begin(uint32_t pages, Bytes pool, bool slots = false, Bytes remote = {}) {
-    devices_ = device::OpenHostDevices({.fault = [this](device::HostStep step) {
+    device::HostOptions host;
+    host.fault = [this](device::HostStep step) {
       using Kind = device::HostStep::Kind;
       const bool copies = step.kind == Kind::kUp || step.kind == Kind::kDown;
       if (!copies || fail_copies_ == 0) return device::HostFault::kNone;
       return --fail_copies_, device::HostFault::kBreaksOff;
-    }});
+    };
+    host.fail_create = [this](uint64_t) {
+      if (!is_short_) return false;
+      ++no_memory_;
+      return true;
+    };
+    devices_ = device::OpenHostDevices(host);
     attachment_ =
         std::make_shared<Attachment>(Attachment{core::ClientId{1},
                                                 core::TenantId{1},
@@ -185,7 +192,10 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   }
   void Progressed(ClientPages*) override {}
   void PageGone(ClientPages*) override { ++gone_; }
-  void RetryAt(ClientPages*, core::Tick) override { FAIL() << "the device has memory"; }
+  void RetryAt(ClientPages*, core::Tick) override {
+    ASSERT_TRUE(is_short_) << "the device has memory";
+    ++retries_;
+  }
   void CopyMoved(ClientPages*, core::plan::Unit unit, core::plan::PoolNumber pool) override {
     executor_->books().MoveCopy(unit, pool);
   }
@@ -357,6 +367,9 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   }
 
   std::atomic<int> fail_copies_{0};
+  std::atomic<bool> is_short_{false};  // the device has no memory
+  std::atomic<int> no_memory_{0};      // pages that it was asked for meanwhile
+  int retries_ = 0;
   device::Devices devices_;
   std::shared_ptr<Attachment> attachment_;
   Mailbox mailbox_;
@@ -512,6 +525,28 @@ TEST_F(ClientPagesTest, ButAreUsedIfTheClientMayHaveThemAgain) {
   blocked.reset();
   PumpUntil([this] { return granted_.count(2) > 0 && gone_ == 6 && pages_->IsQuiet(); });
   EXPECT_EQ(pages_->held(), 3u);
+  executor_->Begin(2);
+}
+
+TEST_F(ClientPagesTest, ADeviceWithoutMemoryIsAskedAgainWhileACallWaits) {
+  Begin(8, MiB(64));
+  tensors_.resize(3);
+  ASSERT_TRUE(Create(0, kPage));
+  PumpUntil([this] { return pages_->made() == 2; });
+  is_short_ = true;
+  ASSERT_TRUE(Create(1, kPage));
+  PumpUntil([this] { return no_memory_ == 1 && pages_->IsQuiet(); });
+  EXPECT_EQ(retries_, 0) << "no call waits";
+  PlaceFor(2, kPage);
+  executor_->Pin(2);
+  PumpUntil([this] { return retries_ == 1; });
+  EXPECT_EQ(no_memory_, 2);
+  pages_->Retry();
+  PumpUntil([this] { return retries_ == 2; });
+  EXPECT_EQ(no_memory_, 3);
+  is_short_ = false;
+  pages_->Retry();
+  PumpUntil([this] { return granted_.count(2) > 0; });
   executor_->Begin(2);
 }
 
