@@ -452,6 +452,23 @@ TEST_F(ClientPagesTest, PagesBeyondTheShareAreDestroyed) {
   Play(5, 500, 24);
 }
 
+TEST_F(ClientPagesTest, BytesComeBackWhileTheShareChanges) {
+  constexpr uint32_t kPages = 8;
+  Begin(kPages, MiB(64));
+  std::mt19937 random(8);
+  uint32_t missing = 0;  // pages that are gone and have not come again
+  for (uint32_t i = 0; i < 150; ++i) {
+    const auto share = static_cast<uint32_t>(3 + random() % (kPages - 2));
+    executor_->SetShare(share);
+    missing += static_cast<uint32_t>(std::exchange(gone_, 0));
+    for (; missing > 0 && executor_->books().memory().pages() < share; --missing)
+      executor_->AddPage();
+    Play(200 + i, 20, 24);
+    ASSERT_LE(pages_->held() + missing + static_cast<uint32_t>(gone_), kPages);
+  }
+  EXPECT_GT(executor_->stats().in, MiB(50));
+}
+
 TEST_F(ClientPagesTest, ACreateTakesAPageThatWasMadeAheadOfIt) {
   Begin(8, MiB(64));
   tensors_.resize(2);
