@@ -29,6 +29,10 @@ constexpr auto kRetry = std::chrono::milliseconds(10);
 // a page to be made. More: an idle client keeps more memory from others.
 constexpr uint32_t kPagesPerSpare = 16;
 constexpr uint32_t kSparesMost = 4;
+// Pages in making at a time: the two that a user's workers make (daemon/threads.h), and the next
+// for each. Fewer: a worker waits for the loop. More: what else is to be done for the user waits
+// longer.
+constexpr uint32_t kMakingMost = 4;
 // Maps for calls that wait, at a time. Fewer: the client's mapper is idle while its last answer is
 // read. More: calls of the driver that the program makes wait for more maps.
 constexpr uint32_t kMapsMost = 4;
@@ -212,7 +216,7 @@ uint32_t ClientPages::AheadWanted() const {
 void ClientPages::MakeAhead() {
   while (!gone_ && !retries_ && Ahead() < AheadWanted()) {
     // The first one reserves the arena.
-    if (making_ > 0 && (!has_arena_ || is_short_)) return;
+    if (making_ >= (has_arena_ && !is_short_ ? kMakingMost : 1)) return;
     const bool is_needed = !unmade_.empty() && Ahead() == 0;
     if (!is_needed && (is_short_ || !maps_->MayImport(making_))) return;
     if (owner_->MayMakePage(this)) {
