@@ -28,6 +28,17 @@ constexpr auto kRetry = std::chrono::milliseconds(10);
 // Copies of a client on a link, in each direction. Fewer: the link is idle until the loop has seen
 // the end of one. More: a copy that a call waits for is queued behind them.
 constexpr uint32_t kQueued = 2;
+// Spares of a client: one for so many pages that it has, and the most. Fewer: more creates wait for
+// a page to be made. More: an idle client keeps more memory from others.
+constexpr uint32_t kPagesPerSpare = 16;
+constexpr uint32_t kSparesMost = 4;
+// Pages in making at a time: the two that a user's workers make (daemon/threads.h), and the next
+// for each. Fewer: a worker waits for the loop. More: what else is to be done for the user waits
+// longer.
+constexpr uint32_t kMakingMost = 4;
+// Maps for calls that wait, at a time. Fewer: the client's mapper is idle while its last answer is
+// read. More: calls of the driver that the program makes wait for more maps.
+constexpr uint32_t kMapsMost = 4;
 // Copies of a client that move on at a time. Fewer: the link is idle while others begin. More: a
 // client that goes meanwhile waits for them.
 constexpr uint32_t kMovesOnMost = 16;
@@ -149,14 +160,27 @@ bool ClientPages::Map(const MapOrder& order) {
   if (gone_) return true;
   const auto found = physical_.find(order.page);
   if (found != physical_.end() && !order.steps.map) return true;
-  RAVEN_CHECK(!mapping_);
-  mapping_ = order;
   if (found != physical_.end()) {
     QueueMap(order, &found->second);
+  } else if (!spares_.empty()) {
+    UseSpare(order);
   } else {
-    Make();
+    unmade_.push_back(order);
   }
+  MakeAhead();
   return false;
+}
+
+uint32_t ClientPages::MapsMost() const {
+  return kMapsMost;
+}
+
+void ClientPages::UseSpare(const MapOrder& order) {
+  Physical& physical = physical_[order.page];
+  physical = spares_.front();
+  spares_.pop_front();
+  by_memory_[physical.memory] = order.page;
+  QueueMap(order, &physical);
 }
 
 void ClientPages::QueueMap(const MapOrder& order, Physical* physical) {
@@ -165,6 +189,7 @@ void ClientPages::QueueMap(const MapOrder& order, Physical* physical) {
   // A page that has left may be mapped there still.
   if (const auto stale = at_.find(address); stale != at_.end())
     QueueUnmap(&physical_.at(stale->second));
+  mapping_[order.page] = order.unit;
   physical->mapped = address;
   at_[address] = order.page;
   maps_->Map(options_.device, physical->memory, *physical->mapped, page());
@@ -178,8 +203,40 @@ bool ClientPages::QueueUnmap(Physical* physical) {
   return true;
 }
 
+uint32_t ClientPages::NeverMapped() const {
+  return executor_->books().memory().supply().never_used() + static_cast<uint32_t>(unmade_.size());
+}
+
+uint32_t ClientPages::AheadWanted() const {
+  const Bytes awaited = executor_->books().totals()[core::UnitTotals::Sum::kAwaited];
+  const uint64_t spares = std::clamp<uint64_t>(physical_.size() / kPagesPerSpare, 1, kSparesMost);
+  const uint64_t wanted =
+      awaited.RoundUp(page()).count() / page().count() + unmade_.size() + spares;
+  return static_cast<uint32_t>(std::min<uint64_t>(wanted, NeverMapped()));
+}
+
+void ClientPages::MakeAhead() {
+  while (!gone_ && !retries_ && Ahead() < AheadWanted()) {
+    // The first one reserves the arena.
+    if (making_ >= (has_arena_ && !is_short_ ? kMakingMost : 1)) return;
+    const bool is_needed = !unmade_.empty() && Ahead() == 0;
+    if (!is_needed && (is_short_ || !maps_->MayImport(making_))) return;
+    if (owner_->MayMakePage(this)) {
+      Make();
+    } else {
+      NoteShort();
+    }
+  }
+}
+
+void ClientPages::NoteShort() {
+  is_short_ = true;
+  if (unmade_.empty() || Ahead() > 0) return;
+  retries_ = true;
+  owner_->RetryAt(this, ipc::Now() + kRetry);
+}
+
 void ClientPages::Make() {
-  if (!owner_->MayMakePage(this)) return owner_->RetryAt(this, ipc::Now() + kRetry);
   uint32_t index = next_index_;
   if (indexes_.empty()) {
     ++next_index_;
@@ -203,25 +260,42 @@ void ClientPages::Make() {
 }
 
 void ClientPages::Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor) {
-  made_ += descriptor.ok() ? 1 : 0;
+  const bool is_made = descriptor.ok();
   failure_.reset();
-  if (gone_) return;
-  if (!descriptor.ok()) {
+  if (!is_made) {
     spdlog::debug("client {}: no page of {} bytes on device {}: {}", core::ToInt(attachment_->id),
                   page().count(), core::ToInt(options_.device), core::Describe(descriptor.error()));
     indexes_.push_back(index);
     if (descriptor.error().code != core::ErrorCode::kOutOfMemory) failure_ = descriptor.error();
-    return owner_->RetryAt(this, ipc::Now() + kRetry);
+  } else {
+    ++made_;
+    has_arena_ = true;
+    is_short_ = false;
+    if (owed_ > 0 && unmade_.empty()) {
+      --owed_;
+      Destroy(index);
+    } else {
+      AddSpare(index, *std::move(descriptor));
+    }
   }
-  Physical& physical = physical_[mapping_->page];
-  physical.index = index;
-  physical.memory = maps_->Import(options_.device, page(), *std::move(descriptor));
-  by_memory_[physical.memory] = mapping_->page;
-  QueueMap(*mapping_, &physical);
+  // The page that was to be destroyed is the one that was waited for, or it was not made.
+  for (; owed_ > making_; --owed_) owner_->PageGone(this);
+  if (!is_made) NoteShort();
+  MakeAhead();
+}
+
+void ClientPages::AddSpare(uint32_t index, ipc::UniqueFd descriptor) {
+  spares_.push_back({.index = index});
+  if (gone_) return;
+  spares_.back().memory = maps_->Import(options_.device, page(), std::move(descriptor));
+  if (unmade_.empty()) return owner_->MapsQueued(this);
+  UseSpare(unmade_.front());
+  unmade_.pop_front();
 }
 
 void ClientPages::Retry() {
-  if (!gone_) Make();
+  retries_ = false;
+  MakeAhead();
 }
 
 void ClientPages::Unmap(PhysicalPage page) {
@@ -233,11 +307,21 @@ void ClientPages::Unmap(PhysicalPage page) {
 
 void ClientPages::Release(const core::plan::PageSupply::Released& released) {
   const auto found = physical_.find(released.page);
-  if (found == physical_.end()) return owner_->PageGone(this);  // it was never made
-  if (!gone_) QueueUnmap(&found->second);
-  const Physical physical = found->second;
-  physical_.erase(found);
-  by_memory_.erase(physical.memory);
+  Physical physical;
+  if (found != physical_.end()) {
+    if (!gone_) QueueUnmap(&found->second);
+    physical = found->second;
+    physical_.erase(found);
+    by_memory_.erase(physical.memory);
+  } else if (Ahead() <= NeverMapped()) {
+    return owner_->PageGone(this);
+  } else if (spares_.empty()) {
+    ++owed_;
+    return;
+  } else {
+    physical = spares_.back();
+    spares_.pop_back();
+  }
   if (gone_) return Destroy(physical.index);
   maps_->Release(options_.device, physical.memory);
   releasing_[physical.memory] = physical.index;
@@ -253,8 +337,9 @@ void ClientPages::Ended(const MapOrders::Ended& ended) {
   }
   const auto found = by_memory_.find(ended.memory);
   if (found == by_memory_.end()) return;
-  if (ended.op == MapOp::kMap && mapping_ && mapping_->page == found->second) {
-    owner_->Mapped(this, std::exchange(mapping_, std::nullopt)->unit);
+  if (ended.op == MapOp::kMap) {
+    if (const auto mapping = mapping_.extract(found->second))
+      owner_->Mapped(this, mapping.mapped());
   } else if (ended.op == MapOp::kUnmap && unmapping_ == found->second) {
     unmapping_.reset();
     owner_->Unmapped(this, found->second);
@@ -296,7 +381,8 @@ void ClientPages::Later(std::function<void()> work) {
 
 void ClientPages::Retire() {
   gone_ = true;
-  if (mapping_) owner_->Mapped(this, std::exchange(mapping_, std::nullopt)->unit);
+  for (const auto& [page, unit] : std::exchange(mapping_, {})) owner_->Mapped(this, unit);
+  for (const MapOrder& order : std::exchange(unmade_, {})) owner_->Mapped(this, order.unit);
   if (unmapping_) owner_->Unmapped(this, *std::exchange(unmapping_, std::nullopt));
 }
 

@@ -5,14 +5,18 @@
 // times the page size. The daemon's arena has each physical page at an index, for copies. A page of
 // slots is at that index of the second half of the client's.
 //
-// A physical page is made when the executor maps it first, on a worker. If the device has no
-// memory, that is tried again: the call that waits for it has a deadline.
+// Physical pages are made on workers, ahead of the first map that needs one: for all calls that
+// wait, and a few more (spares). The client imports them meanwhile, so that such a map takes no
+// longer than others. A spare is one of the pages that the client may have and has not used. If it
+// may have fewer, spares are destroyed where they would be too many. If the device has no memory,
+// making is tried again: the call that waits for it has a deadline.
 //
 // Owns: the physical pages, the pieces of the pools. The executor is the owner's. Units: bytes.
 // Threads: the planner loop. Errors: a copy that fails is reported as such.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -99,8 +103,8 @@ class ClientPages final : public core::PageBackend {
   // Where the tensor is in the client's arena. REQUIRES: it is placed; in a slot, it is resident.
   core::Bytes AddressOf(core::TensorNumber tensor) const;
 
-  // Physical pages that are made, without those that are being destroyed; and those with the ones
-  // that are being made.
+  // Physical pages that are made, spares included, without those that are being destroyed; and
+  // those with the ones that are being made.
   uint32_t made() const { return made_; }
   uint32_t held() const { return made_ + making_; }
 
@@ -149,6 +153,7 @@ class ClientPages final : public core::PageBackend {
   void Break(core::TensorNumber tensor) override { owner_->Break(this, tensor); }
   bool Map(const MapOrder& order) override;
   void Unmap(core::plan::PhysicalPage page) override;
+  uint32_t MapsMost() const override;
   void Release(const core::plan::PageSupply::Released& page) override;
   void CopyIn(const CopyOrder& order) override;
   void CopyOut(const CopyOrder& order) override;
@@ -191,9 +196,20 @@ class ClientPages final : public core::PageBackend {
   core::Bytes AddressOf(core::plan::Unit unit, const Physical& physical) const;
   // Where the copies' page or slot begins in this process.
   std::byte* Memory(const core::PageMemory::Place& place) const;
-  // The page that mapping_ is of.
+  // Pages that the client may have and that were never mapped.
+  uint32_t NeverMapped() const;
+  // Of these, those that are made or in making.
+  uint32_t Ahead() const { return static_cast<uint32_t>(spares_.size()) + making_ - owed_; }
+  // That should be.
+  uint32_t AheadWanted() const;
+  // Begins to make pages until there are as many as wanted.
+  void MakeAhead();
   void Make();
+  // The device has no memory for one more.
+  void NoteShort();
   void Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor);
+  void AddSpare(uint32_t index, ipc::UniqueFd descriptor);
+  void UseSpare(const MapOrder& order);
   void QueueMap(const MapOrder& order, Physical* physical);
   // Returns false if it is mapped nowhere.
   bool QueueUnmap(Physical* physical);
@@ -240,8 +256,14 @@ class ClientPages final : public core::PageBackend {
   uint32_t made_ = 0;
   uint32_t making_ = 0;
   std::optional<core::Error> failure_;
-  std::optional<MapOrder> mapping_;                    // the executor's, one at a time
-  std::optional<core::plan::PhysicalPage> unmapping_;  // likewise
+  std::deque<Physical> spares_;  // not mapped yet
+  uint32_t owed_ = 0;            // of those in making, pages that the client may not have any more
+  bool has_arena_ = false;       // the daemon's, so that pages may be made in parallel
+  bool is_short_ = false;        // the device had no memory for the last one: no spare is made
+  bool retries_ = false;         // Retry() is to be called
+  std::map<core::plan::PhysicalPage, core::plan::Unit> mapping_;  // the client's mapper does
+  std::deque<MapOrder> unmade_;                                   // that wait for a page to be made
+  std::optional<core::plan::PhysicalPage> unmapping_;             // the executor's, one at a time
   std::map<core::plan::Unit, Copy> copies_;
   uint64_t version_ = 0;                    // of the last copy
   uint32_t moving_on_ = 0;                  // copies

@@ -76,7 +76,10 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
     Device& on = on_.emplace_back();
     on.page = page;
     on.scheduler = std::make_unique<core::PageScheduler>(
-        core::PageScheduler::Options{.pages = pages, .making = kMakingPage},
+        core::PageScheduler::Options{
+            .pages = pages,
+            .making = kMakingPage,
+            .guaranteed_part = static_cast<uint32_t>(options_.guaranteed_part)},
         static_cast<core::PageMaker*>(this));
   }
 }

@@ -39,8 +39,9 @@ class Division {
       --left_;
     }
   }
-  // Levels count beyond the guarantees from now on.
-  void EndGuarantees() {
+  // Levels count beyond the guarantees from now on, and `kept` pages are no one's.
+  void EndGuarantees(uint32_t kept) {
+    left_ -= std::min(left_, kept);
     for (size_t i = 0; i < demands_.size(); ++i)
       base_[i] = std::min(shares_[i], demands_[i].guarantee);
   }
@@ -86,7 +87,8 @@ std::vector<int> PrioritiesOf(std::span<const PageDemand> demands) {
 
 }  // namespace
 
-std::vector<uint32_t> SharePages(std::span<const PageDemand> demands, uint32_t pages) {
+std::vector<uint32_t> SharePages(std::span<const PageDemand> demands, uint32_t pages,
+                                 uint32_t kept) {
   bool weighted = false;
   for (const PageDemand& demand : demands) {
     RAVEN_CHECK(demand.weight.value_or(1) > 0);
@@ -96,7 +98,7 @@ std::vector<uint32_t> SharePages(std::span<const PageDemand> demands, uint32_t p
   division.Raise([](const PageDemand& of) { return std::min(of.in_use, of.guarantee); });
   division.Raise([](const PageDemand& of) { return of.in_use; });
   division.Raise([](const PageDemand& of) { return std::min(of.needed(), of.guarantee); });
-  division.EndGuarantees();
+  division.EndGuarantees(kept);
   for (const int priority : PrioritiesOf(demands)) {
     const auto raise = [&](auto most_of) {
       division.Raise([&](const PageDemand& of) -> uint32_t {

@@ -5,6 +5,8 @@
 // already. Each stage ends when all have its pages or no page is left. So a client loses no page
 // that another client cannot use.
 //
+// Some pages stay free: no stage beyond guarantees may have them.
+//
 // Beyond guarantees a higher priority is served first, in all stages but those of pages that are
 // held. Of one priority each stage is divided evenly, by weight. If any weight is set, all needed
 // pages beyond the guarantees are divided by weight before the calls that wait are looked at.
@@ -40,8 +42,10 @@ struct PageDemand {
   bool operator==(const PageDemand&) const = default;
 };
 
-// The share of each client, at most its `most`; together at most `pages`.
-std::vector<uint32_t> SharePages(std::span<const PageDemand> demands, uint32_t pages);
+// The share of each client, at most its `most`; together at most `pages`. `kept`: pages that stay
+// free if calls and guarantees leave them.
+std::vector<uint32_t> SharePages(std::span<const PageDemand> demands, uint32_t pages,
+                                 uint32_t kept = 0);
 // A plan that was made for the share `planned` is to be made for `share`: a half of it has come or
 // gone.
 bool NeedsPlan(uint32_t planned, uint32_t share);

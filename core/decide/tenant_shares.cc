@@ -16,7 +16,7 @@ struct Tenant {
 
 // The client whose call that waits is served. clients.size(): none waits.
 size_t NextWaiting(std::span<const TenantClient> clients, std::span<const TenantPages> tenants,
-                   std::span<const Tenant> of, uint32_t pages) {
+                   std::span<const Tenant> of, uint32_t pages, uint32_t for_next) {
   const auto kept = [&](size_t tenant) {
     return std::max<uint64_t>(of[tenant].in_use, tenants[tenant].guarantee);
   };
@@ -29,8 +29,9 @@ size_t NextWaiting(std::span<const TenantClient> clients, std::span<const Tenant
   const auto rank = [&](const TenantClient& client) {
     const TenantPages& limits = tenants[client.tenant];
     const uint64_t need = of[client.tenant].in_use - client.demand.in_use + client.demand.waits_for;
-    const bool fits = need <= limits.most && all - kept(client.tenant) + need <= pages;
     const uint64_t surplus = need - std::min<uint64_t>(need, limits.guarantee);
+    const uint64_t others = all - kept(client.tenant) + (surplus > 0 ? for_next : 0);
+    const bool fits = need <= limits.most && others + need <= pages;
     const double level = weighted ? static_cast<double>(surplus) / limits.weight.value_or(1) : 0;
     return std::tuple(fits, limits.priority, -level);
   };
@@ -73,10 +74,11 @@ PageDemand SumOf(const Tenant& tenant, const TenantPages& limits) {
 }  // namespace
 
 std::vector<uint32_t> ShareByTenant(std::span<const TenantClient> clients,
-                                    std::span<const TenantPages> tenants, uint32_t pages) {
+                                    std::span<const TenantPages> tenants, uint32_t pages,
+                                    const KeptPages& free) {
   std::vector<Tenant> of(tenants.size());
   for (const TenantClient& client : clients) of[client.tenant].in_use += client.demand.in_use;
-  const size_t waiting = NextWaiting(clients, tenants, of, pages);
+  const size_t waiting = NextWaiting(clients, tenants, of, pages, free.for_next);
   for (size_t i = 0; i < clients.size(); ++i) {
     Tenant& tenant = of[clients[i].tenant];
     tenant.demands.push_back(clients[i].demand);
@@ -85,7 +87,7 @@ std::vector<uint32_t> ShareByTenant(std::span<const TenantClient> clients,
   }
   std::vector<PageDemand> wholes;
   for (size_t i = 0; i < tenants.size(); ++i) wholes.push_back(SumOf(of[i], tenants[i]));
-  const auto parts = SharePages(wholes, pages);
+  const auto parts = SharePages(wholes, pages, free.all);
   std::vector<uint32_t> shares(clients.size());
   for (size_t i = 0; i < tenants.size(); ++i) {
     const auto own = SharePages(of[i].demands, parts[i]);

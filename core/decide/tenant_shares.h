@@ -11,6 +11,9 @@
 // highest priority is served first, then the one that would have the least surplus for its weight
 // if weights are set, then the first client.
 //
+// Memory that is lent may not come back: a process that is stopped keeps its pages. So some pages
+// stay free, and are lent to no tenant.
+//
 // Owns: nothing. Units: pages. Threads: any. Errors: none.
 // Cost: O((tenants + clients) x log pages).
 #pragma once
@@ -41,8 +44,17 @@ struct TenantClient {
   size_t tenant = 0;
 };
 
+// Pages that stay free.
+struct KeptPages {
+  uint32_t all = 0;
+  uint32_t for_next = 0;  // of these, for a tenant that is not there yet: no guarantee counts them
+
+  bool operator==(const KeptPages&) const = default;
+};
+
 // The share of each client. REQUIRES: tenants are numbered from 0 on.
 std::vector<uint32_t> ShareByTenant(std::span<const TenantClient> clients,
-                                    std::span<const TenantPages> tenants, uint32_t pages);
+                                    std::span<const TenantPages> tenants, uint32_t pages,
+                                    const KeptPages& free = {});
 
 }  // namespace ravenstore::core::decide

@@ -65,6 +65,8 @@ class PageBackend {
   // ---- Memory. Returns true if the mapping is done already.
   virtual bool Map(const MapOrder& order) = 0;
   virtual void Unmap(plan::PhysicalPage page) = 0;
+  // Maps of pages that calls wait for may be under way at a time. Else one is.
+  virtual uint32_t MapsMost() const { return 1; }
   // The client does not own the page any more. The backend unmaps it if it is mapped, then destroys
   // its memory. It reports no end.
   virtual void Release(const plan::PageSupply::Released& page) = 0;

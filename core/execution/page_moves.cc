@@ -5,7 +5,6 @@
 
 #include "core/books/page_views.h"
 #include "core/decide/page_retirement.h"
-#include "core/plan/move_chooser.h"
 
 namespace ravenstore::core {
 
@@ -38,12 +37,12 @@ void PageMoves::TakeLeft(std::vector<Unit>* pages) {
 }
 
 void PageMoves::Mapped(Unit unit) {
-  mapping_ = false;
+  --mapping_;
   books_.FinishMap(unit);
 }
 
 void PageMoves::Unmapped(plan::PhysicalPage page) {
-  mapping_ = false;
+  --mapping_;
   books_.memory().FinishUnmap(page);
 }
 
@@ -190,8 +189,13 @@ void PageMoves::StartIn(PoolNumber pool) {
 }
 
 void PageMoves::StartMaps() {
-  while (!mapping_) {
-    if (StartMap()) continue;
+  while (mapping_ == 0 || mapping_ < backend_->MapsMost()) {
+    const auto choice = plan::NextMap(books_.view());
+    if (mapping_ > 0 && (!choice || !MayOverlap(*choice))) return;
+    if (choice) {
+      StartMap(*choice);
+      continue;
+    }
     if (const auto unit = plan::NextExchange(books_.view())) {
       ++stats_.exchanges;
       books_.Force(*unit);
@@ -201,27 +205,30 @@ void PageMoves::StartMaps() {
     }
     if (!others_make_room_ && LeaveInEmergency()) continue;
     if (!books_.view().supply.HasStale()) return;
-    mapping_ = true;
+    ++mapping_;
     backend_->Unmap(books_.memory().StartUnmap());
   }
 }
 
-bool PageMoves::StartMap() {
-  auto choice = plan::NextMap(books_.view());
-  if (choice && choice->from == MapChoice::From::kSparse) {
-    if (!Compact()) return true;
-    choice->from = MapChoice::From::kSupply;
-    choice->source = *books_.view().supply.Find(plan::IsSlot(choice->unit));
+// A slot may have room in a page that is not mapped yet.
+bool PageMoves::MayOverlap(const MapChoice& choice) const {
+  return books_[choice.unit].demanded && !plan::IsSlot(choice.unit) &&
+         choice.from != MapChoice::From::kSparse;
+}
+
+void PageMoves::StartMap(MapChoice choice) {
+  if (choice.from == MapChoice::From::kSparse) {
+    if (!Compact()) return;
+    choice.from = MapChoice::From::kSupply;
+    choice.source = *books_.view().supply.Find(plan::IsSlot(choice.unit));
   }
-  if (!choice) return false;
-  const auto mapping = books_.StartMap(*choice);
+  const auto mapping = books_.StartMap(choice);
   if (mapping.steps.map || mapping.steps.unmap) ++stats_.maps;
-  if (backend_->Map({choice->unit, mapping.page, mapping.steps})) {
-    books_.FinishMap(choice->unit);
+  if (backend_->Map({choice.unit, mapping.page, mapping.steps})) {
+    books_.FinishMap(choice.unit);
   } else {
-    mapping_ = true;
+    ++mapping_;
   }
-  return true;
 }
 
 // Returns false if no page can be emptied, or if a slot of it was used by the client; the page is
@@ -288,6 +295,8 @@ void PageMoves::ReleaseSurplus() {
     if (next.step == Step::kRelease) {
       ReleasePage();
     } else if (next.step == Step::kEmptySlots) {
+      // A page that is not mapped yet may have room for the slots.
+      if (mapping_ > 0) return;
       held.can_empty = Compact();
     } else if (next.step == Step::kLeave && any_left) {
       any_left = false;

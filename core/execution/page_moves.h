@@ -2,8 +2,9 @@
 // each pool of copies.
 //
 // Start() begins what there is to do: each engine asks core/plan/move_chooser.h for the next unit.
-// Mapping overlaps with copying. A unit leaves only after the lease words of all tensors in it are
-// revoked; the client may have used one since, and the unit then stays.
+// Mapping overlaps with copying. Pages that calls wait for are mapped side by side, as many as the
+// backend allows; ahead of need one is mapped at a time. A unit leaves only after the lease words
+// of all tensors in it are revoked; the client may have used one since, and the unit then stays.
 //
 // Owns: nothing but what is under way; the books, the words and the backend are its owner's and
 // outlive it. Units: bytes, positions. Threads: one at a time; the same calls have the same result.
@@ -17,6 +18,7 @@
 #include "core/books/page_books.h"
 #include "core/execution/page_backend.h"
 #include "core/execution/tensor_words.h"
+#include "core/plan/move_chooser.h"
 #include "core/plan/units.h"
 
 namespace ravenstore::core {
@@ -44,7 +46,7 @@ class PageMoves {
   // since the last time.
   bool Start();
   // No mapping and no copy is under way.
-  bool IsQuiet() const { return !mapping_ && under_way_ == 0; }
+  bool IsQuiet() const { return mapping_ == 0 && under_way_ == 0; }
 
   // ---- The backend has ended a move.
   void Mapped(plan::Unit unit);
@@ -86,7 +88,9 @@ class PageMoves {
   void StartIn();
   void StartIn(plan::PoolNumber pool);
   void StartMaps();
-  bool StartMap();
+  void StartMap(plan::MapChoice choice);
+  // The map may begin though another is under way.
+  bool MayOverlap(const plan::MapChoice& choice) const;
   bool Compact();
   // Idle units leave until the bytes that calls wait for are free. Returns true if one does.
   bool LeaveInEmergency();
@@ -101,7 +105,7 @@ class PageMoves {
   std::vector<plan::Unit> left_;              // until TakeLeft
   std::vector<bool> has_left_;                // by unit: it is in left_
   bool others_make_room_ = false;
-  bool mapping_ = false;
+  uint32_t mapping_ = 0;    // maps and unmaps under way
   uint32_t under_way_ = 0;  // copies
   bool arrived_ = false;
   Stats stats_;

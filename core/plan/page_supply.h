@@ -84,9 +84,11 @@ class PageSupply {
     if (!source) return std::nullopt;
     return Released{Take(*source), *source == Source::kStale || *source == Source::kEmpty};
   }
+  // Pages that were never mapped.
+  uint32_t never_used() const { return end_ - next_; }
   // Of free pages, those on their way from stale to unmapped included.
   uint32_t total() const {
-    return end_ - next_ + unmapping_ +
+    return never_used() + unmapping_ +
            static_cast<uint32_t>(unmapped_.size() + stale_.size() + empty_.size());
   }
 

@@ -80,8 +80,10 @@ uint32_t DeviceDemands::MayHold(const ScheduledClient& client, uint32_t pages) {
     if (other != tenant)
       kept += std::max<uint64_t>(values.in_use, tenants_.GuaranteeOf(other, pages));
   }
-  const uint64_t of_tenant =
-      std::min<uint64_t>(tenants_.Of(tenant).most, kept < pages ? pages - kept : 0);
+  const uint64_t left = kept < pages ? pages - kept : 0;
+  const uint64_t within = std::min<uint64_t>(left, tenants_.GuaranteeOf(tenant, pages));
+  const uint64_t beyond = left - std::min<uint64_t>(left, tenants_.KeptForNext(pages));
+  const uint64_t of_tenant = std::min<uint64_t>(tenants_.Of(tenant).most, std::max(within, beyond));
   const uint64_t own = of_tenants_[tenant].in_use - Of(client.id()).in_use;
   // Until the next division the shares of clients that had one plan are all of the device.
   return static_cast<uint32_t>(std::min<uint64_t>(client.executor().books().view().limits.pages,
@@ -95,7 +97,7 @@ bool DeviceDemands::HasPlace(const ScheduledClient& client, const plan::UnitSpan
   decide::PageCreate create = CreateIn(books, units);
   const uint64_t others = std::min<uint64_t>(sums_.least - Of(client.id()).least, pages);
   create.places = books.copies().pools().PagesMost() +
-                  std::min<uint64_t>(tenants_.Most(client, pages), pages - others);
+                  std::min<uint64_t>(tenants_.MostBesideKept(client, pages), pages - others);
   return decide::HasPlace(create);
 }
 

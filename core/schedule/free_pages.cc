@@ -68,6 +68,7 @@ void FreePages::Assign(std::span<ScheduledClient* const> clients, const DeviceTe
       const uint32_t has = books.memory().pages() + books.memory().expected();
       if (books.view().limits.pages <= has || books.view().limits.pages - has <= most) continue;
       if (tenants.Growth(client->tenant(), clients) == 0) continue;
+      if (tenants.KeepsFree() && tenants.HasItsShares(client->tenant(), clients)) continue;
       most = books.view().limits.pages - has;
       found = &client->executor();
     }

@@ -294,7 +294,7 @@ void PageScheduler::Advance(Duration now) {
     WakeWaiting();
   }
   if (clients_.size() == 1) {
-    if (clients_.front()->SetShare(tenants_.Most(*clients_.front(), pages_))) {
+    if (clients_.front()->SetShare(tenants_.MostBesideKept(*clients_.front(), pages_))) {
       free_pages_.SharesChanged();
       Start(clients_.front());
     }

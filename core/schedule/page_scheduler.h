@@ -65,8 +65,9 @@ enum class CallResult : uint8_t {
 class PageScheduler {
  public:
   struct Options {
-    uint32_t pages = 0;  // of the device
-    Duration making{0};  // that it takes to make a page for another client
+    uint32_t pages = 0;            // of the device
+    Duration making{0};            // that it takes to make a page for another client
+    uint32_t guaranteed_part = 0;  // as DeviceTenants
   };
   struct Client {
     ClientId id{};
@@ -166,7 +167,7 @@ class PageScheduler {
   uint32_t pages_;  // that clients may have
   PageMaker* const maker_;
   FreePages free_pages_;
-  DeviceTenants tenants_;
+  DeviceTenants tenants_{options_.guaranteed_part};
   std::map<ClientId, std::unique_ptr<ScheduledClient>> by_id_;  // also those that are gone
   std::vector<ScheduledClient*> clients_;                       // that are not, as they joined
   std::vector<ClientId> gone_;

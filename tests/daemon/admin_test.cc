@@ -197,7 +197,7 @@ TEST_F(AdminTest, TensorsShowTheirNameStateAndTier) {
 }
 
 TEST_F(AdminTest, ClientsShowWhoTheyAreAndWhatTheyHold) {
-  Store store = Connect("trainer", MiB(16));
+  Store store = Connect("trainer", MiB(4));
   Tensor used = store.create(MiB(3));
   Tensor idle = store.create(MiB(1));
   store.put(idle, nullptr);
@@ -210,7 +210,7 @@ TEST_F(AdminTest, ClientsShowWhoTheyAreAndWhatTheyHold) {
   EXPECT_EQ(info.uid(), ::geteuid());
   EXPECT_EQ(info.tensors(), 2u);
   EXPECT_EQ(info.device_bytes(), MiB(4));
-  EXPECT_EQ(info.device_budget(), MiB(16));
+  EXPECT_EQ(info.device_budget(), MiB(4));
   EXPECT_EQ(info.waiting(), 0u);
 }
 

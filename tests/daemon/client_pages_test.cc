@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <random>
@@ -45,12 +46,19 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
 
   // `slots`: small tensors have slots. `remote`: of other nodes' memory; nearer than the host.
   void Begin(uint32_t pages, Bytes pool, bool slots = false, Bytes remote = {}) {
-    devices_ = device::OpenHostDevices({.fault = [this](device::HostStep step) {
+    device::HostOptions host;
+    host.fault = [this](device::HostStep step) {
       using Kind = device::HostStep::Kind;
       const bool copies = step.kind == Kind::kUp || step.kind == Kind::kDown;
       if (!copies || fail_copies_ == 0) return device::HostFault::kNone;
       return --fail_copies_, device::HostFault::kBreaksOff;
-    }});
+    };
+    host.fail_create = [this](uint64_t) {
+      if (!is_short_) return false;
+      ++no_memory_;
+      return true;
+    };
+    devices_ = device::OpenHostDevices(host);
     attachment_ =
         std::make_shared<Attachment>(Attachment{core::ClientId{1},
                                                 core::TenantId{1},
@@ -134,6 +142,19 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     return remote_.get();
   }
 
+  // No page of the client is made or destroyed meanwhile.
+  class BlockedWorkers {
+   public:
+    explicit BlockedWorkers(const ClientPagesTest& test) {
+      test.workers_->Run(test.attachment_->tenant,
+                         [ended = ended_.get_future().share()] { ended.wait(); });
+    }
+    ~BlockedWorkers() { ended_.set_value(); }
+
+   private:
+    std::promise<void> ended_;
+  };
+
   // ---- ClientPages::Owner.
   bool Revoke(ClientPages*, TensorNumber tensor) override {
     if (tensors_[tensor].word != Word::kIdle) return false;
@@ -174,7 +195,10 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   }
   void Progressed(ClientPages*) override {}
   void PageGone(ClientPages*) override { ++gone_; }
-  void RetryAt(ClientPages*, core::Tick) override { FAIL() << "the device has memory"; }
+  void RetryAt(ClientPages*, core::Tick) override {
+    ASSERT_TRUE(is_short_) << "the device has memory";
+    ++retries_;
+  }
   void CopyMoved(ClientPages*, core::plan::Unit unit, core::plan::PoolNumber pool) override {
     executor_->books().MoveCopy(unit, pool);
   }
@@ -282,7 +306,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     tensors_[tensor].word = Word::kInUse;
     return true;
   }
-  bool Create(TensorNumber tensor, Bytes size) {
+  bool PlaceFor(TensorNumber tensor, Bytes size) {
     Tensor& of = tensors_[tensor];
     of.place = places_->Allocate(size);
     of.size = size;
@@ -290,6 +314,12 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
     core::PageExecutor& executor = *executor_;
     if (!executor.CanCreate(units)) return places_->Free(of.place, size), false;
     executor.Place(tensor, units, places_->OffsetOf(of.place), size);
+    return true;
+  }
+  bool Create(TensorNumber tensor, Bytes size) {
+    Tensor& of = tensors_[tensor];
+    core::PageExecutor& executor = *executor_;
+    if (!PlaceFor(tensor, size)) return false;
     if (!Pin(tensor)) {
       executor.Remove(tensor);
       return places_->Free(of.place, size), false;
@@ -343,6 +373,9 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   }
 
   std::atomic<int> fail_copies_{0};
+  std::atomic<bool> is_short_{false};  // the device has no memory
+  std::atomic<int> no_memory_{0};      // pages that it was asked for meanwhile
+  int retries_ = 0;
   device::Devices devices_;
   std::shared_ptr<Attachment> attachment_;
   Mailbox mailbox_;
@@ -423,6 +456,121 @@ TEST_F(ClientPagesTest, PagesBeyondTheShareAreDestroyed) {
   for (int i = 0; i < 5; ++i) executor_->AddPage();
   executor_->SetShare(8);
   Play(5, 500, 24);
+}
+
+TEST_F(ClientPagesTest, BytesComeBackWhileTheShareChanges) {
+  constexpr uint32_t kPages = 8;
+  Begin(kPages, MiB(64));
+  std::mt19937 random(8);
+  uint32_t missing = 0;  // pages that are gone and have not come again
+  for (uint32_t i = 0; i < 150; ++i) {
+    const auto share = static_cast<uint32_t>(3 + random() % (kPages - 2));
+    executor_->SetShare(share);
+    missing += static_cast<uint32_t>(std::exchange(gone_, 0));
+    for (; missing > 0 && executor_->books().memory().pages() < share; --missing)
+      executor_->AddPage();
+    Play(200 + i, 20, 24);
+    ASSERT_LE(pages_->held() + missing + static_cast<uint32_t>(gone_), kPages);
+  }
+  EXPECT_GT(executor_->stats().in, MiB(50));
+}
+
+TEST_F(ClientPagesTest, ACreateTakesAPageThatWasMadeAheadOfIt) {
+  Begin(8, MiB(64));
+  tensors_.resize(2);
+  ASSERT_TRUE(Create(0, kPage));
+  PumpUntil([this] { return pages_->made() == 2 && imported_.size() == 2; });
+  const BlockedWorkers blocked(*this);
+  ASSERT_TRUE(Create(1, kPage));
+}
+
+TEST_F(ClientPagesTest, ThePagesOfOneCreateAreMadeTogether) {
+  Begin(8, MiB(64));
+  tensors_.resize(2);
+  ASSERT_TRUE(Create(0, kPage));
+  PumpUntil([this] { return pages_->made() == 2; });
+  auto blocked = std::make_unique<BlockedWorkers>(*this);
+  PlaceFor(1, kPage * 5);
+  executor_->Pin(1);
+  executor_->Start();
+  EXPECT_EQ(pages_->held(), 6u) << "four are in making";
+  blocked.reset();
+  PumpUntil([this] { return granted_.count(1) > 0; });
+  executor_->Begin(1);
+  Fill(1);
+}
+
+TEST_F(ClientPagesTest, SparesGoWhenTheClientMayHaveNoMore) {
+  Begin(8, MiB(64));
+  tensors_.resize(1);
+  ASSERT_TRUE(Create(0, kPage * 3));
+  PumpUntil([this] { return pages_->made() == 4; });
+  executor_->SetShare(4);
+  PumpUntil([this] { return gone_ == 4; });
+  EXPECT_EQ(pages_->made(), 4u);
+  executor_->SetShare(3);
+  PumpUntil([this] { return gone_ == 5; });
+  EXPECT_EQ(pages_->made(), 3u);
+}
+
+TEST_F(ClientPagesTest, SoDoThoseThatAreBeingMade) {
+  Begin(8, MiB(64));
+  tensors_.resize(2);
+  ASSERT_TRUE(Create(0, kPage));
+  PumpUntil([this] { return pages_->made() == 2; });
+  auto blocked = std::make_unique<BlockedWorkers>(*this);
+  ASSERT_TRUE(Create(1, kPage));
+  ASSERT_EQ(pages_->held(), 3u);
+  executor_->SetShare(2);
+  executor_->Start();
+  EXPECT_EQ(gone_, 5) << "the sixth has memory, or will have";
+  blocked.reset();
+  PumpUntil([this] { return gone_ == 6; });
+  EXPECT_EQ(pages_->held(), 2u);
+}
+
+// The page that was to be destroyed is used.
+TEST_F(ClientPagesTest, ButAreUsedIfTheClientMayHaveThemAgain) {
+  Begin(8, MiB(64));
+  tensors_.resize(3);
+  ASSERT_TRUE(Create(0, kPage));
+  PumpUntil([this] { return pages_->made() == 2; });
+  auto blocked = std::make_unique<BlockedWorkers>(*this);
+  ASSERT_TRUE(Create(1, kPage));
+  executor_->SetShare(2);
+  executor_->Start();
+  executor_->SetShare(3);
+  executor_->AddPage();
+  PlaceFor(2, kPage);
+  executor_->Pin(2);
+  executor_->Start();
+  EXPECT_EQ(gone_, 5);
+  blocked.reset();
+  PumpUntil([this] { return granted_.count(2) > 0 && gone_ == 6 && pages_->IsQuiet(); });
+  EXPECT_EQ(pages_->held(), 3u);
+  executor_->Begin(2);
+}
+
+TEST_F(ClientPagesTest, ADeviceWithoutMemoryIsAskedAgainWhileACallWaits) {
+  Begin(8, MiB(64));
+  tensors_.resize(3);
+  ASSERT_TRUE(Create(0, kPage));
+  PumpUntil([this] { return pages_->made() == 2; });
+  is_short_ = true;
+  ASSERT_TRUE(Create(1, kPage));
+  PumpUntil([this] { return no_memory_ == 1 && pages_->IsQuiet(); });
+  EXPECT_EQ(retries_, 0) << "no call waits";
+  PlaceFor(2, kPage);
+  executor_->Pin(2);
+  PumpUntil([this] { return retries_ == 1; });
+  EXPECT_EQ(no_memory_, 2);
+  pages_->Retry();
+  PumpUntil([this] { return retries_ == 2; });
+  EXPECT_EQ(no_memory_, 3);
+  is_short_ = false;
+  pages_->Retry();
+  PumpUntil([this] { return granted_.count(2) > 0; });
+  executor_->Begin(2);
 }
 
 // The address of a page that has left is needed before the mapping there is gone.

@@ -44,6 +44,7 @@ struct FakeProcess {
   ipc::MapConsumer mapper;
   std::set<core::SlotId> away;
   std::set<core::SlotId> promised;
+  bool is_stopped = false;
 };
 
 class PageStoreFixture : public testing::Test {
@@ -58,13 +59,14 @@ class PageStoreFixture : public testing::Test {
       device::Devices devices = device::OpenHostDevices({.total = core::MiB(64)}))
       : PageStoreFixture(std::move(devices), {}, core::MiB(64)) {}
   // `others`: pools other than the host's, of `host` bytes. Their memory outlives this.
-  PageStoreFixture(device::Devices devices, std::vector<StorePools::Other> others, core::Bytes host)
+  PageStoreFixture(device::Devices devices, std::vector<StorePools::Other> others, core::Bytes host,
+                   core::Bytes capacity = core::MiB(8))
       : devices_(std::move(devices)) {
     for (const StorePools::Other& other : others) pool_memory_[other.id] = other.memory;
     memory_ = HostMemory(devices_, std::move(*devices_[0]->ReservePoolVaRange(host, -1)));
     pool_memory_[core::kHostPool] = memory_.get();
     PageStore::Options options;
-    options.device_capacity.assign(devices_.size(), core::MiB(8));
+    options.device_capacity.assign(devices_.size(), capacity);
     options.arena.assign(devices_.size(), core::MiB(512));
     options.host_capacity = host;
     options.others = std::move(others);
@@ -122,7 +124,7 @@ class PageStoreFixture : public testing::Test {
   void Pump() {
     mailbox_.RunSome(mailbox_.size());
     for (const auto& [id, process] : processes_) {
-      ipc::AcknowledgeMaps(&process->mapper);
+      if (!process->is_stopped) ipc::AcknowledgeMaps(&process->mapper);
       std::vector<MapOrders::Ended> ended;
       EXPECT_TRUE(process->maps.Poll(&ended));
       store_->MapsEnded(id, ended);

@@ -458,7 +458,7 @@ TEST_F(StoreTest, ATrimGivesTheDeviceBack) {
   store.free(std::move(tensor), nullptr);
   EXPECT_TRUE(Eventually([&] { return held() == 0; }));
   store.free(store.create(MiB(1)), nullptr);
-  EXPECT_EQ(held(), MiB(2)) << "kept for the next";
+  EXPECT_GE(held(), MiB(2)) << "kept for the next";
 }
 
 TEST_F(StoreTest, UnneededTensorsAreDroppedUncopied) {

@@ -66,6 +66,16 @@ TEST(PageSharesTest, WhatNobodyNeedsStaysWhereItIs) {
   EXPECT_EQ(Share({{.alive = 1, .held = 2}, {.alive = 9, .held = 8}}, 10), Shares({1, 9}));
 }
 
+TEST(PageSharesTest, PagesStayFreeThatNeitherCallsNorGuaranteesNeed) {
+  EXPECT_EQ(
+      SharePages(std::vector<PageDemand>{{.alive = 20}, {.alive = 20, .guarantee = 4}}, 16, 2),
+      Shares({5, 9}));
+  EXPECT_EQ(SharePages(std::vector<PageDemand>{{.held = 16}}, 16, 2), Shares({14}));
+  EXPECT_EQ(SharePages(std::vector<PageDemand>{{.in_use = 15}}, 16, 2), Shares({15}));
+  EXPECT_EQ(SharePages(std::vector<PageDemand>{{.alive = 20, .guarantee = 16}}, 16, 2),
+            Shares({16}));
+}
+
 TEST(PageSharesTest, AllPagesAreSharedAndNoStageTakesFromOneBefore) {
   plan::ForSeeds(300, [](plan::Random& random) {
     std::vector<PageDemand> demands;

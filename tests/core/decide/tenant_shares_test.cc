@@ -90,6 +90,16 @@ TEST(TenantSharesTest, ACallThatNeedsWhatIsGuaranteedToOthersIsNotServedFirst) {
             Shares({3, 7}));
 }
 
+TEST(TenantSharesTest, ACallThatNeedsWhatStaysFreeForOthersIsNotServedFirst) {
+  const std::vector<TenantClient> clients{{{.waits_for = 9}, 0}, {{.waits_for = 8}, 1}};
+  const std::vector<TenantPages> tenants(2);
+  EXPECT_EQ(ShareByTenant(clients, tenants, 10), Shares({9, 1}));
+  EXPECT_EQ(ShareByTenant(clients, tenants, 10, {.all = 2, .for_next = 2}), Shares({0, 8}));
+  // A guarantee may use it.
+  const std::vector<TenantPages> guaranteed{{.guarantee = 9}, {}};
+  EXPECT_EQ(ShareByTenant(clients, guaranteed, 10, {.all = 2, .for_next = 2}), Shares({9, 0}));
+}
+
 TEST(TenantSharesTest, OfWeightedTenantsTheOneWithLessForItsWeightIsServed) {
   const PageDemand waits{.in_use = 2, .waits_for = 7, .alive = 2};
   const std::vector<TenantClient> clients{{waits, 0}, {waits, 1}};

@@ -22,8 +22,10 @@ class Backend : public WordBackend {
  public:
   bool Map(const MapOrder& order) override {
     mapping = order;
+    ++maps;
     return false;
   }
+  uint32_t MapsMost() const override { return maps_most; }
   void Unmap(plan::PhysicalPage page) override { unmapping = page; }
   void Release(const plan::PageSupply::Released& page) override { released.push_back(page); }
   void CopyIn(const CopyOrder& order) override { in = order; }
@@ -36,6 +38,8 @@ class Backend : public WordBackend {
   bool CanCopyIn(plan::PoolNumber, bool) const override { return !in; }
   bool CanCopyOut(plan::PoolNumber) const override { return !out; }
 
+  uint32_t maps_most = 1;
+  uint32_t maps = 0;
   std::optional<MapOrder> mapping;
   std::optional<plan::PhysicalPage> unmapping;
   std::vector<plan::PageSupply::Released> released;
@@ -432,6 +436,35 @@ TEST_F(PageExecutorTest, ACallThatHasWaitedTooLongIsRefused) {
 }
 
 // Four slots a page. The second page has one slot, and the first has room for it.
+TEST_F(PageExecutorTest, PagesThatACallWaitsForAreMappedSideBySide) {
+  backend_.maps_most = 2;
+  executor_.Place(0, {0, 2}, Bytes{}, kPage * 2);
+  EXPECT_FALSE(executor_.Pin(0));
+  executor_.Start();
+  EXPECT_EQ(backend_.maps, 2u);
+  executor_.Mapped(2);
+  executor_.Start();
+  EXPECT_FALSE(executor_.IsQuiet());
+  executor_.Mapped(0);
+  EXPECT_TRUE(executor_.Start());
+  EXPECT_TRUE(executor_.IsQuiet());
+  EXPECT_TRUE(executor_.IsResident(0));
+}
+
+// The page that has room for it may be among those that are under way.
+TEST_F(PageExecutorTest, ASlotIsNotMappedBesideAnother) {
+  backend_.maps_most = 2;
+  for (const TensorNumber tensor : {0u, 1u}) {
+    executor_.Place(tensor, {1 + 2 * tensor, 1, 8}, Bytes{}, KiB(64));
+    EXPECT_FALSE(executor_.Pin(tensor));
+  }
+  executor_.Start();
+  EXPECT_EQ(backend_.maps, 1u);
+  executor_.Mapped(backend_.mapping->unit);
+  executor_.Start();
+  EXPECT_EQ(backend_.maps, 2u);
+}
+
 TEST_F(PageExecutorTest, ASlotMovesOnlyWithItsWordRevoked) {
   for (TensorNumber tensor = 0; tensor < 5; ++tensor) {
     executor_.Place(tensor, {2 * tensor + 1, 1, 4}, Bytes{}, KiB(512));
@@ -458,6 +491,27 @@ TEST_F(PageExecutorTest, ASlotMovesOnlyWithItsWordRevoked) {
   EXPECT_TRUE(backend_.away.empty());  // published where it is now
   EXPECT_EQ(backend_.granted.back(), 5u);
   CheckBooks(executor_.books());
+}
+
+TEST_F(PageExecutorTest, NoSlotMovesToAPageThatIsNotMappedYet) {
+  for (TensorNumber tensor = 0; tensor < 5; ++tensor) {
+    executor_.Place(tensor, {2 * tensor + 1, 1, 4}, Bytes{}, KiB(512));
+    executor_.Pin(tensor);
+    if (tensor == 4) break;
+    Map();
+    executor_.Begin(tensor);
+    Put(tensor, true);
+  }
+  executor_.Start();
+  ASSERT_TRUE(backend_.mapping) << "the second page";
+  for (const TensorNumber tensor : {0u, 1u, 2u}) executor_.End(tensor);
+  executor_.SetShare(1);
+  executor_.Start();
+  EXPECT_TRUE(backend_.moves.empty());
+  EXPECT_TRUE(backend_.released.empty());
+  Map();
+  EXPECT_EQ(backend_.moves.size(), 1u);
+  EXPECT_EQ(backend_.released.size(), 1u);
 }
 
 // Tensors 0 and 1 share page 0, and the second one's other half is in page 2.

@@ -40,6 +40,7 @@ PageWorld::Options OptionsOf(plan::Random* random) {
   options.shares = random->OneIn(3);
   options.losses = random->OneIn(3);
   options.recomputes = random->OneIn(3);
+  options.maps = static_cast<uint32_t>(1 + random->Below(4));
   return options;
 }
 

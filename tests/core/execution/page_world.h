@@ -36,6 +36,7 @@ class PageWorld : public PageBackend {
     std::vector<Bytes> pools{Bytes(UINT64_MAX)};  // for copies: their capacities
     uint64_t failures = 0;                        // one copy in this number fails; 0: none
     uint64_t kills = 0;       // the client dies in one step of this number; 0: never
+    uint32_t maps = 1;        // of pages that calls wait for, at a time
     uint64_t slowness = 1;    // a mapping or a copy ends in one of this number of trials
     bool plans = true;        // plans say nonsense; else there is none
     bool shares = false;      // the client's share of the device changes
@@ -84,6 +85,7 @@ class PageWorld : public PageBackend {
   void Break(TensorNumber tensor) override;
   bool Map(const MapOrder& order) override;
   void Unmap(plan::PhysicalPage page) override;
+  uint32_t MapsMost() const override { return options_.maps; }
   void Release(const plan::PageSupply::Released& page) override;
   void CopyIn(const CopyOrder& order) override;
   void CopyOut(const CopyOrder& order) override;

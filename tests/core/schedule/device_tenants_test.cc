@@ -123,6 +123,67 @@ TEST(DeviceTenantsTest, GuaranteesBeyondTheDeviceAreReduced) {
   EXPECT_EQ(tenants.GuaranteeOf(kOwner, 8), 8u);
 }
 
+// Two pages for each tenant that has none, and two for a tenant to come.
+TEST(DeviceTenantsTest, PagesStayFreeWhileOthersMayNeedThem) {
+  ScheduleWorld world(128, 8);
+  DeviceTenants& tenants = world.scheduler().tenants();
+  tenants.Set(kOther, {.guarantee = 16});
+  world.Join(kFirst, kPool, kOther);
+  world.Settle();
+  Fill(&world, kFirst, 0, 130);
+  EXPECT_EQ(PagesOf(world, kFirst), 128u) << "it is alone";
+  tenants.Set(kOwner, {.guarantee = 16});
+  world.Settle();
+  EXPECT_EQ(PagesOf(world, kFirst), 124u);
+  world.Join(kSecond, kPool, kOwner);
+  Fill(&world, kSecond, 0, 2);
+  EXPECT_EQ(PagesOf(world, kFirst), 124u) << "it needs no more of them";
+  Fill(&world, kSecond, 2, 18);
+  EXPECT_EQ(PagesOf(world, kFirst) + PagesOf(world, kSecond), 126u);
+  EXPECT_GE(PagesOf(world, kSecond), 16u);
+  world.Leave(kSecond);
+  tenants.Remove(kOwner);
+  world.Settle();
+  EXPECT_EQ(PagesOf(world, kFirst), 128u);
+}
+
+TEST(DeviceTenantsTest, CallsDoNotHoldPagesThatStayFree) {
+  ScheduleWorld world(128, 8);
+  world.scheduler().tenants().Set(kOwner, {.guarantee = 16});
+  world.scheduler().tenants().Set(kOther, {.guarantee = 16});
+  world.Join(kFirst, kPool, kOther);
+  world.Settle();
+  EXPECT_EQ(world.Create(kFirst, 0, MiB(2 * 110)), CallResult::kHeld);
+  EXPECT_EQ(world.Create(kFirst, 1, MiB(2)), CallResult::kWaits);
+  world.Settle();
+  EXPECT_TRUE(world.Waits(kFirst, 1));
+  world.Join(kSecond, kPool, kOwner);
+  world.Create(kSecond, 0, MiB(2 * 16));
+  world.Settle();
+  EXPECT_FALSE(world.Waits(kSecond, 0));
+  world.Put(kFirst, 0);
+  world.Settle();
+  EXPECT_FALSE(world.Waits(kFirst, 1));
+}
+
+// A client that keeps more than its share is no reason to give others of its tenant more.
+TEST(DeviceTenantsTest, TheyAreNoOtherClientsOfATenantThatHasItsShares) {
+  ScheduleWorld world(128, 8);
+  world.scheduler().tenants().Set(kOther, {.guarantee = 16});
+  world.scheduler().tenants().Set(kOwner, {.guarantee = 16});
+  world.Join(kFirst, kPool, kOther);
+  world.Settle();
+  Fill(&world, kFirst, 0, 130);
+  world.Join(kThird, kPool, kOther);
+  world.Create(kThird, 0, MiB(2));
+  world.Advance();  // nothing that the first has to release has ended
+  EXPECT_EQ(PagesOf(world, kThird), 0u);
+  EXPECT_EQ(world.scheduler().client(kThird).executor().books().memory().expected(), 0u);
+  world.Settle();
+  EXPECT_FALSE(world.Waits(kThird, 0));
+  EXPECT_EQ(PagesOf(world, kFirst) + PagesOf(world, kThird), 124u);
+}
+
 TEST(DeviceTenantsTest, SurplusGoesByWeight) {
   ScheduleWorld world(16);
   world.scheduler().tenants().Set(kOwner, {.weight = 3});

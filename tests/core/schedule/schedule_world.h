@@ -25,9 +25,12 @@ class ScheduleWorld : public PageMaker {
   static constexpr Bytes kPage = MiB(2);
   static constexpr uint32_t kRoundsMost = 300;  // of Settle()
 
-  explicit ScheduleWorld(uint32_t pages)
+  explicit ScheduleWorld(uint32_t pages, uint32_t guaranteed_part = 0)
       : pages_(pages),
-        scheduler_({.pages = pages, .making = std::chrono::microseconds(200)}, this) {}
+        scheduler_({.pages = pages,
+                    .making = std::chrono::microseconds(200),
+                    .guaranteed_part = guaranteed_part},
+                   this) {}
 
   PageScheduler& scheduler() { return scheduler_; }
   const PageScheduler& scheduler() const { return scheduler_; }
