@@ -32,7 +32,7 @@ struct PlacedTensor {
 };
 
 // By their indexes.
-using PlacedTensors = Chunked<PlacedTensor, 1024>;
+using PlacedTensors = Chunked<PlacedTensor, 256>;
 
 struct CallForecast {
   std::vector<PlannedCall> calls;
