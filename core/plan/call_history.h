@@ -80,6 +80,8 @@ class CallHistory {
   bool Knows(TensorIndex tensor) const {
     return tensor < tensors_.size() && tensors_[tensor].role != kNoRole;
   }
+  // One more than the largest number of a role.
+  RoleNumber roles() const { return roles_.size(); }
   // The live tensor that has the role now; kNoTensor: none has.
   TensorIndex HolderOf(RoleNumber role) const;
 
