@@ -78,6 +78,7 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
     on.scheduler = std::make_unique<core::PageScheduler>(
         core::PageScheduler::Options{
             .pages = pages,
+            .device = DeviceId{static_cast<uint16_t>(i)},
             .making = kMakingPage,
             .guaranteed_part = static_cast<uint32_t>(options_.guaranteed_part)},
         static_cast<core::PageMaker*>(this));
@@ -886,6 +887,20 @@ void PageStore::PageGone(ClientPages* pages) {
 
 void PageStore::MakePage(ClientId client) {
   on_[ToInt(advancing_)].makes = client;
+}
+
+std::shared_ptr<core::PlanWork> PageStore::MakePlan(DeviceId device,
+                                                    std::shared_ptr<core::PlanWork> work) {
+  const core::TenantId owner =
+      work->is_shared ? kNoUser : clients_.at(work->parts.front().client)->tenant;
+  workers_->Run(owner, [this, device, work = std::move(work)] {
+    work->Make();
+    mailbox_->Post([this, device, work] {
+      on_[ToInt(device)].scheduler->PlanMade(work);
+      on_[ToInt(device)].advances = true;
+    });
+  });
+  return nullptr;
 }
 
 // Its tables may be large.

@@ -254,8 +254,11 @@ class PageStore final : public core::StorePlanner,
              bool recompute) override;
   void NotMoved(core::ClientId client, core::TensorNumber tensor, core::Error error) override;
 
-  // ---- core::PageMaker. The scheduler whose Advance() it is.
+  // ---- core::PageMaker. Pages are for the scheduler whose Advance() it is.
   void MakePage(core::ClientId client) override;
+  // A worker makes it.
+  std::shared_ptr<core::PlanWork> MakePlan(core::DeviceId device,
+                                           std::shared_ptr<core::PlanWork> work) override;
   void Discard(std::unique_ptr<core::ScheduledClient> client) override;
 
   // ---- Requests.

@@ -147,7 +147,12 @@ void PageBooks::EndUses() {
     UnitState& state = units_[unit];
     state.pins = state.tickets = 0;
     state.demanded = state.contested = false;
-    Update(unit);
+    if (state.live == 0) {
+      Update(unit);
+    } else {
+      state.live = 1;
+      RemoveTensor(unit, state.bytes);
+    }
   }
 }
 
@@ -161,9 +166,10 @@ void PageBooks::Demand(Unit unit) {
 void PageBooks::SetPlan(ResidencyPlan plan) {
   plan_ = std::move(plan);
   deadlines_.Restart(plan_);
-  for (const auto& call : plan_.calls()) {
-    if (call.units.count > 0) Ensure(call.units);
-  }
+  // A slot has its size class from its tensor, which may have come after the plan was begun.
+  Unit end = 0;
+  for (const auto& call : plan_.calls()) end = std::max(end, call.units.end());
+  Ensure({.first = end - end % 2, .count = 1});
   for (Unit unit = 0; unit < units_.size(); ++unit) {
     units_[unit].forced = false;
     Update(unit);

@@ -99,7 +99,7 @@ class PageBooks {
     Apply(unit, PageEvent::kChange);
     Update(unit);
   }
-  // The client is gone: no call holds a unit, and the stream has come to all puts.
+  // The client is gone: no call holds a unit, the stream has come to all puts, and no tensor lives.
   void EndUses();
   // The client uses a tensor there that these books have as idle. The unit stays as it is until the
   // report of that use comes.

@@ -24,7 +24,29 @@ void PageTensors::Hold(TensorNumber tensor) {
   row.pinned = true;
   held_ += row.size;
   ++row.uses;
-  if (row.life == Life::kPlaced || row.life == Life::kEnded) row.life = Life::kBegins;
+  if (row.life != Life::kPlaced && row.life != Life::kEnded) return;
+  row.life = Life::kBegins;
+  row.in_first = static_cast<uint32_t>(beginning_.size());
+  beginning_.push_back(tensor);
+}
+
+void PageTensors::EndBeginning(TensorNumber tensor) {
+  if (rows_[tensor].life != Life::kBegins) return;
+  const TensorNumber last = beginning_.back();
+  beginning_[rows_[tensor].in_first] = last;
+  rows_[last].in_first = rows_[tensor].in_first;
+  beginning_.pop_back();
+}
+
+void PageTensors::AbortBegin(TensorNumber tensor) {
+  RAVEN_CHECK(rows_[tensor].life == Life::kBegins);
+  EndBeginning(tensor);
+  rows_[tensor].life = Life::kEnded;
+}
+
+void PageTensors::Remove(TensorNumber tensor) {
+  EndBeginning(tensor);
+  rows_[tensor] = {};
 }
 
 void PageTensors::EndHold(TensorNumber tensor) {
@@ -36,6 +58,7 @@ void PageTensors::EndHold(TensorNumber tensor) {
 void PageTensors::Begin(TensorNumber tensor) {
   Row& row = rows_[tensor];
   RAVEN_CHECK(row.life != Life::kNone && row.life != Life::kLives);
+  EndBeginning(tensor);
   row.life = Life::kLives;
   for (uint32_t i = 0; i < row.units.count; ++i) {
     const Unit unit = row.units[i];
@@ -69,6 +92,13 @@ void PageTensors::End(TensorNumber tensor) {
     tensors[at] = last;
     if (uint32_t* const moved = AtIn(unit, last)) *moved = static_cast<uint32_t>(at);
   }
+}
+
+void PageTensors::Clear() {
+  cleared_ = std::exchange(rows_, {});
+  in_.clear();
+  beginning_.clear();
+  held_ = Bytes{};
 }
 
 void PageTensors::Move(TensorNumber tensor, const plan::UnitSpan& slot) {

@@ -43,7 +43,8 @@ class PageTensors {
     bool away = false;        // its word is "away": a get has to ask
     bool recomputes = false;  // its client can recompute its bytes, which may then end unasked
     // Where it is in In() of its first and of its last unit. In others it is alone, or with a
-    // tensor whose free the stream has not reached.
+    // tensor whose free the stream has not reached. Until it lives, the first is its place in
+    // beginning().
     uint32_t in_first = 0;
     uint32_t in_last = 0;
     Priority priority = Priority::kNormal;
@@ -65,9 +66,14 @@ class PageTensors {
   Bytes held() const { return held_; }
   // It lives in its units from now on.
   void Begin(TensorNumber tensor);
+  // Its create or get has failed, and did not begin it.
+  void AbortBegin(TensorNumber tensor);
   // It does not any more; the row remains until Remove().
   void End(TensorNumber tensor);
-  void Remove(TensorNumber tensor) { rows_[tensor] = {}; }
+  void Remove(TensorNumber tensor);
+  // There are none any more. The rows of very many take long to destroy: they are kept until the
+  // end.
+  void Clear();
   // A tensor that lives has a slot from now on.
   void Move(TensorNumber tensor, const plan::UnitSpan& slot);
 
@@ -82,6 +88,8 @@ class PageTensors {
   Priority PriorityIn(plan::Unit unit) const;
   // The bytes of the tensor in its i-th unit.
   Bytes BytesIn(TensorNumber tensor, uint32_t i) const;
+  // Those that calls hold and that do not live yet: kBegins.
+  std::span<const TensorNumber> beginning() const { return beginning_; }
   // The tensors that live in a unit.
   std::span<const TensorNumber> In(plan::Unit unit) const {
     return unit < in_.size() ? std::span<const TensorNumber>(in_[unit])
@@ -89,13 +97,17 @@ class PageTensors {
   }
 
  private:
+  void EndBeginning(TensorNumber tensor);
   // Where the tensor is in In(unit), of its first or last unit; null of another one.
   uint32_t* AtIn(plan::Unit unit, TensorNumber tensor);
 
   Bytes page_;
   Bytes held_;
   bool has_priorities_ = false;
-  Chunked<Row, 1024> rows_;
+  using Rows = Chunked<Row, 1024>;
+  Rows rows_;
+  Rows cleared_;
+  std::vector<TensorNumber> beginning_;
   std::vector<std::vector<TensorNumber>> in_;  // by unit
 };
 

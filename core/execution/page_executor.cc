@@ -99,12 +99,11 @@ void PageExecutor::Remove(TensorNumber tensor) {
 
 std::vector<plan::UnitSnapshot> PageExecutor::Snapshot() const {
   std::vector<plan::UnitSnapshot> snapshot = SnapshotOf(books_);
-  for (TensorNumber tensor = 0; tensor < tensors_.size(); ++tensor) {
-    const PageTensors::Row& row = tensors_[tensor];
-    if (row.life != PageTensors::Life::kBegins) continue;
-    for (uint32_t i = 0; i < row.units.count; ++i) {
-      ++snapshot[row.units[i]].live;
-      snapshot[row.units[i]].dirty = true;
+  for (const TensorNumber tensor : tensors_.beginning()) {
+    const plan::UnitSpan& units = tensors_[tensor].units;
+    for (uint32_t i = 0; i < units.count; ++i) {
+      ++snapshot[units[i]].live;
+      snapshot[units[i]].dirty = true;
     }
   }
   return snapshot;
@@ -125,10 +124,7 @@ void PageExecutor::Retire() {
   words_.Clear();
   books_.SetPlan({});
   books_.EndUses();
-  for (TensorNumber tensor = 0; tensor < tensors_.size(); ++tensor) {
-    if (tensors_[tensor].lives()) End(tensor);
-    tensors_.Remove(tensor);
-  }
+  tensors_.Clear();
 }
 
 // ---- Pools for copies that change.
@@ -196,7 +192,7 @@ void PageExecutor::Refuse(TensorNumber tensor) {
   Reach(tensor);
   PageTensors::Row& row = tensors_[tensor];
   --row.uses;  // the client's word does not count this one
-  if (row.life == PageTensors::Life::kBegins && row.uses > 0) row.life = PageTensors::Life::kEnded;
+  if (row.life == PageTensors::Life::kBegins && row.uses > 0) tensors_.AbortBegin(tensor);
   backend_->Refuse(tensor);
 }
 

@@ -19,7 +19,11 @@ std::optional<Position> CallForecast::PositionOf(CallNumber call) const {
 }
 
 Forecaster::Forecaster(const Follower& follower, const Places& places, const PlacedTensors& tensors)
-    : follower_(follower), history_(follower.history()), tensors_(tensors), places_(places) {
+    : follower_(follower),
+      history_(follower.history()),
+      tensors_(tensors),
+      places_(places),
+      numbers_(follower.history().roles()) {
   RAVEN_CHECK(follower.counterpart() != Follower::kNone);
 }
 
@@ -29,6 +33,9 @@ CallForecast Forecaster::Make(Duration least) {
   const CallNumber from = history_.CallOf(follower_.counterpart()) + (follower_.matched() ? 0 : 1);
   const CallNumber calls = std::max<CallNumber>(MostAway(), period / 4 * kPassQuarters);
   forecast_.base = from;
+  forecast_.calls.reserve(calls);
+  forecast_.places.reserve(calls);
+  forecast_.positions.reserve(calls);
   const CallNumber most = std::max(calls, period * kPassesMost);
   for (CallNumber k = 0; k < calls || (k < most && at_ < least); ++k) {
     if (k == calls) forecast_.pass = at_;
@@ -43,11 +50,13 @@ CallForecast Forecaster::Make(Duration least) {
 }
 
 PlacedTensor& Forecaster::TensorOf(RoleNumber role) {
-  const auto [found, is_new] = expected_.try_emplace(role);
+  uint32_t& number = numbers_[role];
+  if (number > 0) return expected_[number - 1];
   const TensorIndex holder = history_.HolderOf(role);
-  if (is_new && holder < tensors_.size() && tensors_[holder].lives)
-    found->second = tensors_[holder];
-  return found->second;
+  const bool lives = holder < tensors_.size() && tensors_[holder].lives;
+  expected_.push_back(lives ? tensors_[holder] : PlacedTensor{});
+  number = static_cast<uint32_t>(expected_.size());
+  return expected_.back();
 }
 
 void Forecaster::Add(const CallHistory::Call& past) {

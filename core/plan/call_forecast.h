@@ -10,9 +10,9 @@
 // Cost: O(calls log tensors). Memory: about 100 bytes for each call of the forecast.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "core/chunked.h"
@@ -32,7 +32,7 @@ struct PlacedTensor {
 };
 
 // By their indexes.
-using PlacedTensors = Chunked<PlacedTensor, 1024>;
+using PlacedTensors = Chunked<PlacedTensor, 256>;
 
 struct CallForecast {
   std::vector<PlannedCall> calls;
@@ -54,6 +54,7 @@ class Forecaster {
   CallForecast Make(Duration least = {});
 
  private:
+  // The reference is valid until the next call.
   PlacedTensor& TensorOf(RoleNumber role);
   void Add(const CallHistory::Call& past);
   void AddCreate(const CallHistory::Call& past, PlacedTensor* tensor);
@@ -63,7 +64,8 @@ class Forecaster {
   const CallHistory& history_;
   const PlacedTensors& tensors_;
   Places places_;
-  std::unordered_map<RoleNumber, PlacedTensor> expected_;  // by role
+  std::vector<uint32_t> numbers_;       // by role: of its tensor in expected_, from 1; 0: none yet
+  std::vector<PlacedTensor> expected_;  // of the roles in the order of their first calls
   Duration at_{0};
   CallForecast forecast_;
 };

@@ -1,5 +1,7 @@
 #include "core/plan/call_history.h"
 
+#include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "core/check.h"
@@ -126,29 +128,36 @@ void CallHistory::Accept(CallNumber later, CallNumber earlier) {
   if (call.kind == CallKind::kCreate) SetRole(call.tensor, RoleOf(pinning(earlier).tensor));
 }
 
+CallHistory::Unknowns::Unknowns(const CallHistory& history)
+    : table_(2 * std::bit_ceil(std::min<CallNumber>(
+                     kLongest, history.pinning_calls() - history.first_pinning()))) {}
+
+CallHistory::Unknowns::Tensor& CallHistory::Unknowns::Find(TensorIndex tensor) {
+  const size_t mask = table_.size() - 1;
+  size_t at = tensor & mask;
+  while (table_[at].comparison == comparison_ && table_[at].tensor != tensor) at = (at + 1) & mask;
+  return table_[at];
+}
+
 CallHistory::Suffix CallHistory::CommonSuffix(CallNumber later, CallNumber earlier,
-                                              uint32_t* work) const {
-  struct Open {
-    TensorIndex counterpart;
-    int gets;  // that are counted as unknown until the create is seen
-  };
-  std::unordered_map<TensorIndex, Open> open;
+                                              Unknowns* unknowns, uint32_t* work) const {
+  unknowns->BeginComparison();
   Suffix best;
   int unknown = 0;
   for (uint32_t i = 0; i <= earlier - first_pinning_ && i < kLongest; ++i, ++*work) {
     const Call& a = pinning(later - i);
     const Call& b = pinning(earlier - i);
     if (a.kind != b.kind || pinning_[later - i].size != pinning_[earlier - i].size) break;
-    const auto found = open.find(a.tensor);
-    if (found != open.end() && found->second.counterpart != b.tensor) break;
+    Unknowns::Tensor& of = unknowns->Find(a.tensor);
+    const bool is_known = unknowns->IsKnown(of);
+    if (is_known && of.counterpart != b.tensor) break;
     if (a.kind == CallKind::kCreate) {
       if (!IsGone(earlier - i, later - i)) break;
-      if (found != open.end()) {
-        unknown -= found->second.gets;
-        open.erase(found);
-      }
+      // No earlier call has the tensor.
+      if (is_known) unknown -= of.gets;
     } else if (RoleOf(a.tensor) != RoleOf(b.tensor)) {
-      ++open.try_emplace(a.tensor, Open{b.tensor, 0}).first->second.gets;
+      if (!is_known) unknowns->Add(&of, a.tensor, b.tensor);
+      ++of.gets;
       ++unknown;
     }
     // One such get costs kChain calls, the number that is hashed together.

@@ -80,6 +80,8 @@ class CallHistory {
   bool Knows(TensorIndex tensor) const {
     return tensor < tensors_.size() && tensors_[tensor].role != kNoRole;
   }
+  // One more than the largest number of a role.
+  RoleNumber roles() const { return roles_.size(); }
   // The live tensor that has the role now; kNoTensor: none has.
   TensorIndex HolderOf(RoleNumber role) const;
 
@@ -97,8 +99,33 @@ class CallHistory {
     int score = 0;  // calls, less a penalty for each get of tensors not known to correspond
     uint32_t length = 0;
   };
+  // The tensors of one comparison whose roles are not known to correspond. Many comparisons use the
+  // same table: a search compares some 10^5 calls.
+  class Unknowns {
+   public:
+    explicit Unknowns(const CallHistory& history);
+
+    struct Tensor {
+      TensorIndex tensor = kNoTensor;
+      TensorIndex counterpart = kNoTensor;
+      uint32_t comparison = 0;
+      int gets = 0;  // that are counted as unknown until the create is seen
+    };
+    void BeginComparison() { ++comparison_; }
+    // The tensor, or where it is to be added: one of another comparison.
+    Tensor& Find(TensorIndex tensor);
+    bool IsKnown(const Tensor& of) const { return of.comparison == comparison_; }
+    void Add(Tensor* at, TensorIndex tensor, TensorIndex counterpart) const {
+      *at = {tensor, counterpart, comparison_};
+    }
+
+   private:
+    std::vector<Tensor> table_;  // by hash, then the next that is free; at most half is in use
+    uint32_t comparison_ = 0;
+  };
   // How long the calls that end at the two are alike. Adds the calls it compares to `work`.
-  Suffix CommonSuffix(CallNumber later, CallNumber earlier, uint32_t* work) const;
+  Suffix CommonSuffix(CallNumber later, CallNumber earlier, Unknowns* unknowns,
+                      uint32_t* work) const;
 
  private:
   // The last kCallsMax items, each by the number of those that were added before it.
@@ -122,7 +149,7 @@ class CallHistory {
     CallNumber size() const { return size_; }
 
    private:
-    std::vector<Item> items_;
+    Chunked<Item, 256> items_;
     CallNumber size_ = 0;
   };
   struct PinningCall {
@@ -149,10 +176,10 @@ class CallHistory {
   CallNumber first_ = 0;
   CallNumber first_pinning_ = 0;
   std::unordered_map<uint64_t, CallNumber> chain_ends_;  // of those that are kept
-  Chunked<Tensor, 1024> tensors_;                        // by index; without a role: not known
+  Chunked<Tensor, 256> tensors_;                         // by index; without a role: not known
   size_t known_ = 0;
-  Chunked<Role, 1024> roles_;
-  Chunked<RoleNumber, 1024> free_roles_;
+  Chunked<Role, 256> roles_;
+  Chunked<RoleNumber, 256> free_roles_;
 };
 
 }  // namespace ravenstore::core::plan

@@ -36,7 +36,7 @@ void Follower::Step() {
   search_pause_ = 1;
 }
 
-Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size) {
+Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size, bool searches) {
   history_.Add(call, size);
   Progress progress;
   if (counterpart_ != kNone && counterpart_ < history_.first_pinning()) {
@@ -64,7 +64,7 @@ Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size) 
   }
   // The next step is a better place to be found again than the middle of one.
   const bool waits_for_step = last_step_ > 0 && jumps_ > 0;
-  if (counterpart_ == kNone && !waits_for_step && Search(n)) {
+  if (counterpart_ == kNone && searches && !waits_for_step && Search(n)) {
     matched_ = true;
     trust_ = std::max(trust_, PlanTrust());
     progress.moved = true;
@@ -125,9 +125,10 @@ bool Follower::Search(CallNumber n) {
   CallNumber best = kNone;
   CallHistory::Suffix longest{static_cast<int>(kChain) - 1, 0};
   uint32_t work = 0;
+  CallHistory::Unknowns unknowns(history_);
   for (CallNumber earlier = history_.SameChainBefore(n); earlier != kNone && work < kSearchWork;
        earlier = history_.SameChainBefore(earlier), ++work) {
-    const CallHistory::Suffix suffix = history_.CommonSuffix(n, earlier, &work);
+    const CallHistory::Suffix suffix = history_.CommonSuffix(n, earlier, &unknowns, &work);
     // Of equal suffixes the last one has the shortest period. In the second pass it is the first
     // one: the others are at other layers of the first pass, and would soon be lost.
     const bool takes_equal = jumps_ == 0 && best != kNone;

@@ -36,7 +36,8 @@ class Follower {
     bool lost = false;   // the place was discarded: there is no plan
   };
 
-  Progress Observe(const CallHistory::Call& call, Bytes size);
+  // `searches`: a place that is not known is searched for.
+  Progress Observe(const CallHistory::Call& call, Bytes size, bool searches = true);
   // The client says that an iteration begins.
   void Step();
 

@@ -38,8 +38,8 @@ class Growth {
 
   const Duration window_;
   std::deque<std::pair<TensorIndex, Duration>> creates_;
-  Chunked<Live, 1024> live_;  // by tensor: of creates_, those that are not freed; else no bytes
-  Bytes bytes_;               // of live_
+  Chunked<Live, 256> live_;  // by tensor: of creates_, those that are not freed; else no bytes
+  Bytes bytes_;              // of live_
 };
 
 }  // namespace ravenstore::core::plan

@@ -71,8 +71,8 @@ class NeighbourUse {
   const Bytes held_;
   size_t newest_ = 0;  // the group that the next tensor joins if it has room
   std::unordered_map<size_t, Group> groups_;
-  Chunked<Member, 1024> members_;  // by tensor; those of no bytes are none
-  Bytes used_by_all_;              // by creates and gets of all tensors
+  Chunked<Member, 256> members_;  // by tensor; those of no bytes are none
+  Bytes used_by_all_;             // by creates and gets of all tensors
   // Of intervals that have ended, the latest count most.
   Bytes brought_;  // of their groups
   Bytes used_;     // of these, those that were used

@@ -9,8 +9,9 @@ namespace ravenstore::core::plan {
 
 SequencePlanner::Guidance SequencePlanner::Observe(const CallHistory::Call& call, Bytes size,
                                                    bool hinted, bool fits) {
-  const Follower::Progress progress = follower_.Observe(call, size);
+  const Follower::Progress progress = follower_.Observe(call, size, !fits);
   Guidance guidance;
+  guidance.jumped = progress.moved || progress.lost;
   const bool needless = fits || (hinted && !follower_.ExpectsCreates());
   if (progress.lost || needless) {
     guidance.discard = has_plan_;

@@ -23,6 +23,7 @@ class SequencePlanner {
  public:
   struct Guidance {
     bool discard = false;   // nothing is known any more
+    bool jumped = false;    // a forecast from before is of calls that do not come
     bool remake = false;    // a plan is to be made, of Remake()
     Position position = 0;  // in the plan that there is, if it is not remade
   };

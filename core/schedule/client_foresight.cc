@@ -20,12 +20,16 @@ void ClientForesight::WatchUse(CallKind kind, plan::TensorIndex tensor, Bytes si
 
 void ClientForesight::SetCalls(std::vector<PlannedCall> calls) {
   calls_ = std::move(calls);
-  position_ = begin_ = 0;
+  set_begin_ -= position_;
+  next_begin_ -= position_;
+  position_ = 0;
 }
 
 std::vector<PlannedCall> ClientForesight::BeginPlan(bool made) {
-  begin_ = std::min<Position>(position_ + (made ? 1 : 0), static_cast<Position>(calls_.size()));
-  std::vector<PlannedCall> ahead(calls_.begin() + begin_, calls_.end());
+  ++version_;
+  next_begin_ =
+      std::min<Position>(position_ + (made ? 1 : 0), static_cast<Position>(calls_.size()));
+  std::vector<PlannedCall> ahead(calls_.begin() + next_begin_, calls_.end());
   const Duration last = position_ > 0 ? calls_[static_cast<size_t>(position_) - 1].at : Duration{0};
   for (PlannedCall& call : ahead) call.at = std::max(Duration{0}, call.at - last);
   return ahead;
@@ -33,12 +37,15 @@ std::vector<PlannedCall> ClientForesight::BeginPlan(bool made) {
 
 void ClientForesight::MoveTo(Position position, PageBooks* books) {
   position_ = std::min(position, static_cast<Position>(calls_.size()));
-  books->MoveTo(std::max<Position>(0, position - begin_));
+  books->MoveTo(std::max<Position>(0, position_ - set_begin_));
 }
 
-void ClientForesight::CountPlan(const plan::ResidencyPlan& plan) {
+void ClientForesight::SetPlan(plan::ResidencyPlan* plan) {
   ++stats_.plans;
-  stats_.over_budget += plan.over_budget();
+  stats_.over_budget += plan->over_budget();
+  set_begin_ = next_begin_;
+  std::vector<plan::Unit> passed;
+  plan->MoveTo(std::max<Position>(0, position_ - set_begin_), &passed);
 }
 
 ForesightStats ClientForesight::stats() const {

@@ -88,12 +88,16 @@ class ClientForesight {
   // Whether all that lives on the device is expected to fit. An heir may then have no plan.
   void SetFits(bool fits) { fits_ = fits; }
   // A plan begins with the first of the calls that are ahead; `made`: the client has made that one
-  // already, and it waits: the plan begins after it. Times are from the last call.
+  // already, and it waits: the plan begins after it. Times are from the last call. The plan that
+  // has begun before will not be set.
   std::vector<plan::PlannedCall> BeginPlan(bool made);
+  // Changes when a plan begins, and when the plan that has begun is of calls that do not come.
+  uint64_t version() const { return version_; }
+  // The plan that has begun is made, and is set next: it moves to where the client is by now.
+  void SetPlan(plan::ResidencyPlan* plan);
   // How long the calls ahead of one pass take, and how long all that are known should.
   Duration pass() const { return pass_; }
   void SetLeast(Duration least) { least_ = least; }
-  void CountPlan(const plan::ResidencyPlan& plan);
 
   // ---- Places.
   // Tensors that are placed from now on span at most that many pages if they can.
@@ -111,7 +115,10 @@ class ClientForesight {
   ForesightStats stats() const;
 
  protected:
-  // The calls that are ahead are the first and what follows.
+  // The plan that has begun is of calls that do not come.
+  void DropPlan() { ++version_; }
+  // The calls that are ahead are the first and what follows. The plans that have begun, and that
+  // are set, begin before it.
   void SetCalls(std::vector<plan::PlannedCall> calls);
   // The client has come to this one of them.
   void MoveTo(plan::Position position, PageBooks* books);
@@ -130,7 +137,10 @@ class ClientForesight {
   Bytes addresses_{UINT64_MAX};
   std::vector<plan::PlannedCall> calls_;
   plan::Position position_ = 0;  // in these
-  plan::Position begin_ = 0;     // where the plan begins
+  // Where plans begin: the one that is set, and the one that has begun.
+  plan::Position set_begin_ = 0;
+  plan::Position next_begin_ = 0;
+  uint64_t version_ = 0;
 };
 
 }  // namespace ravenstore::core

@@ -35,6 +35,7 @@ void LearnedForesight::Before(const ClientCall& call, PageBooks* books) {
   WatchUse(call.kind, tensor, call.size);
   const auto guidance = planner_.Observe(PastCall(call, tensor), call.size,
                                          options_.uses_hints && next_uses_.KnowsAll(), fits_);
+  if (guidance.jumped || guidance.discard) DropPlan();
   if (guidance.remake) {
     const auto& forecast = planner_.Remake(places_, tensors_, least_);
     pass_ = forecast.pass;
@@ -126,14 +127,14 @@ void LearnedForesight::MoveToSlot(TensorNumber number, PageExecutor* executor) {
   places_.Free(std::exchange(tensor.place, slot), tensor.size);
   planner_.Moved();
   next_uses_.Moved(indexes_.Of(number), units);
-  if (planner_.has_plan()) return;
   PageBooks& books = executor->books();
+  if (!books.view().plan.empty()) return;
   books.Announce(units.first, next_uses_.Of(units.first));
   for (uint32_t i = 0; i < pages.count; ++i) books.Announce(pages[i], next_uses_.Of(pages[i]));
 }
 
 void LearnedForesight::Announce(const ClientCall& call, PageBooks* books) {
-  if (planner_.has_plan()) return;
+  if (!books->view().plan.empty()) return;
   const UnitSpan span = UnitsOf(Of(call.tensor).place, call.size);
   for (uint32_t i = 0; i < span.count; ++i) books->Announce(span[i], next_uses_.Of(span[i]));
   // The rest of the last page needs no more memory.

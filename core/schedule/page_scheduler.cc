@@ -5,7 +5,6 @@
 
 #include "core/books/page_views.h"
 #include "core/check.h"
-#include "core/plan/residency_plan.h"
 #include "core/schedule/learned_foresight.h"
 #include "core/tuned.h"
 
@@ -25,20 +24,19 @@ ClientCall CallOf(const ScheduledClient& client, CallKind kind, TensorNumber ten
       .kind = kind, .tensor = tensor, .size = client.executor().tensors()[tensor].size, .at = at};
 }
 
-// The clients' plans are of different times by now.
-bool HaveDrifted(std::span<ScheduledClient* const> clients) {
-  std::vector<decide::PlanClock> clocks;
-  for (const ScheduledClient* client : clients) {
-    const plan::ResidencyPlan& plan = client->executor().books().view().plan;
-    if (!client->has_ended() && !plan.empty()) clocks.push_back(decide::ClockOf(plan));
-  }
-  return decide::HaveDrifted(clocks);
-}
-
 }  // namespace
 
 PageScheduler::PageScheduler(const Options& options, PageMaker* maker)
-    : options_(options), pages_(options.pages), maker_(maker), free_pages_(options.pages) {}
+    : options_(options),
+      pages_(options.pages),
+      maker_(maker),
+      free_pages_(options.pages),
+      plans_({.id = options.device,
+              .maker = maker,
+              .clients = &clients_,
+              .pages = &pages_,
+              .tenants = &tenants_,
+              .free_pages = &free_pages_}) {}
 
 // ---- Clients.
 
@@ -67,13 +65,13 @@ void PageScheduler::Join(Client client) {
   by_id_[client.id] = std::move(joined);
   demands_.SetClients(clients_);
   shared_.reset();
-  if (shares_plan_) PlansChanged(nullptr);
+  if (plans_.are_shared()) plans_.Changed(nullptr);
 }
 
 void PageScheduler::SetMost(ClientId client, uint32_t pages, bool trims) {
   Touch(client)->SetMost(pages, trims);
   shared_.reset();
-  if (shares_plan_) PlansChanged(nullptr);
+  if (plans_.are_shared()) plans_.Changed(nullptr);
 }
 
 // Pages beyond that are destroyed as clients release them, and none is made for others.
@@ -82,7 +80,7 @@ void PageScheduler::SetPages(uint32_t pages) {
   free_pages_.SetMost(pages);
   pages_ = pages;
   shared_.reset();
-  if (shares_plan_) MakeSharedPlan();
+  if (plans_.are_shared()) plans_.Changed(nullptr);
 }
 
 void PageScheduler::EndCalls(ClientId client) {
@@ -90,7 +88,7 @@ void PageScheduler::EndCalls(ClientId client) {
   if (of.has_ended()) return;
   of.EndCalls();
   demands_.Mark(client);
-  if (shares_plan_) PlansChanged(nullptr);
+  if (plans_.are_shared()) plans_.Changed(nullptr);
 }
 
 void PageScheduler::Leave(ClientId client) {
@@ -106,7 +104,7 @@ void PageScheduler::Leave(ClientId client) {
   gone_.push_back(client);
   demands_.SetClients(clients_);
   shared_.reset();
-  PlansChanged(nullptr);
+  plans_.Changed(nullptr);
 }
 
 // ---- Calls of a client's CPU.
@@ -114,7 +112,7 @@ void PageScheduler::Leave(ClientId client) {
 void PageScheduler::See(ScheduledClient* client, const ClientCall& call) {
   Touch(client->id());
   demands_.Refresh();
-  if (client->See(call, demands_.Fit(pages_))) PlansChanged(client);
+  if (client->See(call, demands_.Fit(pages_))) plans_.Changed(client);
   demands_.Mark(client->id());
 }
 
@@ -168,7 +166,7 @@ CallEnd PageScheduler::Put(ClientId client, TensorNumber tensor, bool modifies,
   call.priority = priority;
   See(&of, call);
   const CallEnd end = of.End(call);
-  if (shares_plan_ && priority != Priority::kNormal) PlansChanged(&of);
+  if (plans_.are_shared() && priority != Priority::kNormal) plans_.Changed(&of);
   return end;
 }
 
@@ -229,55 +227,11 @@ void PageScheduler::PageMade(ClientId client) {
   Touch(client)->executor().AddPage();
 }
 
-// ---- Plans.
-
-bool PageScheduler::CanSharePlan() const {
-  const auto has_ended = [](const ScheduledClient* of) { return of->has_ended(); };
-  const auto is_known = [](const ScheduledClient* of) { return of->has_ended() || of->has_plan(); };
-  // Priorities order the tensors of one client. They do not compare tensors of two clients.
-  const auto ranks = [](const ScheduledClient* of) {
-    return of->executor().tensors().has_priorities();
-  };
-  return clients_.size() > 1 && std::none_of(clients_.begin(), clients_.end(), ranks) &&
-         !tenants_.AreLimited(clients_, pages_) &&
-         std::all_of(clients_.begin(), clients_.end(), is_known) &&
-         !std::all_of(clients_.begin(), clients_.end(), has_ended);
-}
-
-void PageScheduler::PlansChanged(ScheduledClient* of) {
-  if (CanSharePlan()) return MakeSharedPlan();
-  if (of != nullptr && of->has_plan()) of->MakeOwnPlan();
-  if (!std::exchange(shares_plan_, false)) return;
-  shared_.reset();
-  for (ScheduledClient* other : clients_) {
-    other->executor().SetOthersMakeRoom(false);
-    if (other != of && !other->has_ended() && other->has_plan()) other->MakeOwnPlan();
+void PageScheduler::PlanMade(const std::shared_ptr<PlanWork>& work) {
+  for (const PlanWork::Part& part : work->parts) {
+    if (HasClient(part.client)) Touch(part.client);
   }
-}
-
-void PageScheduler::MakeSharedPlan() {
-  std::vector<ScheduledClient*> planned;
-  std::vector<std::vector<plan::PlannedCall>> calls;
-  std::vector<std::vector<plan::UnitSnapshot>> units;
-  std::vector<plan::ResidencyPlan::Forecast> forecasts;
-  for (ScheduledClient* client : clients_) {
-    if (client->has_ended()) continue;
-    planned.push_back(client);
-    calls.push_back(client->BeginPlan());
-    units.push_back(client->executor().Snapshot());
-  }
-  Duration longest{0};
-  for (const ScheduledClient* client : planned)
-    longest = std::max(longest, client->foresight().pass());
-  for (ScheduledClient* client : planned) client->SetLeast(longest);
-  for (size_t i = 0; i < planned.size(); ++i) forecasts.push_back({calls[i], units[i]});
-  plan::PlanLimits limits = planned.front()->executor().books().view().limits;
-  limits.pages = pages_;
-  auto plans = plan::ResidencyPlan::MakeShared(forecasts, limits);
-  for (size_t i = 0; i < planned.size(); ++i)
-    planned[i]->SetSharedPlan(std::move(plans[i]), pages_);
-  free_pages_.SharesChanged();
-  shares_plan_ = true;
+  plans_.Made(work);
 }
 
 // ---- Work.
@@ -290,7 +244,7 @@ void PageScheduler::Advance(Duration now) {
   if (tenants_.TakeChanged()) {
     shared_.reset();
     free_pages_.SharesChanged();
-    if (shares_plan_) PlansChanged(nullptr);
+    if (plans_.are_shared()) plans_.Changed(nullptr);
     WakeWaiting();
   }
   if (clients_.size() == 1) {
@@ -299,11 +253,11 @@ void PageScheduler::Advance(Duration now) {
       Start(clients_.front());
     }
   } else if (!clients_.empty()) {
-    if (!shares_plan_) DividePages(now);
+    if (!plans_.are_shared()) DividePages(now);
     WakeWaiting();
   }
-  if (shares_plan_ && HaveDrifted(clients_)) MakeSharedPlan();
-  if (shares_plan_) HandOver();
+  plans_.Update();
+  if (plans_.are_shared()) HandOver();
   if (const auto next = free_pages_.Next(clients_, tenants_)) maker_->MakePage(*next);
   EraseReleased();
 }
@@ -324,6 +278,7 @@ void PageScheduler::WakeWaiting() {
 
 // Where all fits, shares that suffice stay as they are.
 void PageScheduler::DividePages(Duration now) {
+  if (plans_.TakeEnded()) shared_.reset();
   demands_.Refresh();
   const bool divides = !shared_ || turn_ || demands_.AnyLacks() || !demands_.Fit(pages_);
   if (!turn_ && shared_ == demands_.version()) return;

@@ -29,27 +29,16 @@
 #include "core/decide/page_shares.h"
 #include "core/decide/page_transfer.h"
 #include "core/decide/peak_turns.h"
-#include "core/decide/plan_drift.h"
 #include "core/schedule/client_foresight.h"
 #include "core/schedule/device_demands.h"
+#include "core/schedule/device_plans.h"
 #include "core/schedule/device_tenants.h"
 #include "core/schedule/free_pages.h"
+#include "core/schedule/page_maker.h"
 #include "core/schedule/scheduled_client.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
-
-// The port of the scheduler. Each client's memory has a port of its own
-// (core/execution/page_backend.h).
-class PageMaker {
- public:
-  virtual ~PageMaker() = default;
-  // A physical page begins to be made for the client; it ends with PageScheduler::PageMade, never
-  // from within this call.
-  virtual void MakePage(ClientId client) = 0;
-  // The client is gone, and its memory is released. It may take long to destroy.
-  virtual void Discard(std::unique_ptr<ScheduledClient> /*client*/) {}
-};
 
 enum class CallResult : uint8_t {
   kHeld,      // it holds its pages; bytes may be on their way
@@ -66,6 +55,7 @@ class PageScheduler {
  public:
   struct Options {
     uint32_t pages = 0;            // of the device
+    DeviceId device{};             // for the port
     Duration making{0};            // that it takes to make a page for another client
     uint32_t guaranteed_part = 0;  // as DeviceTenants
   };
@@ -138,6 +128,7 @@ class PageScheduler {
   // A page that the client had to release is destroyed.
   void PageReleased(ClientId client);
   void PageMade(ClientId client);
+  void PlanMade(const std::shared_ptr<PlanWork>& work);
 
   // ---- Work.
   void Advance(Duration now);
@@ -151,11 +142,6 @@ class PageScheduler {
   ScheduledClient* Touch(ClientId client);
   void See(ScheduledClient* client, const ClientCall& call);
   CallResult HoldOrRefuse(ScheduledClient* client, const ClientCall& call);
-  // The calls ahead of a client have become others, or there are none any more. null: the clients
-  // have become others.
-  void PlansChanged(ScheduledClient* of);
-  bool CanSharePlan() const;
-  void MakeSharedPlan();
   void HandOver();
   // Divides the device among its clients.
   void DividePages(Duration now);
@@ -178,7 +164,7 @@ class PageScheduler {
   // they may hold are others since.
   std::vector<decide::PageDemand> divided_;
   std::optional<uint64_t> shared_;
-  bool shares_plan_ = false;  // all clients have one plan; else each a share and a plan of its own
+  DevicePlans plans_;
   std::optional<decide::PeakTurn> turn_;
   uint64_t pages_made_ = 0;
   // Kept for their memory.

@@ -167,21 +167,28 @@ void ScheduledClient::Forget(TensorNumber tensor) {
 
 // ---- Its plan.
 
-void ScheduledClient::SetPlan(plan::ResidencyPlan plan) {
-  options_.foresight->CountPlan(plan);
+PlanWork::Part ScheduledClient::BeginPlan() {
+  PlanWork::Part part;
+  part.client = id();
+  part.calls = options_.foresight->BeginPlan(open_.has_value());
+  part.version = foresight().version();
+  part.units = executor_.Snapshot();
+  return part;
+}
+
+void ScheduledClient::SetPlan(plan::ResidencyPlan plan, uint32_t pages) {
+  const uint32_t share = executor_.books().view().limits.pages;
+  options_.foresight->SetPlan(&plan);
+  executor_.SetShare(pages);
   executor_.books().SetPlan(std::move(plan));
+  executor_.SetShare(share);
 }
 
 void ScheduledClient::SetSharedPlan(plan::ResidencyPlan plan, uint32_t pages) {
   executor_.SetShare(pages);
   executor_.SetOthersMakeRoom(true);
   planned_share_ = pages;
-  SetPlan(std::move(plan));
-}
-
-void ScheduledClient::MakeOwnPlan() {
-  const plan::PlanLimits& limits = executor_.books().view().limits;
-  SetPlan(plan::ResidencyPlan::Make(BeginPlan(), executor_.Snapshot(), limits));
+  SetPlan(std::move(plan), pages);
 }
 
 // ---- Its share of the device.

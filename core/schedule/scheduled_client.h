@@ -19,6 +19,7 @@
 #include "core/execution/page_backend.h"
 #include "core/execution/page_executor.h"
 #include "core/schedule/client_foresight.h"
+#include "core/schedule/plan_work.h"
 #include "core/schedule/recent_peak.h"
 #include "core/types.h"
 
@@ -86,15 +87,15 @@ class ScheduledClient {
 
   // ---- Its plan.
   bool has_plan() const { return foresight().has_plan(); }
-  // The calls that are ahead: the plan that is set next is of these. REQUIRES: has_plan().
-  std::vector<plan::PlannedCall> BeginPlan() {
-    return options_.foresight->BeginPlan(open_.has_value());
-  }
-  void SetPlan(plan::ResidencyPlan plan);
+  // What a plan follows from. It is made apart, and then set if it is current. REQUIRES:
+  // has_plan().
+  PlanWork::Part BeginPlan();
+  // No other plan has begun since, and its calls have not jumped.
+  bool IsCurrent(const PlanWork::Part& part) const { return part.version == foresight().version(); }
+  // `pages`: the share that it was made for.
+  void SetPlan(plan::ResidencyPlan plan, uint32_t pages);
   // Its part of the plan of all clients, which may use all `pages` of the device.
   void SetSharedPlan(plan::ResidencyPlan plan, uint32_t pages);
-  // A plan for this client alone, within its share. REQUIRES: has_plan().
-  void MakeOwnPlan();
   void SetLeast(Duration least) { options_.foresight->SetLeast(least); }
 
   // ---- Its share of the device.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/plan/residency_plan.h"
@@ -199,6 +200,19 @@ TEST_F(PageBooksTest, APageThatIsDemandedComesUntilNothingLivesThere) {
   books_.RemoveTensor(0, kPage);
   EXPECT_EQ(books_.totals()[UnitTotals::Sum::kAwaited], Bytes{});
   EXPECT_TRUE(books_.view().queues.IsEmpty(Queue::kBorn));
+  CheckBooks(books_);
+}
+
+// The plan may have been begun before the tensor came.
+TEST_F(PageBooksTest, APlanLeavesASlotItsSizeClass) {
+  const std::vector<plan::PlannedCall> calls = {
+      {.kind = plan::CallKind::kCreate, .units = {1, 1, 8}}};
+  auto plan = plan::ResidencyPlan::Make(calls, {}, books_.view().limits);
+  books_.Ensure({1, 1, 4});
+  books_.Pin(1);
+  books_.SetPlan(std::move(plan));
+  EXPECT_EQ(books_[1].slots_per_page, 4u);
+  store_.MapFromSupply(1);
   CheckBooks(books_);
 }
 

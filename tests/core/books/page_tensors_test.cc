@@ -41,6 +41,35 @@ TEST(PageTensorsTest, NeighboursShareABorderPageUntilTheyEnd) {
   EXPECT_TRUE(tensors.In(1000).empty());
 }
 
+TEST(PageTensorsTest, TensorsThatCallsHoldBeginUntilTheyLiveOrFail) {
+  PageTensors tensors(MiB(2));
+  const auto beginning = [&tensors] {
+    const auto found = tensors.beginning();
+    std::vector<TensorNumber> sorted(found.begin(), found.end());
+    std::sort(sorted.begin(), sorted.end());
+    return sorted;
+  };
+  for (const TensorNumber tensor : {0U, 1U, 2U, 3U}) {
+    tensors.Place(tensor, {0, 1}, KiB(4) * tensor, KiB(4));
+    tensors.Hold(tensor);
+  }
+  EXPECT_EQ(beginning(), std::vector<TensorNumber>({0, 1, 2, 3}));
+  tensors.Begin(1);
+  tensors.Remove(0);
+  tensors.AbortBegin(3);
+  EXPECT_EQ(beginning(), std::vector<TensorNumber>({2}));
+  EXPECT_EQ(In(tensors, 0), std::vector<TensorNumber>({1}));
+  // A get of a tensor that has ended begins it again.
+  tensors.EndHold(3);
+  tensors.Hold(3);
+  EXPECT_EQ(beginning(), std::vector<TensorNumber>({2, 3}));
+  tensors.Clear();
+  EXPECT_TRUE(beginning().empty());
+  EXPECT_TRUE(tensors.In(0).empty());
+  EXPECT_EQ(tensors.size(), 0u);
+  EXPECT_EQ(tensors.held(), Bytes{});
+}
+
 TEST(PageTensorsTest, ATensorBeginsWhereOthersHaveNotEndedYet) {
   PageTensors tensors(MiB(2));
   tensors.Place(0, {2, 1}, Bytes{}, MiB(1));

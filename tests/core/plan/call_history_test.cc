@@ -52,7 +52,8 @@ TEST(CallHistoryTest, TheCommonSuffixPassesThroughCreatesOfNewIds) {
   passes.Run();
   passes.Run();
   uint32_t work = 0;
-  const CallHistory::Suffix suffix = history.CommonSuffix(79, 39, &work);
+  CallHistory::Unknowns unknowns(history);
+  const CallHistory::Suffix suffix = history.CommonSuffix(79, 39, &unknowns, &work);
   EXPECT_EQ(suffix.length, 40u);
   EXPECT_EQ(suffix.score, 40);
   EXPECT_EQ(work, 40u);
@@ -88,7 +89,8 @@ TEST(CallHistoryTest, OnlyTheLastCallsAreKept) {
   EXPECT_GE(first, history.first_pinning());
   uint32_t work = 0;
   const CallNumber early = history.first_pinning() + 10;
-  EXPECT_LE(history.CommonSuffix(early + passes.pinning(), early, &work).length, 11u);
+  CallHistory::Unknowns unknowns(history);
+  EXPECT_LE(history.CommonSuffix(early + passes.pinning(), early, &unknowns, &work).length, 11u);
   EXPECT_EQ(work, 11u);
   // A tensor that lives is known though its calls are dropped.
   EXPECT_EQ(history.HolderOf(0), 0u);

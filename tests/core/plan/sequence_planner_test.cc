@@ -112,6 +112,28 @@ TEST(SequencePlannerTest, APlanIsDiscardedWithTheCallsThatItRepeats) {
   EXPECT_FALSE(planner.has_plan());
 }
 
+TEST(SequencePlannerTest, WhereAllFitsNoPlaceIsSearchedForUntilItDoesNot) {
+  SequencePlanner planner;
+  const Places places{{.page = MiB(2)}};
+  PlacedTensors tensors;
+  bool fits = true;
+  uint32_t calls = 0;
+  Passes passes(40, [&](const auto& call, Bytes size) {
+    tensors.GrowTo(call.tensor + 1);
+    if (planner.Observe(call, size, false, fits).remake) planner.Remake(places, tensors);
+    calls += planner.has_plan() ? 0 : 1;
+  });
+  for (int i = 0; i < 3; ++i) passes.Run();
+  EXPECT_EQ(planner.follower().jumps(), 0u);
+  EXPECT_FALSE(planner.has_plan());
+  fits = false;
+  calls = 0;
+  passes.Run();
+  EXPECT_TRUE(planner.has_plan());
+  EXPECT_EQ(planner.follower().jumps(), 1u);
+  EXPECT_LT(calls, 5u) << "until there is a plan";
+}
+
 TEST(SequencePlannerTest, APlanIsMadeAnewAfterATensorHasMoved) {
   SequencePlanner planner;
   const Places places{{.page = MiB(2)}};

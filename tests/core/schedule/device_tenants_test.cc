@@ -125,7 +125,7 @@ TEST(DeviceTenantsTest, GuaranteesBeyondTheDeviceAreReduced) {
 
 // Two pages for each tenant that has none, and two for a tenant to come.
 TEST(DeviceTenantsTest, PagesStayFreeWhileOthersMayNeedThem) {
-  ScheduleWorld world(128, 8);
+  ScheduleWorld world(128, ScheduleWorld::Plans::kImmediate, 8);
   DeviceTenants& tenants = world.scheduler().tenants();
   tenants.Set(kOther, {.guarantee = 16});
   world.Join(kFirst, kPool, kOther);
@@ -148,7 +148,7 @@ TEST(DeviceTenantsTest, PagesStayFreeWhileOthersMayNeedThem) {
 }
 
 TEST(DeviceTenantsTest, CallsDoNotHoldPagesThatStayFree) {
-  ScheduleWorld world(128, 8);
+  ScheduleWorld world(128, ScheduleWorld::Plans::kImmediate, 8);
   world.scheduler().tenants().Set(kOwner, {.guarantee = 16});
   world.scheduler().tenants().Set(kOther, {.guarantee = 16});
   world.Join(kFirst, kPool, kOther);
@@ -168,7 +168,7 @@ TEST(DeviceTenantsTest, CallsDoNotHoldPagesThatStayFree) {
 
 // A client that keeps more than its share is no reason to give others of its tenant more.
 TEST(DeviceTenantsTest, TheyAreNoOtherClientsOfATenantThatHasItsShares) {
-  ScheduleWorld world(128, 8);
+  ScheduleWorld world(128, ScheduleWorld::Plans::kImmediate, 8);
   world.scheduler().tenants().Set(kOther, {.guarantee = 16});
   world.scheduler().tenants().Set(kOwner, {.guarantee = 16});
   world.Join(kFirst, kPool, kOther);

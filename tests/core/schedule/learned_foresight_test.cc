@@ -91,7 +91,11 @@ class Client {
   Bytes SizeOf(TensorNumber row) const { return client_.executor().tensors()[row].size; }
   void See(const ClientCall& call) {
     at_ += std::chrono::microseconds(100);
-    if (client_.See(call, false) && client_.has_plan()) client_.MakeOwnPlan();
+    if (client_.See(call, false) && client_.has_plan()) {
+      PlanWork work{.limits = limits_, .parts = {client_.BeginPlan()}};
+      work.Make();
+      client_.SetPlan(std::move(work.parts.front().plan), limits_.pages);
+    }
     const plan::ResidencyPlan& plan = client_.executor().books().view().plan;
     log_ += "\n" + std::to_string(plan.position()) + " of";
     if (plan.position() > 0) return;

@@ -35,7 +35,8 @@ class RandomClients {
         pages_(static_cast<uint32_t>(6 + random->Below(20))),
         fails_(random->OneIn(3) ? 2 + random->Below(30) : 0),
         all_pass_(random->OneIn(2)),
-        world_(pages_) {
+        world_(pages_,
+               random->OneIn(2) ? ScheduleWorld::Plans::kLate : ScheduleWorld::Plans::kImmediate) {
     if (random->OneIn(3)) SetTenants();
   }
 
@@ -48,6 +49,8 @@ class RandomClients {
     if (what < 80 && !programs_.empty()) world_.RunStream(AnyClient());
     if (what < 98 && world_.under_way() > 0)
       world_.Complete(random_.Below(world_.under_way()), fails_ == 0 || !random_.OneIn(fails_));
+    if (world_.plans_under_way() > 0 && random_.OneIn(10))
+      world_.CompletePlan(random_.Below(world_.plans_under_way()));
     if (!random_.OneIn(4)) world_.Advance();
     if (what == 99 && random_.OneIn(2)) CheckSettled();
   }

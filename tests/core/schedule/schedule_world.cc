@@ -118,6 +118,19 @@ void ScheduleWorld::MakePage(ClientId client) {
   under_way_.push_back({UnderWay::Kind::kMake, client});
 }
 
+std::shared_ptr<PlanWork> ScheduleWorld::MakePlan(DeviceId device, std::shared_ptr<PlanWork> work) {
+  if (plans_ == Plans::kImmediate) return PageMaker::MakePlan(device, std::move(work));
+  plans_under_way_.push_back(std::move(work));
+  return nullptr;
+}
+
+void ScheduleWorld::CompletePlan(size_t n) {
+  const std::shared_ptr<PlanWork> work = plans_under_way_.at(n);
+  plans_under_way_.erase(plans_under_way_.begin() + static_cast<std::ptrdiff_t>(n));
+  work->Make();
+  scheduler_.PlanMade(work);
+}
+
 void ScheduleWorld::Complete(size_t n, bool ok) {
   const UnderWay of = under_way_.at(n);
   under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(n));
@@ -161,6 +174,9 @@ bool ScheduleWorld::Settle() {
       while (RunStream(entry.first)) goes_on = true;
     }
     while (!under_way_.empty()) Complete(0);
+    goes_on |= plans_ != Plans::kHeld && !plans_under_way_.empty();
+    for (size_t i = plans_ == Plans::kHeld ? 0 : plans_under_way_.size(); i > 0; --i)
+      CompletePlan(0);
     if (!goes_on) return true;
   }
   return false;

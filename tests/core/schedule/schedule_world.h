@@ -25,8 +25,14 @@ class ScheduleWorld : public PageMaker {
   static constexpr Bytes kPage = MiB(2);
   static constexpr uint32_t kRoundsMost = 300;  // of Settle()
 
-  explicit ScheduleWorld(uint32_t pages, uint32_t guaranteed_part = 0)
+  // When plans are made: within the call that needs one, when CompletePlan() or Settle() says so,
+  // or only when CompletePlan() does.
+  enum class Plans : uint8_t { kImmediate, kLate, kHeld };
+
+  explicit ScheduleWorld(uint32_t pages, Plans plans = Plans::kImmediate,
+                         uint32_t guaranteed_part = 0)
       : pages_(pages),
+        plans_(plans),
         scheduler_({.pages = pages,
                     .making = std::chrono::microseconds(200),
                     .guaranteed_part = guaranteed_part},
@@ -64,6 +70,10 @@ class ScheduleWorld : public PageMaker {
   // The n-th of what is under way ends; a copy fails if `ok` is not set. REQUIRES: there is one.
   void Complete(size_t n, bool ok = true);
   size_t under_way() const { return under_way_.size(); }
+  // The n-th plan that is under way is made. REQUIRES: there is one.
+  void CompletePlan(size_t n);
+  size_t plans_under_way() const { return plans_under_way_.size(); }
+  void SetPlans(Plans plans) { plans_ = plans; }
   // The scheduler advances until no client is woken.
   void Advance();
   // All that can go on does, until nothing is under way. Returns false if moves go on without end.
@@ -77,6 +87,7 @@ class ScheduleWorld : public PageMaker {
   uint32_t InUse(ClientId id) const;
 
   void MakePage(ClientId client) override;
+  std::shared_ptr<PlanWork> MakePlan(DeviceId device, std::shared_ptr<PlanWork> work) override;
 
  private:
   struct UnderWay {
@@ -148,11 +159,13 @@ class ScheduleWorld : public PageMaker {
   const PageExecutor& ExecutorOf(ClientId id) const { return scheduler_.client(id).executor(); }
 
   const uint32_t pages_;
+  Plans plans_;
   uint32_t physical_pages_ = 0;  // that exist; one that is being made counts
   std::map<ClientId, std::unique_ptr<Client>> clients_;
   std::vector<std::unique_ptr<Client>> gone_;  // whose backends the scheduler may still call
   std::set<ClientId> leaving_;
   std::vector<UnderWay> under_way_;
+  std::vector<std::shared_ptr<PlanWork>> plans_under_way_;
   std::vector<std::pair<ClientId, TensorNumber>> refused_;
   Duration now_{0};
   PageScheduler scheduler_;
