@@ -267,6 +267,7 @@ void PageStore::On(const core::ClientGone& event) {
   if (room_for_ == client.id) room_for_.reset();
   moves_.Forget(client.id);
   for (auto& [device, part] : client.parts) {
+    LogMoves(part);
     part.pages->Retire();
     SchedulerOf(part).Leave(client.id);
     Progressed(part.pages.get());
@@ -277,6 +278,22 @@ void PageStore::On(const core::ClientGone& event) {
   if (client.stats.waiting == 0) return;
   std::erase_if(deadlines_, [&](const auto& of) { return std::get<ClientId>(of) == event.client; });
   stats_.waiting -= std::exchange(client.stats.waiting, 0);
+}
+
+// For those who look for the reason that a job waits.
+void PageStore::LogMoves(const Part& part) const {
+  const core::ScheduledClient& client =
+      on_[ToInt(part.pages->device())].scheduler->client(part.client->id);
+  const core::PageExecutor::Stats& moves = client.executor().stats();
+  const core::ForesightStats calls = client.foresight().stats();
+  spdlog::debug(
+      "client {}: device {}: {} in, {} out, {} maps, {} emergencies, {} exchanges, {} not revoked, "
+      "{} copies dropped; {} plans, {} of {} creates elsewhere than planned, {} of {} calls found "
+      "where they were expected; addresses up to {}",
+      ToInt(part.client->id), ToInt(part.pages->device()), core::SizeText(moves.in),
+      core::SizeText(moves.out), moves.maps, moves.emergencies, moves.exchanges, moves.not_revoked,
+      moves.dropped_copies, calls.plans, calls.elsewhere, calls.creates, calls.found,
+      calls.compared, core::SizeText(calls.range_end));
 }
 
 bool PageStore::IsQuiet(ClientId client) const {

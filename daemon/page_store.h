@@ -320,6 +320,7 @@ class PageStore final : public core::StorePlanner,
   void RunDevice(Device& device);
   void RunPart(Part& part);
   void CountMoves(Part& part);
+  void LogMoves(const Part& part) const;
 
   // ---- Pools (page_store_pools.cc).
   using Members = std::vector<StorePools::Member*>;

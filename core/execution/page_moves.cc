@@ -212,8 +212,9 @@ void PageMoves::StartMaps() {
 
 // A slot may have room in a page that is not mapped yet.
 bool PageMoves::MayOverlap(const MapChoice& choice) const {
-  return books_[choice.unit].demanded && !plan::IsSlot(choice.unit) &&
-         choice.from != MapChoice::From::kSparse;
+  const uint32_t most = backend_->MapsMost();
+  return mapping_ < (books_[choice.unit].demanded ? most : (most + 1) / 2) &&
+         !plan::IsSlot(choice.unit) && choice.from != MapChoice::From::kSparse;
 }
 
 void PageMoves::StartMap(MapChoice choice) {

@@ -451,6 +451,27 @@ TEST_F(PageExecutorTest, PagesThatACallWaitsForAreMappedSideBySide) {
   EXPECT_TRUE(executor_.IsResident(0));
 }
 
+TEST_F(PageExecutorTest, AheadOfNeedHalfAsManyPagesAreMappedSideBySide) {
+  backend_.maps_most = 4;
+  backend_.promises = true;
+  executor_.books().SetShare(8);
+  for (int i = 0; i < 6; ++i) executor_.AddPage();
+  std::vector<plan::PlannedCall> calls;
+  for (uint32_t i = 0; i < 6; ++i) {
+    calls.push_back({.kind = plan::CallKind::kCreate, .units = {2 * i, 1}, .at = Duration(i)});
+    calls.push_back(
+        {.kind = plan::CallKind::kPut, .unpins = true, .units = {2 * i, 1}, .at = Duration(i)});
+  }
+  executor_.books().SetPlan(
+      plan::ResidencyPlan::Make(calls, executor_.Snapshot(), executor_.books().view().limits));
+  executor_.Start();
+  EXPECT_EQ(backend_.maps, 2u);
+  executor_.Place(5, {10, 1}, Bytes{}, kPage);
+  EXPECT_FALSE(executor_.Pin(5));
+  executor_.Start();
+  EXPECT_EQ(backend_.maps, 3u) << "a call waits for this one";
+}
+
 // The page that has room for it may be among those that are under way.
 TEST_F(PageExecutorTest, ASlotIsNotMappedBesideAnother) {
   backend_.maps_most = 2;
