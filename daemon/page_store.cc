@@ -30,6 +30,9 @@ namespace {
 // That a page takes on its way from one client to another (decision 0076).
 constexpr auto kMakingPage = std::chrono::microseconds(200);
 
+// A client that has released no page for that time is late: a call of another takes other pages.
+constexpr auto kPatience = std::chrono::milliseconds(100);
+
 constexpr SlotId SlotOf(TensorNumber tensor) {
   return SlotId{tensor};
 }
@@ -80,7 +83,8 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
             .pages = pages,
             .device = DeviceId{static_cast<uint16_t>(i)},
             .making = kMakingPage,
-            .guaranteed_part = static_cast<uint32_t>(options_.guaranteed_part)},
+            .guaranteed_part = static_cast<uint32_t>(options_.guaranteed_part),
+            .patience = kPatience},
         static_cast<core::PageMaker*>(this));
   }
 }
@@ -112,6 +116,10 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
     ClientPages* const pages = retries_.extract(retries_.begin()).value().second;
     pages->Retry();
     Progressed(pages);
+  }
+  if (stats_.waiting > 0 && now >= late_look_) {
+    late_look_ = now + kPatience;
+    for (Device& device : on_) device.advances = true;
   }
   for (const Device& device : on_) busy |= device.advances;
   if (busy) LimitHarvests();
@@ -950,6 +958,7 @@ Tick PageStore::NextWake() const {
   Tick next = deadlines_.empty() ? core::kNever : std::get<Tick>(*deadlines_.begin());
   if (!retries_.empty()) next = std::min(next, retries_.begin()->first);
   if (evacuate_at_ > now_) next = std::min(next, evacuate_at_);
+  if (stats_.waiting > 0) next = std::min(next, late_look_);
   return std::min({next, pinned_wanted_until_, pools_.NextWake()});
 }
 

@@ -361,6 +361,7 @@ class PageStore final : public core::StorePlanner,
   uint64_t pools_version_ = 0;
   bool divide_pools_ = true;  // again: something has changed
   core::Tick evacuate_at_{};  // not before
+  core::Tick late_look_{};    // for clients that are late, while calls wait
   std::map<core::ClientId, std::unique_ptr<Client>> clients_;
   std::map<ClientPages*, Part*> parts_;
   TensorIds ids_;

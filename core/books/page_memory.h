@@ -51,8 +51,12 @@ class PageMemory {
   // Takes a free page from the client; nullopt: none is free.
   std::optional<plan::PageSupply::Released> Release();
   // A page that was released is destroyed. Until then it takes the device's memory.
-  void Destroyed() { --releasing_; }
+  void Destroyed() {
+    --releasing_;
+    ++destroyed_;
+  }
   uint32_t releasing() const { return releasing_; }
+  uint64_t destroyed() const { return destroyed_; }
   // The unit has a free page. REQUIRES: there is one of this source.
   Mapping Take(plan::Unit unit, uint32_t slots_per_page, plan::PageSupply::Source source);
   // The slot has a part of a page of its class. REQUIRES: slot_pages().HasRoom.
@@ -70,6 +74,7 @@ class PageMemory {
   uint32_t pages_;
   uint32_t expected_ = 0;
   uint32_t releasing_ = 0;
+  uint64_t destroyed_ = 0;  // since the beginning
   plan::PageSupply supply_;
   plan::SlotPages slot_pages_;
   std::vector<plan::PhysicalPage> of_page_;   // by unit; of a slot see of_slots_

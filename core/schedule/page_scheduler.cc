@@ -31,6 +31,7 @@ PageScheduler::PageScheduler(const Options& options, PageMaker* maker)
       pages_(options.pages),
       maker_(maker),
       free_pages_(options.pages),
+      overdue_(options.patience),
       plans_({.id = options.device,
               .maker = maker,
               .clients = &clients_,
@@ -253,6 +254,7 @@ void PageScheduler::Advance(Duration now) {
       Start(clients_.front());
     }
   } else if (!clients_.empty()) {
+    if (overdue_.Update(clients_, now)) shared_.reset();
     if (!plans_.are_shared()) DividePages(now);
     WakeWaiting();
   }
@@ -289,7 +291,7 @@ void PageScheduler::DividePages(Duration now) {
   if (turn_) demands[turn_->client].has_turn = true;
   if (!is_first && demands == divided_) return;
   divided_ = std::move(demands);
-  const auto shares = tenants_.Share(divided_, clients_, pages_);
+  const auto shares = tenants_.Share(divided_, clients_, pages_ - std::min(pages_, overdue_.sum()));
   free_pages_.SharesChanged();
   for (size_t i = 0; i < clients_.size(); ++i) {
     if (clients_[i]->SetShare(shares[i])) Start(clients_[i]);

@@ -34,6 +34,7 @@
 #include "core/schedule/device_plans.h"
 #include "core/schedule/device_tenants.h"
 #include "core/schedule/free_pages.h"
+#include "core/schedule/overdue_pages.h"
 #include "core/schedule/page_maker.h"
 #include "core/schedule/scheduled_client.h"
 #include "core/types.h"
@@ -58,6 +59,7 @@ class PageScheduler {
     DeviceId device{};             // for the port
     Duration making{0};            // that it takes to make a page for another client
     uint32_t guaranteed_part = 0;  // as DeviceTenants
+    Duration patience{0};          // as OverduePages
   };
   struct Client {
     ClientId id{};
@@ -153,6 +155,7 @@ class PageScheduler {
   uint32_t pages_;  // that clients may have
   PageMaker* const maker_;
   FreePages free_pages_;
+  OverduePages overdue_;
   DeviceTenants tenants_{options_.guaranteed_part};
   std::map<ClientId, std::unique_ptr<ScheduledClient>> by_id_;  // also those that are gone
   std::vector<ScheduledClient*> clients_;                       // that are not, as they joined

@@ -185,6 +185,19 @@ TEST_F(PageStoreTest, AGuaranteeIsShownAndKeptFromOthersCalls) {
   Create(SlotId{2}, kSecond);
 }
 
+TEST_F(PageStoreTest, AClientThatReleasesNothingKeepsNobodyFromPagesOfOthers) {
+  constexpr ClientId kThird{3};
+  for (uint32_t slot : {0u, 1u}) Apply(core::Freed{Create(SlotId{slot})});
+  processes_.at(kClient)->is_stopped = true;
+  Attach(kSecond, kOther);
+  Fill(kSecond, 0, 2);
+  Attach(kThird, kOther);
+  Fill(kThird, 0, 1);
+  EXPECT_EQ(HeldBy(kClient), MiB(4));
+  EXPECT_EQ(HeldBy(kSecond), MiB(2));
+  EXPECT_EQ(HeldBy(kThird), MiB(2));
+}
+
 class PageStoreOf64PagesTest : public PageStoreFixture {
  protected:
   PageStoreOf64PagesTest()
