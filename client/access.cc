@@ -145,18 +145,6 @@ void GiveBack(Session& session, TensorRecord& tensor) {
   }
 }
 
-proto::Request FetchRequest(Session& session, const TensorRecord& tensor,
-                            const ClientDevice& device, Tick deadline) {
-  proto::Request request{};
-  request.op = static_cast<uint32_t>(proto::RequestOp::kFetch);
-  request.slot = tensor.slot;
-  request.id = tensor.id;
-  request.device = static_cast<uint16_t>(device.daemon_ordinal());
-  request.deadline_ns = deadline.time_since_epoch().count();
-  request.ticket = session.Row(tensor).ticket.load(std::memory_order_relaxed);
-  return request;
-}
-
 // Whether the daemon gave the bytes up. The row's word on it is taken over into the record, where
 // it stays until a put of new bytes. REQUIRES: a holder is ours.
 bool TakeRecompute(proto::LeaseSlot& row, TensorRecord& tensor) {
@@ -223,13 +211,14 @@ struct GetTarget {
   ClientDevice* target = nullptr;  // null: where it is
   ClientDevice* device = nullptr;  // where it is expected
   ClientStream* stream = nullptr;
+  bool awaits = false;  // the bytes, on the CPU
 };
 
 Result<GetTarget> ResolveTarget(Session& session, const TensorRecord& tensor,
-                                device::StreamHandle stream, int device) {
+                                device::StreamHandle stream, const GetOptions& options) {
   GetTarget destination;
-  if (device >= 0) {
-    RAVEN_ASSIGN_OR_RETURN(destination.target, session.devices().Local(device));
+  if (options.device >= 0) {
+    RAVEN_ASSIGN_OR_RETURN(destination.target, session.devices().Local(options.device));
     RAVEN_RETURN_IF_ERROR(destination.target->Prepare());
     destination.device = destination.target;
   } else {
@@ -237,7 +226,21 @@ Result<GetTarget> ResolveTarget(Session& session, const TensorRecord& tensor,
   }
   RAVEN_ASSIGN_OR_RETURN(destination.stream, session.streams().Find(stream, *destination.device));
   RAVEN_RETURN_IF_ERROR(destination.stream->CheckNotCapturing());
+  destination.awaits = options.blocking || destination.stream->synchronous();
   return destination;
+}
+
+proto::Request FetchRequest(Session& session, const TensorRecord& tensor,
+                            const GetTarget& destination, Tick deadline) {
+  proto::Request request{};
+  request.op = static_cast<uint32_t>(proto::RequestOp::kFetch);
+  request.slot = tensor.slot;
+  request.id = tensor.id;
+  request.device = static_cast<uint16_t>(destination.device->daemon_ordinal());
+  request.flags = destination.awaits ? proto::kAwaits : 0;
+  request.deadline_ns = deadline.time_since_epoch().count();
+  request.ticket = session.Row(tensor).ticket.load(std::memory_order_relaxed);
+  return request;
 }
 
 // Takes a holder, whatever it takes.
@@ -248,8 +251,7 @@ Status Take(Session& session, TensorRecord& tensor, const GetTarget& destination
     if (begun.hold == Hold::kTaken) return core::Ok();
     if (begun.hold == Hold::kAwait) return AwaitFetch(session, tensor, deadline.at());
     if (begun.hold == Hold::kAsk) {
-      const proto::Request request =
-          FetchRequest(session, tensor, *destination.device, deadline.at());
+      const proto::Request request = FetchRequest(session, tensor, destination, deadline.at());
       size_t sent = 0;
       if (Status asked = session.requests().Send({&request, 1}, deadline.at(), &sent);
           !asked.ok()) {
@@ -425,7 +427,7 @@ class Batch {
   Status BeginAll() {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       RAVEN_ASSIGN_OR_RETURN(destinations_[i],
-                             ResolveTarget(session_, *tensors_[i], stream_, options_.device));
+                             ResolveTarget(session_, *tensors_[i], stream_, options_));
       RAVEN_ASSIGN_OR_RETURN(begun_[i], Begin(session_, *tensors_[i], destinations_[i].target));
     }
     return core::Ok();
@@ -436,8 +438,7 @@ class Batch {
     std::vector<size_t> asked;
     for (size_t i = 0; i < tensors_.size(); ++i) {
       if (begun_[i].hold != Hold::kAsk) continue;
-      requests.push_back(
-          FetchRequest(session_, *tensors_[i], *destinations_[i].device, deadline_.at()));
+      requests.push_back(FetchRequest(session_, *tensors_[i], destinations_[i], deadline_.at()));
       asked.push_back(i);
     }
     size_t sent = 0;
@@ -490,7 +491,7 @@ Result<void*> Get(TensorRecord& tensor, device::StreamHandle stream, const GetOp
   RAVEN_RETURN_IF_ERROR(session.CheckUsable());
   Deadline deadline(WaitOf(session, options));
   RAVEN_ASSIGN_OR_RETURN(const GetTarget destination,
-                         ResolveTarget(session, tensor, stream, options.device));
+                         ResolveTarget(session, tensor, stream, options));
   RAVEN_RETURN_IF_ERROR(Take(session, tensor, destination, deadline));
   Result<void*> address = BindToStream(session, tensor, stream, destination, options, deadline);
   if (!address.ok()) [[unlikely]]

@@ -208,6 +208,7 @@ struct FetchRequested {
   DeviceId device;
   Tick deadline;
   bool fail_stuck = false;  // as a create's
+  bool awaits = false;      // the client waits for the bytes: it is promised none
 };
 // The client freed the tensor and its ticket is reached.
 struct Freed {

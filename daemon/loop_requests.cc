@@ -239,7 +239,10 @@ void Loop::HandleFetch(Session& session, const proto::Request& request) {
   }
   if (planner_->View(tensor).residency == core::Residency::kOnDevice) CommitPut(session, request);
   Record(session, [&](Recorder& recorder) { recorder.Got(planner_->View(tensor), now_); });
-  ApplyEvent(core::FetchRequested{tensor, core::DeviceId{request.device}, DeadlineOf(request)});
+  ApplyEvent(core::FetchRequested{.tensor = tensor,
+                                  .device = core::DeviceId{request.device},
+                                  .deadline = DeadlineOf(request),
+                                  .awaits = (request.flags & proto::kAwaits) != 0});
 }
 
 // A fetch of a tensor that is still on a device moves it to another one. The word no longer shows

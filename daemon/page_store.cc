@@ -426,7 +426,7 @@ void PageStore::On(const core::FetchRequested& event) {
   Part& part = client->parts.at(row.device);
   ++client->stats.misses;
   ++stats_.misses;
-  AddRequest(*client, slot, {.deadline = event.deadline, .asked = now_});
+  AddRequest(*client, slot, {.awaits = event.awaits, .deadline = event.deadline, .asked = now_});
   if (row.device != event.device && !row.lost) return BeginMove(*client, slot, event.device);
   Progressed(part.pages.get());
   const core::CallResult result =
@@ -822,7 +822,7 @@ bool PageStore::Promise(ClientPages* pages, TensorNumber tensor) {
   Part& part = PartOf(pages);
   Row& row = part.client->rows[tensor];
   const ClientId client = part.client->id;
-  if (!row.request || moves_.Moves(client, tensor) ||
+  if (!row.request || row.request->awaits || moves_.Moves(client, tensor) ||
       !hooks_.promise(client, SlotOf(tensor), row.device, pages->AddressOf(tensor)))
     return false;
   row.is_promised = true;

@@ -131,6 +131,7 @@ class PageStore final : public core::StorePlanner,
   // A create or a fetch that is not answered yet.
   struct Request {
     bool is_create = false;
+    bool awaits = false;  // the bytes, before it goes on
     core::Tick deadline{};
     core::Tick asked{};
   };

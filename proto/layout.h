@@ -163,7 +163,7 @@ static_assert(sizeof(LeaseSlot) == 64);
 
 enum class RequestOp : uint32_t {
   kCreate = 1,  // slot (kRequested), bytes, device, flags, name, deadline
-  kFetch = 2,   // slot (kFetching), id, device, deadline
+  kFetch = 2,   // slot (kFetching), id, device, flags, deadline
   kFree = 3,    // slot (kFreeing), id, ticket
   kStep = 4,    // the client begins its next iteration; slot 0
 };
@@ -171,6 +171,7 @@ enum RequestFlags : uint16_t {
   kFailFast = 1,   // answer kOutOfMemory at once rather than wait for room
   kFailStuck = 2,  // answer kOutOfMemory once only the client's own puts and frees could make room
   kLongLived = 4,  // it will stay in use for long
+  kAwaits = 8,     // a fetch: its client waits for the bytes, so a copy that fails may fail the get
 };
 
 // A cache line, aligned by its ring: copies on the stack need no such alignment (which GCC's

@@ -222,6 +222,16 @@ TEST_F(PageStorePoolsTest, AGetGoesOnWhileItsBytesAreOnTheirWay) {
   EXPECT_TRUE(Take<core::Release>(SlotId{first}).has_value());
 }
 
+TEST_F(PageStorePoolsTest, AGetThatWaitsForItsBytesIsPromisedNone) {
+  MakeEight();
+  promises_ = true;
+  const uint32_t first = *FirstIn(kRemote);
+  Apply(core::FetchRequested{
+      .tensor = tensors_[first], .device = kDevice, .deadline = core::kNever, .awaits = true});
+  EXPECT_EQ(Await<core::FetchReply>(SlotId{first}).tensor, tensors_[first]);
+  EXPECT_TRUE(promises_ended_.empty());
+}
+
 // Tickets are the client's memory: it may write there what it likes.
 TEST_F(PageStorePoolsTest, UsesDoNotEndBeforePromisedBytesAreThere) {
   const uint32_t first = FetchWithAPromise();
