@@ -845,6 +845,7 @@ void PageStore::Break(ClientPages* pages, TensorNumber tensor) {
   const std::string why = row.lost ? ErrorOf(pages, tensor, core::CallResult::kLost).message
                                    : "a copy of its bytes failed";
   hooks_.end_promise(part.client->id, SlotOf(tensor), Error{ErrorCode::kLost, why});
+  if (!row.lost) row.lost_by = PoolOf(part, tensor);
   row.lost = true;
   row.lives = false;
   part.client->live -= row.size;
@@ -852,6 +853,17 @@ void PageStore::Break(ClientPages* pages, TensorNumber tensor) {
   // It was about to move to another device.
   if (row.request) part.refused.push_back(SlotOf(tensor));
   Progressed(pages);
+}
+
+core::PoolId PageStore::PoolOf(const Part& part, TensorNumber tensor) const {
+  const core::PageExecutor& executor = ExecutorOf(part);
+  const core::plan::UnitSpan& units = executor.tensors()[tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i) {
+    const core::plan::UnitState& state = executor.books()[units[i]];
+    if (!state.IsResident() && state.pool != core::plan::kNoPool)
+      return PoolsOf(part)[state.pool]->of.id;
+  }
+  return core::kHostPool;
 }
 
 void PageStore::EndPromise(Part& part, SlotId slot) {

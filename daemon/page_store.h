@@ -314,6 +314,8 @@ class PageStore final : public core::StorePlanner,
   void EndRow(Part& part, core::SlotId slot);
   // The stream has come to all puts.
   void Reach(Part& part, core::SlotId slot);
+  // Where bytes of the tensor come from that are not on the device yet.
+  core::PoolId PoolOf(const Part& part, core::TensorNumber tensor) const;
   // The row's promise has ended: the client's uses of it may end, too.
   void EndPromise(Part& part, core::SlotId slot);
   std::string WhyNoRoom(const Part& part, const Row& row) const;

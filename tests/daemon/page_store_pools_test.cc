@@ -268,6 +268,16 @@ TEST_F(PageStorePoolsTest, PromisedBytesThatAreLostAreSaidToBe) {
   PumpUntil([this] { return !store_->IsCopying(); });
 }
 
+TEST_F(PageStorePoolsTest, AnErrorNamesThePoolThatPromisedBytesDidNotComeFrom) {
+  const uint32_t first = FetchWithAPromise();
+  for (const Bytes piece : lenders().pieces()) EXPECT_TRUE(lenders().Lose(piece));
+  lenders().Release();
+  PumpUntil([this] { return promises_ended_.size() == 1; });
+  EXPECT_EQ(promises_ended_[0].error().message, "a copy of its bytes failed");
+  Fetch(first);
+  ExpectLost(first);
+}
+
 TEST_F(PageStorePoolsTest, AClientMayGoWhileBytesArePromised) {
   FetchWithAPromise();
   Apply(core::ClientGone{kClient});
