@@ -177,7 +177,7 @@ void PageStore::On(const core::PinnedHeld& event) {
 // resident make room for them.
 void PageStore::On(const core::PinnedWanted& event) {
   const core::CopyQuota& copies = quotas_.copies();
-  if (clients_.at(event.client)->gone ||
+  if (FindPresent(event.client) == nullptr ||
       !copies.MayPin(event.client, event.slab, event.slab, {}, Bytes{}))
     return;
   const Bytes left = Minus(options_.host_capacity, copies.pinned() + event.slab);

@@ -50,6 +50,7 @@ TEST_F(PageStoreTest, NoticesOfAClientThatIsNotThereAreNone) {
     Apply(core::Trimmed{client});
     Apply(core::ClientLimits{client, {MiB(2), MiB(2)}});
     Apply(core::PinnedUsed{client, MiB(2)});
+    Apply(core::PinnedWanted{client, MiB(2)});
   }
   AwaitEnd(kClient);
   Attach(kClient, kTenant);
