@@ -370,6 +370,8 @@ class Loop {
   // As PageStore::Hooks.
   bool Promise(core::ClientId client, core::SlotId slot, core::DeviceId device, core::Bytes offset);
   void EndPromise(Session& session, core::SlotId slot, const core::Status& outcome);
+  // Bytes that a fetch was promised do not come. REQUIRES: its arrival is written after this.
+  void MarkLost(Session& session, core::SlotId slot, const std::string& why);
   void SendPendingReplies(Session& session);
   void Do(const core::FetchError& action);
   void Do(const core::Release& action);

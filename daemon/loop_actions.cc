@@ -284,14 +284,16 @@ bool Loop::Promise(core::ClientId client, SlotId slot, core::DeviceId device, co
 void Loop::EndPromise(Session& session, SlotId slot, const core::Status& outcome) {
   const proto::WordValue arrival = session.promises.extract(slot).mapped();
   Record(session, [&](Recorder& recorder) { recorder.Answered(session.id(), now_); });
-  if (!outcome.ok()) {
-    RememberFailure(session, slot, outcome.error().message);
-    // In this order: a client that begins to wait sees the one or the other.
-    session.LeaseOf(slot).MarkLost();
-    session.segment()->header.losses.fetch_add(1, std::memory_order_release);
-  }
+  if (!outcome.ok()) MarkLost(session, slot, outcome.error().message);
   session.segment()->arrivals[arrival.index].store(arrival.value, std::memory_order_release);
   session.arrivals.GiveBack(arrival.index);
+}
+
+void Loop::MarkLost(Session& session, SlotId slot, const std::string& why) {
+  RememberFailure(session, slot, why);
+  // In this order: a client that begins to wait sees the one or the other.
+  session.LeaseOf(slot).MarkLost();
+  session.segment()->header.losses.fetch_add(1, std::memory_order_release);
 }
 
 void Loop::SendPendingReplies(Session& session) {
@@ -571,10 +573,7 @@ void Loop::FinishIn(Way way, JobId job, const core::Status& copied) {
         session->RowOf(move.slot).SetStreamComplete(idle_word);
       }
     } else if (move.promised) {
-      RememberFailure(*session, move.slot, outcome.error().message);
-      // In this order: who begins to wait beside it sees the one or the other.
-      lease.MarkLost();
-      session->segment()->header.losses.fetch_add(1, std::memory_order_release);
+      MarkLost(*session, move.slot, outcome.error().message);
     }
   }
   using Outcome = core::Moved::Outcome;

@@ -309,12 +309,8 @@ void Plan::SetDevice(Bytes device) {
   Move();
   device_ = device;
   const uint32_t pages = PagesIn(device);
-  const Bytes change =
-      limits_.page * (std::max(pages, limits_.pages) - std::min(pages, limits_.pages));
-  if (pages > limits_.pages) plan_.Release(change, kNoPosition);
-  if (pages < limits_.pages) plan_.Take(change, kNoPosition);
   remake_ |= next_ && pages != limits_.pages;
-  limits_.pages = pages;
+  plan_.SetPages(pages, &limits_);
 }
 
 core::plan::MoveView Plan::View() {
@@ -404,8 +400,8 @@ std::optional<Plan::Wanted> Plan::NextRecent(const Skip& skip) {
   return dead ? std::optional(Wanted{IdOf(*recent), true, dead}) : std::nullopt;
 }
 
-// A page that no call of the plan needs, and that has not been used for more than twice as long as
-// the recent page: neither a cycle nor chance moves much, and no two change places for ever.
+// A page that no call of the plan needs, and whose rest is more than two times the recent page's.
+// So a cycle or chance moves few pages, and no two pages are exchanged again and again.
 std::optional<Plan::Unit> Plan::RecentExchange(const Skip& skip) {
   if (leaving_ >= std::min<size_t>(core::kForcedMost, recent_.size()) || View().supply.total() > 0)
     return std::nullopt;

@@ -40,8 +40,7 @@ Bytes CopyQuota::Unkept(Bytes all, Bytes of_tenant) const {
 
 Bytes CopyQuota::Most(ClientId client) const {
   const Client& of = clients_.at(client);
-  const Bytes kept = options_.kept_part > 0 ? Kept() : Bytes{};
-  return std::min({of.budget, TenantOf(of).budgets.host, options_.capacity - kept});
+  return std::min({of.budget, TenantOf(of).budgets.host, options_.capacity - Kept()});
 }
 
 Bytes CopyQuota::Room(ClientId client, Limit limit) const {

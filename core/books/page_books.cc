@@ -187,14 +187,6 @@ void PageBooks::Announce(Unit unit, Position need) {
   Update(unit);
 }
 
-void PageBooks::SetShare(uint32_t pages) {
-  const Bytes change =
-      limits_.page * (std::max(pages, limits_.pages) - std::min(pages, limits_.pages));
-  if (pages > limits_.pages) plan_.Release(change, kNoPosition);
-  if (pages < limits_.pages) plan_.Take(change, kNoPosition);
-  limits_.pages = pages;
-}
-
 std::optional<PageSupply::Released> PageBooks::ReleasePage() {
   if (!memory_.supply().Find(false)) {
     const auto dead = queues_.First(MoveQueues::Queue::kDead);

@@ -122,7 +122,7 @@ class PageBooks {
   // ---- The share of the device.
   // The client may hold this many pages. Pages beyond that are released as they become free; pages
   // that its calls hold stay.
-  void SetShare(uint32_t pages);
+  void SetShare(uint32_t pages) { plan_.SetPages(pages, &limits_); }
   // A page that is free, and whether it is mapped still; it is the client's no more. nullopt: no
   // page is free.
   std::optional<plan::PageSupply::Released> ReleasePage();

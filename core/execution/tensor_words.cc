@@ -1,5 +1,8 @@
 #include "core/execution/tensor_words.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace ravenstore::core {
 
 using plan::Unit;
@@ -56,24 +59,9 @@ void TensorWords::Publish(TensorNumber tensor) {
 void TensorWords::Arrive(std::span<const PageBooks::Arrival> arrivals) {
   for (const auto& arrival : arrivals) Publish(std::span(&arrival.unit, 1));
   if (arrivals.empty()) return;
-  for (auto next = promised_.begin(); next != promised_.end();) {
-    const TensorNumber tensor = *next;
-    if (!IsResident(tensor)) {
-      ++next;
-      continue;
-    }
-    next = promised_.erase(next);
-    backend_->Arrived(tensor);
-  }
-  for (auto next = waiting_.begin(); next != waiting_.end();) {
-    const TensorNumber tensor = *next;
-    if (!IsResident(tensor)) {
-      ++next;
-      continue;
-    }
-    next = waiting_.erase(next);
-    backend_->Grant(tensor);
-  }
+  const auto is_resident = [this](TensorNumber tensor) { return IsResident(tensor); };
+  for (const TensorNumber tensor : Take(&promised_, is_resident)) backend_->Arrived(tensor);
+  for (const TensorNumber tensor : Take(&waiting_, is_resident)) backend_->Grant(tensor);
 }
 
 void TensorWords::PromiseWaiting() {
@@ -101,18 +89,17 @@ bool TensorWords::Arrives(TensorNumber tensor) const {
 }
 
 std::vector<TensorNumber> TensorWords::TakeWaiting(Unit unit) {
-  return Take(&waiting_, unit);
+  return Take(&waiting_, [&](TensorNumber tensor) { return IsIn(tensor, unit); });
 }
 
 std::vector<TensorNumber> TensorWords::TakePromised(Unit unit) {
-  return Take(&promised_, unit);
+  return Take(&promised_, [&](TensorNumber tensor) { return IsIn(tensor, unit); });
 }
 
-std::vector<TensorNumber> TensorWords::Take(std::set<TensorNumber>* from, Unit unit) {
+template <typename Matches>
+std::vector<TensorNumber> TensorWords::Take(std::set<TensorNumber>* from, Matches matches) {
   std::vector<TensorNumber> taken;
-  for (const TensorNumber tensor : *from) {
-    if ((*tensors_)[tensor].units.Contains(unit)) taken.push_back(tensor);
-  }
+  std::copy_if(from->begin(), from->end(), std::back_inserter(taken), matches);
   for (const TensorNumber tensor : taken) from->erase(tensor);
   return taken;
 }

@@ -61,7 +61,12 @@ class TensorWords {
   void Publish(TensorNumber tensor);
   // The tensor lives, and each unit of it is there or is being copied in.
   bool Arrives(TensorNumber tensor) const;
-  std::vector<TensorNumber> Take(std::set<TensorNumber>* from, plan::Unit unit);
+  bool IsIn(TensorNumber tensor, plan::Unit unit) const {
+    return (*tensors_)[tensor].units.Contains(unit);
+  }
+  // Those that match are erased from the set.
+  template <typename Matches>
+  static std::vector<TensorNumber> Take(std::set<TensorNumber>* from, Matches matches);
 
   PageBackend* const backend_;
   const PageBooks& books_;

@@ -87,6 +87,12 @@ void ResidencyPlan::Release(Bytes weight, Position until) {
   slack_->Add(SlackPosition(position_), SlackPosition(until), static_cast<int64_t>(weight.count()));
 }
 
+void ResidencyPlan::SetPages(uint32_t pages, PlanLimits* limits) {
+  const uint32_t before = std::exchange(limits->pages, pages);
+  if (pages > before) Release(limits->page * (pages - before), kNoPosition);
+  if (pages < before) Take(limits->page * (before - pages), kNoPosition);
+}
+
 int64_t ResidencyPlan::SlackAt(Position position) const {
   return slack_->Least(SlackPosition(position), SlackPosition(position));
 }

@@ -110,6 +110,8 @@ class ResidencyPlan {
   // `weight` is taken (added: is free) from now until `until`, beyond what was planned.
   void Take(Bytes weight, Position until);
   void Release(Bytes weight, Position until);
+  // From now on `pages` may be held, instead of those of the limits.
+  void SetPages(uint32_t pages, PlanLimits* limits);
 
   // The most pages that calls hold at one position, and in which something lives.
   uint32_t pages_held() const { return pages_held_; }
