@@ -28,16 +28,17 @@ constexpr auto kRetry = std::chrono::milliseconds(10);
 // Copies of a client on a link, in each direction. Fewer: the link is idle until the loop has seen
 // the end of one. More: a copy that a call waits for is queued behind them.
 constexpr uint32_t kQueued = 2;
-// Spares of a client: one for so many pages that it has, and the most. Fewer: more creates wait for
-// a page to be made. More: an idle client keeps more memory from others.
+// A client has one spare for each kPagesPerSpare of its pages, and at most kSparesMost. Fewer
+// spares: more creates wait for a page to be made. More: an idle client keeps more memory from
+// others.
 constexpr uint32_t kPagesPerSpare = 16;
 constexpr uint32_t kSparesMost = 4;
 // Pages in making at a time: the two that a user's workers make (daemon/threads.h), and the next
-// for each. Fewer: a worker waits for the loop. More: what else is to be done for the user waits
-// longer.
+// for each. Fewer: a worker waits for the loop. More: other work for the user waits longer.
 constexpr uint32_t kMakingMost = 4;
-// Maps for calls that wait, at a time. Fewer: the client's mapper is idle while its last answer is
-// read. More: calls of the driver that the program makes wait for more maps.
+// Maps under way for calls that wait; half of that ahead of need. Fewer: the client's mapper is
+// idle while its last answer is read. More: the program's own calls of the driver wait for more
+// maps.
 constexpr uint32_t kMapsMost = 4;
 // Copies of a client that move on at a time. Fewer: the link is idle while others begin. More: a
 // client that goes meanwhile waits for them.
@@ -467,7 +468,7 @@ void ClientPages::EndOut(const CopyOrder& order, const Status& outcome) {
   --links_[order.pool].out;
   --copying_;
   const bool ok = outcome.ok() && IsRight(order, [this, &order] {
-                    // What was used since it began may have been written.
+                    // A tensor that was used since it began may have been written.
                     const auto tensors = executor_->tensors().In(order.unit);
                     return std::all_of(tensors.begin(), tensors.end(), [this](TensorNumber tensor) {
                       return owner_->IsUnused(this, tensor);

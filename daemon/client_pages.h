@@ -202,7 +202,7 @@ class ClientPages final : public core::PageBackend {
   uint32_t Ahead() const { return static_cast<uint32_t>(spares_.size()) + making_ - owed_; }
   // That should be.
   uint32_t AheadWanted() const;
-  // Begins to make pages until there are as many as wanted.
+  // Begins to make pages until AheadWanted() are made or in making.
   void MakeAhead();
   void Make();
   // The device has no memory for one more.
@@ -229,7 +229,8 @@ class ClientPages final : public core::PageBackend {
   void StartMoveOn(core::plan::Unit unit, uint64_t version, PagePool::Piece target);
   void EndMoveOn(const MoveOn& move, const core::Status& outcome);
   bool IsLost(core::plan::Unit unit) const;
-  // Counts whether the bytes of a copy are the `same`; `counts`: if not, it is its fault.
+  // Counts a comparison of a copy's bytes. If they are not the `same`, `counts` returns true for a
+  // fault of the copy.
   bool Checked(bool same, const std::function<bool()>& counts);
   // Of a copy that has ended well.
   bool IsRight(const CopyOrder& order, const std::function<bool()>& counts);

@@ -1,4 +1,4 @@
-// How many moves' bytes were compared at their end, and how many were other bytes.
+// The number of moves of which the bytes were compared at their end, and of those that differed.
 #pragma once
 
 #include <cstdint>

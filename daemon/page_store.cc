@@ -288,7 +288,7 @@ void PageStore::On(const core::ClientGone& event) {
   stats_.waiting -= std::exchange(client.stats.waiting, 0);
 }
 
-// For those who look for the reason that a job waits.
+// To find the reason that a job waits.
 void PageStore::LogMoves(const Part& part) const {
   const core::ScheduledClient& client =
       on_[ToInt(part.pages->device())].scheduler->client(part.client->id);

@@ -25,8 +25,9 @@ namespace {
 // else. Longer: its owner waits.
 constexpr auto kEvacuateAgain = std::chrono::milliseconds(5);
 
-// The host pool does not grow for so long after pinned blocks wanted its memory. Idle slabs of
-// pinned memory are wanted back for copies that often.
+// After pinned blocks wanted its memory the host pool does not grow for this time. Idle slabs of
+// pinned memory are reclaimed for copies once in this time. Shorter: blocks find less memory, and
+// slabs are asked for more often. Longer: copies wait for memory.
 constexpr auto kPinnedPause = std::chrono::milliseconds(100);
 
 Bytes BudgetIn(const core::Budgets& budgets, PoolId pool) {

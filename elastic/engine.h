@@ -5,10 +5,10 @@
 // nothing lives on it. Small ranges share a page, a large one has several. Kernels may use a range
 // by naming it, wherever its pages are. A thread of the engine's decides what moves as its plan
 // says (plan.h), another makes the plan, and a mover (mover.h) moves: it copies a part by the
-// addresses at which parts are mapped for good. What comes to the device is then mapped in its
-// place; what leaves is mapped there only when a call that names it begins, and then on its thread.
-// The host's parts are pinned ahead (pinner.h), and more of them as soon as more lives than the
-// device may hold.
+// addresses at which parts stay mapped. A part that comes to the device is then mapped in its
+// place. A part that leaves is mapped there only when a call begins that uses it as an argument, on
+// that call's thread. The host's parts are pinned ahead (pinner.h), and more of them as soon as
+// more pages live than the device may hold.
 //
 // Who reaches what is away without naming it finds nothing there, which is a fault that ends the
 // job's context. So as soon as the job shows that it reaches memory in other ways (a call that may

@@ -22,8 +22,8 @@ constexpr size_t kMoves = 3;
 constexpr std::chrono::microseconds kPoll{100};
 constexpr std::chrono::microseconds kRetry{200};
 constexpr std::chrono::milliseconds kAskLimit{50};
-// After a plan the thread rests so many times as long as the plan took. Fewer: a job that does not
-// repeat itself takes a CPU for plans. More: one that does follows an old plan for longer.
+// After a plan the thread rests for kPlanRest times its duration. Less: a job that does not repeat
+// itself takes a CPU for plans. More: one that does follows an old plan for longer.
 constexpr int kPlanRest = 2;
 // What lies where is shown so often; so many ranges are looked at before others get the lock.
 constexpr std::chrono::seconds kShow{1};
@@ -198,7 +198,7 @@ bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
   ++page.busy;
   const auto part = TakePart(Place::kDevice, page.size, lock);
   --page.busy;
-  // For what is dead until then nothing leaves: an allocation finds room by itself.
+  // No page leaves for one that is dead until then: an allocation finds room by itself.
   if (!part.ok()) return wanted.needs_copy && DropDead(Place::kDevice, lock);
   if (!CanMove(page) || !page.away()) {  // it was named meanwhile, or backed
     parts_->Give(*part);

@@ -31,7 +31,7 @@ class Planned {
     call_ = record.call;
     if (record.page >= lives_.size()) lives_.resize(record.page + 1);
     const bool allocates = record.kind == PageRecord::Kind::kAllocate;
-    // What the job does now may differ from the step before.
+    // The job may differ now from the step before.
     if (lives_[record.page] == allocates) return;
     if (is_use) return Use(record.page, at);
     lives_[record.page] = allocates;

@@ -1,4 +1,4 @@
-// A copy of what a job did in its last step, from which the plan of the next one is made.
+// A copy of a job's last step, from which the plan of the next one is made.
 //
 // The records repeat: those of a step come again in the same order, with the same times. Each
 // kernel gets all pages that it uses when it begins, and puts them when the next one begins.
@@ -18,7 +18,7 @@
 
 namespace ravenstore::elastic {
 
-// What happened: a page came to life, died, or was used by a call.
+// A page came to life, died, or was used by a call.
 struct PageRecord {
   enum class Kind : uint8_t { kUse, kAllocate, kFree };
   uint32_t page;  // by its unit

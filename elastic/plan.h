@@ -15,7 +15,7 @@
 // A plan is made of a copy of the last step, so that no lock is held: Copy(),
 // KernelForecast::Make() on any thread, Set().
 //
-// Threads: one at a time. Cost of Used(): under half a microsecond for two pages, amortised; Copy()
+// Threads: one at a time. Cost of Used(): 0.4 to 1 microsecond for two pages, amortised; Copy()
 // 20 bytes for each record of a step. Memory bounded by PlanOptions. No clock is read here.
 #pragma once
 
@@ -109,7 +109,7 @@ class Plan {
 
   // The sequence is known and holds.
   bool IsLearned() const { return next_ && follower_.IsTrusted(); }
-  // More will live than the device holds, as far as is foreseen.
+  // By the plan, more pages will live together than the device holds.
   bool IsShort() const { return plan_.pages_alive() > limits_.pages; }
 
  private:
@@ -144,7 +144,7 @@ class Plan {
 
   // ---- What is where.
   core::Bytes FreeBytes() const { return core::Minus(device_, held_); }
-  // How many pages have so many bytes.
+  // The number of pages of mean size that fit into `bytes`.
   uint32_t PagesIn(core::Bytes bytes) const;
   void Update(Unit unit);
   // The plan has the live page on the device, but it is not there.

@@ -150,7 +150,8 @@ class Engine {
     Mark();
   }
 
-  void Tell(RangeId page) { plan_.SetResident(page, memory_.IsOnDevice(page)); }
+  // As the memory has it.
+  void SetResident(RangeId page) { plan_.SetResident(page, memory_.IsOnDevice(page)); }
   auto Busy() const {
     return [this](RangeId page) {
       return allocating_ == page || Holds(running_, page) ||
@@ -185,7 +186,7 @@ class Engine {
         break;
       }
     }
-    Tell(page);
+    SetResident(page);
     if (!memory_.IsOnDevice(page) && !memory_.IsOnHost(page)) AdvanceTo(now_ + SecondsToHost(page));
     result_.allocated += now_ - begun;
     allocating_.reset();
@@ -203,7 +204,7 @@ class Engine {
     is_waiting_ = true;
     if (!memory_.IsLive(*victim)) {
       memory_.Drop(*victim);
-      Tell(*victim);
+      SetResident(*victim);
       AdvanceTo(now_ + machine_.unmap);
     } else {
       if (IsFree(kOut)) BeginOut(*victim);
@@ -263,7 +264,7 @@ class Engine {
       std::erase_if(moves_, [&](const Move& move) {
         if (move.end > now_) return false;
         if (move.lane == kOut) memory_.Release();
-        Tell(move.page);
+        SetResident(move.page);
         return true;
       });
       Pump();
@@ -297,7 +298,7 @@ class Engine {
     if (memory_.free() > 0) return BeginIn(*wanted), true;
     if (!wanted->dead) return false;
     memory_.Drop(*wanted->dead);
-    Tell(*wanted->dead);
+    SetResident(*wanted->dead);
     thread_free_ = std::max(thread_free_, now_) + machine_.unmap;
     return true;
   }

@@ -66,7 +66,7 @@ class PageBackend {
   virtual bool Map(const MapOrder& order) = 0;
   virtual void Unmap(plan::PhysicalPage page) = 0;
   // Maps of pages that calls wait for may be under way at a time. Ahead of need it is half of that,
-  // or one: a call that waits is then behind few.
+  // or one, so that a call that waits is queued behind few.
   virtual uint32_t MapsMost() const { return 1; }
   // The client does not own the page any more. The backend unmaps it if it is mapped, then destroys
   // its memory. It reports no end.

@@ -2,9 +2,9 @@
 // each pool of copies.
 //
 // Start() begins what there is to do: each engine asks core/plan/move_chooser.h for the next unit.
-// Mapping overlaps with copying. Pages that calls wait for are mapped side by side, as many as the
-// backend allows; ahead of need one is mapped at a time. A unit leaves only after the lease words
-// of all tensors in it are revoked; the client may have used one since, and the unit then stays.
+// Mapping overlaps with copying. The backend limits the maps under way (PageBackend::MapsMost). A
+// unit leaves only after the lease words of all tensors in it are revoked; the client may have used
+// one since, and the unit then stays.
 //
 // Owns: nothing but what is under way; the books, the words and the backend are its owner's and
 // outlive it. Units: bytes, positions. Threads: one at a time; the same calls have the same result.

@@ -69,8 +69,8 @@ class AddressRange {
   static const Hole* FirstFit(const Holes& holes, Bytes size);
   // Where a place of `size` bytes begins in a hole at `offset`.
   Bytes BeginIn(Bytes offset, Bytes size, uint32_t most) const;
-  // The hole for it, or what the range grows by, with the hole at its end. It may begin before the
-  // place, and end after it.
+  // The hole for it, or the bytes that the range grows by, with the hole at its end. It may begin
+  // before the place, and end after it.
   Hole HoleFor(Bytes size, uint32_t most) const;
   void Insert(const Hole& hole);
   void Erase(const Hole& hole);

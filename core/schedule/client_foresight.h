@@ -117,7 +117,7 @@ class ClientForesight {
  protected:
   // The plan that has begun is of calls that do not come.
   void DropPlan() { ++version_; }
-  // The calls that are ahead are the first and what follows. The plans that have begun, and that
+  // The calls that are ahead are these, from the first one on. The plans that have begun, and that
   // are set, begin before it.
   void SetCalls(std::vector<plan::PlannedCall> calls);
   // The client has come to this one of them.

@@ -4,10 +4,10 @@
 // then the plan before remains, and its position follows the calls. A plan that comes too late is
 // dropped: its client has left or its calls have jumped, another plan has begun, or the clients or
 // pages of a common plan have become others. Of each client at most one plan of its own is under
-// way, and of all clients at most one common plan. What changes meanwhile is planned when that one
-// has come.
+// way, and of all clients at most one common plan. Changes meanwhile are planned when that one has
+// come.
 //
-// Owns: what is under way. The clients are the owner's. Units: pages. Threads: one at a time.
+// Owns: the plans under way. The clients are the owner's. Units: pages. Threads: one at a time.
 // Errors: none. Cost: O(calls + units + tensors) to begin a plan; O(units log units) when it comes.
 #pragma once
 

@@ -65,8 +65,8 @@ class DeviceTenants {
   // Pages that may be made for the tenant's clients until they have all that they may hold.
   // O(clients).
   uint32_t Growth(TenantId tenant, Clients clients) const;
-  // The tenant's clients have as many pages as their shares: one of them may have more than its
-  // share. O(clients).
+  // The tenant's clients together have all pages of their shares: one of them may have more than
+  // its share. O(clients).
   bool HasItsShares(TenantId tenant, Clients clients) const;
   // Some client may not use all of the device for its calls: a plan for all does not know that.
   // O(clients).

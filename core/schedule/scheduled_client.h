@@ -87,8 +87,8 @@ class ScheduledClient {
 
   // ---- Its plan.
   bool has_plan() const { return foresight().has_plan(); }
-  // What a plan follows from. It is made apart, and then set if it is current. REQUIRES:
-  // has_plan().
+  // The values that a plan follows from. It is made apart, and then set if it is current.
+  // REQUIRES: has_plan().
   PlanWork::Part BeginPlan();
   // No other plan has begun since, and its calls have not jumped.
   bool IsCurrent(const PlanWork::Part& part) const { return part.version == foresight().version(); }

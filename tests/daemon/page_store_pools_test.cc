@@ -232,7 +232,7 @@ TEST_F(PageStorePoolsTest, AGetThatWaitsForItsBytesIsPromisedNone) {
   EXPECT_TRUE(promises_ended_.empty());
 }
 
-// Tickets are the client's memory: it may write there what it likes.
+// Tickets are the client's memory: it may write any value there.
 TEST_F(PageStorePoolsTest, UsesDoNotEndBeforePromisedBytesAreThere) {
   const uint32_t first = FetchWithAPromise();
   Put(tensors_[first], 2);

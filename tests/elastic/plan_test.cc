@@ -48,7 +48,7 @@ class Job {
     made.Make();
     plan_.Set(&made);
   }
-  // A plan from here on, whatever was to happen before.
+  // A plan from here on, also if another was expected before.
   void Replan(uint32_t device) {
     plan_.SetDevice(kPage * (device + 1));
     plan_.SetDevice(kPage * device);

@@ -392,7 +392,7 @@ void PageWorld::RemoveTensor(TensorNumber tensor) {
 void PageWorld::HandleGrants() {
   for (const TensorNumber number : std::exchange(granted_, {})) {
     Tensor& tensor = tensors_[number];
-    if (!tensor.has_request) continue;  // a use of a promised tensor, for which nobody asked
+    if (!tensor.has_request) continue;  // a use of a promised tensor, without a request
     if (!executor_->tensors()[number].lives()) {
       counts_.recomputed += tensor.created ? 1 : 0;
       tensor.created = true;

@@ -143,7 +143,7 @@ class PageWorld : public PageBackend {
   void EndKeeps();
   // Returns false if there is none, or it waits for promised bytes.
   bool RunKernel();
-  // All kernels run. What they wait for goes on.
+  // All kernels run. The copies that they wait for go on.
   void RunKernels();
   void HandleReports(uint64_t most);
   void HandleReport(const Report& report);

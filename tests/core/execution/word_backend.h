@@ -1,6 +1,6 @@
 // A backend that knows lease words alone: it begins no move, and any may begin.
 //
-// Owns: what it granted, refused and promised, in order. Threads: one.
+// Owns: the tensors that it granted, refused and promised, in order. Threads: one.
 #pragma once
 
 #include <cstdint>
