@@ -209,7 +209,10 @@ Block* BlockAllocator::TakeIdle(uint64_t bytes, int device, Stream stream) {
 }
 
 Tensor BlockAllocator::Create(uint64_t bytes, int device, Stream stream, Life life) {
-  CreateOptions options{.device = device, .long_lived = life == Life::kLong, .stream = stream};
+  CreateOptions options{.device = device,
+                        .long_lived = life == Life::kLong,
+                        .stream = stream,
+                        .stream_ordered = true};
   // What is in use does not leave: where that alone is too much, no wait would help.
   bool too_much = false;
   bool any_idle = false;

@@ -91,6 +91,10 @@ struct CreateOptions {
   Timeout timeout = {};
   // Of the work that will use it first: where ~Tensor frees it until another call named a stream.
   Stream stream = nullptr;
+  // Only work that comes later on `stream` uses it, or work that waits for that. So it may have the
+  // memory of a tensor that was created like this and freed on this stream, which has not come
+  // there: a program that frees and creates does not wait for the device.
+  bool stream_ordered = false;
 };
 
 enum class Access { kReadWrite, kReadOnly };
@@ -372,7 +376,9 @@ class Store {
     c.device = options.device;
     c.flags = (options.fail_fast ? RAVENSTORE_FAIL_FAST : 0) |
               (options.fail_stuck ? RAVENSTORE_FAIL_STUCK : 0) |
-              (options.long_lived ? RAVENSTORE_LONG_LIVED : 0);
+              (options.long_lived ? RAVENSTORE_LONG_LIVED : 0) |
+              (options.stream_ordered ? RAVENSTORE_STREAM_ORDERED : 0);
+    c.stream = options.stream_ordered ? options.stream : nullptr;
     c.name = options.name;
     c.timeout_ns = Nanoseconds(options.timeout);
     return c;

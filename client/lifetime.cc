@@ -208,10 +208,22 @@ Status CheckSizes(std::span<const uint64_t> sizes) {
   return core::Ok();
 }
 
+// Names the stream to the daemon; 0: there is none whose order says enough. What a captured stream
+// does is done when its graph is launched, on any stream.
+Result<uint32_t> NameOfStream(Session& session, ClientDevice& device,
+                              std::optional<device::StreamHandle> handle) {
+  if (!handle) return 0;
+  RAVEN_ASSIGN_OR_RETURN(ClientStream* const stream, session.streams().Find(*handle, device));
+  const auto word = stream->OrderedWord();
+  if (!word || !stream->CheckNotCapturing().ok()) return 0;
+  return *word + 1U;
+}
+
 Status CreateBatchOnce(Session& session, std::span<const uint64_t> sizes,
                        const CreateOptions& options, ClientDevice* device, Deadline& deadline,
                        uint64_t* handles) {
   RAVEN_ASSIGN_OR_RETURN(const InternedName name, session.Intern(options.name, deadline.at()));
+  RAVEN_ASSIGN_OR_RETURN(const uint32_t stream, NameOfStream(session, *device, options.ordered_on));
   std::vector<proto::Request> requests(sizes.size());
   for (size_t i = 0; i < sizes.size(); ++i) {
     requests[i].op = static_cast<uint32_t>(proto::RequestOp::kCreate);
@@ -221,6 +233,7 @@ Status CreateBatchOnce(Session& session, std::span<const uint64_t> sizes,
                                               (options.fail_stuck ? proto::kFailStuck : 0) |
                                               (options.long_lived ? proto::kLongLived : 0));
     requests[i].name = name.id;
+    requests[i].stream = stream;
     requests[i].deadline_ns = deadline.at().time_since_epoch().count();
   }
   size_t sent = 0;

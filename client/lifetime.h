@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -23,8 +24,9 @@ struct CreateOptions {
   bool fail_fast = false;
   bool fail_stuck = false;
   bool long_lived = false;
-  std::string_view name;      // empty: none
-  core::Duration timeout{0};  // 0: the session's
+  std::optional<device::StreamHandle> ordered_on{};  // as RAVENSTORE_STREAM_ORDERED
+  std::string_view name;                             // empty: none
+  core::Duration timeout{0};                         // 0: the session's
 };
 
 // All or none. `handles` has one place for each size.

@@ -137,13 +137,18 @@ Result<std::vector<TensorRecord*>> ResolveAll(const ravenstore_store_t* store,
 Result<client::CreateOptions> Convert(const ravenstore_create_options_t* given) {
   ravenstore_create_options_t defaults{};
   RAVEN_ASSIGN_OR_RETURN(const ravenstore_create_options_t* const options, Read(given, &defaults));
-  RAVEN_RETURN_IF_ERROR(CheckFlags(
-      options->flags, RAVENSTORE_FAIL_FAST | RAVENSTORE_FAIL_STUCK | RAVENSTORE_LONG_LIVED));
+  const bool ordered = (options->flags & RAVENSTORE_STREAM_ORDERED) != 0;
+  RAVEN_RETURN_IF_ERROR(CheckFlags(options->flags, RAVENSTORE_FAIL_FAST | RAVENSTORE_FAIL_STUCK |
+                                                       RAVENSTORE_LONG_LIVED |
+                                                       RAVENSTORE_STREAM_ORDERED));
+  if (!ordered && options->stream != nullptr)
+    return BadArgument("options: a stream without RAVENSTORE_STREAM_ORDERED");
   client::CreateOptions converted;
   converted.device = options->device;
   converted.fail_fast = (options->flags & RAVENSTORE_FAIL_FAST) != 0;
   converted.fail_stuck = (options->flags & RAVENSTORE_FAIL_STUCK) != 0;
   converted.long_lived = (options->flags & RAVENSTORE_LONG_LIVED) != 0;
+  if (ordered) converted.ordered_on = options->stream;
   if (options->name != nullptr) converted.name = options->name;
   converted.timeout = DurationOf(options->timeout_ns);
   return converted;

@@ -101,7 +101,11 @@ enum {
   RAVENSTORE_FAIL_STUCK = 2,
   /* It will stay in use for long, as parameters do: it gets a place apart from what comes and
    * goes. */
-  RAVENSTORE_LONG_LIVED = 4
+  RAVENSTORE_LONG_LIVED = 4,
+  /* Only work that comes later on `stream` uses it, or work that waits for that. So it may have the
+   * memory of a tensor that was created like this and freed on this stream, which has not come
+   * there. Ignored while the stream is captured, and of a stream of every thread's own. */
+  RAVENSTORE_STREAM_ORDERED = 8
 };
 
 typedef struct ravenstore_create_options {
@@ -111,7 +115,8 @@ typedef struct ravenstore_create_options {
   /* NULL: none. At most 255 bytes of UTF-8, else RAVENSTORE_INVALID_ARGUMENT. Names stay known to
    * the daemon: give the tensors of every iteration the same. */
   const char* name;
-  uint64_t timeout_ns; /* 0: the store's */
+  uint64_t timeout_ns;        /* 0: the store's */
+  ravenstore_stream_t stream; /* with RAVENSTORE_STREAM_ORDERED; else NULL */
 } ravenstore_create_options_t;
 
 /* Creates a tensor in Userspace; its address is ravenstore_data(). Its bytes are undefined. The

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <span>
 #include <utility>
@@ -32,6 +33,11 @@ class ClientStream {
                const PhaseWord* phase);
 
   bool synchronous() const { return synchronous_; }
+
+  // The word of its tickets, where its later work is done after what each of them stands for.
+  std::optional<uint16_t> OrderedWord() const {
+    return synchronous_ || !ordered_ ? std::nullopt : std::optional(index_);
+  }
 
   // kCapturing while the stream is being captured.
   core::Status CheckNotCapturing();

@@ -201,6 +201,9 @@ struct CreateRequested {
   bool fail_fast;
   bool fail_stuck = false;
   bool long_lived = false;  // the client expects it to stay in use for long
+  // Only work that comes later on this stream uses it, so that it may have memory that the stream
+  // is still to leave. kNoStream: the client does not say so.
+  StreamId stream = kNoStream;
 };
 // A get found the tensor away and asks for it, on `device`.
 struct FetchRequested {
@@ -209,6 +212,11 @@ struct FetchRequested {
   Tick deadline;
   bool fail_stuck = false;  // as a create's
   bool awaits = false;      // the client waits for the bytes: it is promised none
+};
+// The client freed the tensor, behind the work of this stream, which is not done. Freed follows.
+struct FreeSeen {
+  TensorId tensor;
+  StreamId stream;
 };
 // The client freed the tensor and its ticket is reached.
 struct Freed {
@@ -268,8 +276,8 @@ using Event =
                  SlabAdded, SlabFailed, SlabRemoved, PoolGrown, PoolGrowFailed, PoolShrunk,
                  PoolShrinkFailed, PoolLimit, ChunkRecalled, ChunkKept, ChunkLost, PoolRate,
                  PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted, CreateRequested, FetchRequested,
-                 Freed, PutSeen, StreamComplete, GetSeen, StepMarked, Dropped, MoveProgressed,
-                 Moved, TimePassed>;
+                 FreeSeen, Freed, PutSeen, StreamComplete, GetSeen, StepMarked, Dropped,
+                 MoveProgressed, Moved, TimePassed>;
 
 // ---- Actions ----
 

@@ -70,6 +70,7 @@ class Scheduler : public PlannerBooks {
   void On(const PinnedWanted& event);
   void On(const CreateRequested& event);
   void On(const FetchRequested& event);
+  void On(const FreeSeen& /*event*/) {}
   void On(const Freed& event);
   void On(const PutSeen& event);
   void On(const StreamComplete& event);

@@ -96,9 +96,12 @@ enum class SlotId : uint32_t {};
 enum class TensorId : uint64_t {};
 // A name that a client gave, interned by the daemon; 0 is "no name".
 enum class NameId : uint32_t {};
+// One of its client's streams of work on a device; 0 is "no stream".
+enum class StreamId : uint32_t {};
 
 inline constexpr TensorId kNoTensor{0};
 inline constexpr NameId kNoName{0};
+inline constexpr StreamId kNoStream{0};
 
 template <typename Id>
 constexpr auto ToInt(Id id) {

@@ -220,7 +220,8 @@ void Loop::HandleCreate(Session& session, const proto::Request& request) {
   ApplyEvent(core::CreateRequested{
       session.id(), slot, core::Bytes(request.bytes), core::DeviceId{request.device},
       core::NameId{request.name}, DeadlineOf(request), (request.flags & proto::kFailFast) != 0,
-      (request.flags & proto::kFailStuck) != 0, (request.flags & proto::kLongLived) != 0});
+      (request.flags & proto::kFailStuck) != 0, (request.flags & proto::kLongLived) != 0,
+      core::StreamId{request.stream}});
 }
 
 void Loop::HandleFetch(Session& session, const proto::Request& request) {
@@ -278,6 +279,7 @@ void Loop::HandleFree(Session& session, const proto::Request& request) {
     ApplyEvent(core::Freed{tensor});
     return;
   }
+  ApplyEvent(core::FreeSeen{tensor, core::StreamId{ticket.index + 1U}});
   AwaitTicket(session, ticket, tensor, 0);
 }
 

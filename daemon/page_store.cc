@@ -415,14 +415,15 @@ void PageStore::On(const core::CreateRequested& event) {
   row.id = ids_.Add({client.id, event.slot});
   ++client.tensors;
   Progressed(part.pages.get());
-  Handle(part, event.slot, Create(part.pages.get(), ToInt(event.slot), event.size),
+  Handle(part, event.slot, Create(part.pages.get(), ToInt(event.slot), event.size, event.stream),
          event.fail_fast || event.fail_stuck);
 }
 
 void PageStore::On(const core::FetchRequested& event) {
   const auto [client, slot] = Find(event.tensor);
-  if (client == nullptr || client->rows[ToInt(slot)].request) return;
+  if (client == nullptr) return;
   Row& row = client->rows[ToInt(slot)];
+  if (row.request || row.is_freed()) return;
   Part& part = client->parts.at(row.device);
   ++client->stats.misses;
   ++stats_.misses;
@@ -676,10 +677,11 @@ void PageStore::Reach(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
   row.is_reached |= row.is_promised;
   if (row.is_promised) return;
-  if (row.ends.empty()) return;
+  const size_t puts = row.ends.size() - (row.has_free() ? 1 : 0);
+  if (puts == 0) return;
   core::PageScheduler& scheduler = SchedulerOf(part);
-  for (const core::CallEnd& end : std::exchange(row.ends, {}))
-    scheduler.EndUse(part.client->id, end);
+  for (size_t i = 0; i < puts; ++i) scheduler.EndUse(part.client->id, row.ends[i]);
+  row.ends.erase(row.ends.begin(), row.ends.begin() + static_cast<ptrdiff_t>(puts));
   moves_.Reached(part.client->id, ToInt(slot));
   // Unless a get was faster.
   if (row.lives && row.unneeded && !ExecutorOf(part).tensors()[ToInt(slot)].pinned &&
@@ -692,21 +694,38 @@ void PageStore::Reach(Part& part, SlotId slot) {
   Progressed(part.pages.get());
 }
 
+// The stream's later work may have the place now, and the memory when the stream has come there.
+void PageStore::On(const core::FreeSeen& event) {
+  const auto [client, slot] = Find(event.tensor);
+  if (client == nullptr) return;
+  Row& row = client->rows[ToInt(slot)];
+  if (row.request || row.is_freed()) return;
+  row.freed_on = event.stream;
+  Free(client->parts.at(row.device), slot);
+}
+
+void PageStore::Free(Part& part, SlotId slot) {
+  Row& row = part.client->rows[ToInt(slot)];
+  const ClientId client = part.client->id;
+  row.unneeded = false;
+  row.ends.push_back(SchedulerOf(part).Free(client, ToInt(slot), ClockOf(client), row.freed_on));
+  Progressed(part.pages.get());
+}
+
 void PageStore::On(const core::Freed& event) {
   const auto [client, slot] = Find(event.tensor);
   // The client frees what it has asked for: its own concern.
   if (client == nullptr || client->rows[ToInt(slot)].request) return;
   Row& row = client->rows[ToInt(slot)];
-  row.is_freed |= row.is_promised;
+  row.is_left |= row.is_promised;
   if (row.is_promised) return;
   Part& part = client->parts.at(row.device);
-  core::PageScheduler& scheduler = SchedulerOf(part);
-  row.unneeded = false;
+  if (!row.has_free()) Free(part, slot);
   if (row.is_kept) RAVEN_CHECK(KeepInPlace(client->id, slot, Keeping::kEnds).ok());
   Reach(part, slot);
   SetAway(part, slot, false);
   if (row.lives) client->live -= row.size;
-  scheduler.EndUse(client->id, scheduler.Free(client->id, ToInt(slot), ClockOf(client->id)));
+  SchedulerOf(part).EndUse(client->id, row.ends.back());
   ++client->stats.frees;
   ++stats_.frees;
   replies_.push_back(core::Release{client->id, slot, row.id});
@@ -748,11 +767,15 @@ void PageStore::Expire(Client& client, SlotId slot) {
 
 // ---- DeviceMoves::Owner.
 
-core::CallResult PageStore::Create(ClientPages* pages, TensorNumber tensor, Bytes size) {
+core::CallResult PageStore::Create(ClientPages* pages, TensorNumber tensor, Bytes size,
+                                   core::StreamId stream) {
   const Part& part = PartOf(pages);
   const ClientId client = part.client->id;
+  // Limits that were set before the call count.
+  if (std::exchange(divide_pools_, false)) DividePools();
   SetPool(part, pages->host(), quotas_.copies().Most(client));
-  const core::CallResult result = SchedulerOf(part).Create(client, tensor, size, ClockOf(client));
+  const core::CallResult result =
+      SchedulerOf(part).Create(client, tensor, size, ClockOf(client), stream);
   UpdateRoom(pages);
   return result;
 }
@@ -870,11 +893,7 @@ void PageStore::EndPromise(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
   row.is_promised = false;
   if (std::exchange(row.is_reached, false)) Reach(part, slot);
-  if (std::exchange(row.is_freed, false)) {
-    core::Freed freed;
-    freed.tensor = row.id;
-    On(freed);
-  }
+  if (row.is_left) On(core::Freed{row.id});
 }
 
 void PageStore::Mapped(ClientPages* pages, core::plan::Unit unit) {

@@ -142,7 +142,7 @@ class PageStore final : public core::StorePlanner,
     core::Bytes size;
     uint32_t writes = 0;
     TensorPast past{};
-    std::vector<core::CallEnd> ends{};  // puts that the stream has not reached
+    std::vector<core::CallEnd> ends{};  // puts that the stream has not reached, then the free
     bool lives = false;
     bool away = false;      // its word is "away"
     bool unneeded = false;  // its client will not read it again
@@ -151,13 +151,17 @@ class PageStore final : public core::StorePlanner,
     // Its bytes are on their way, and the client's stream waits for them. Until then its uses do
     // not end, whatever the client's tickets say.
     bool is_promised = false;
-    bool is_reached = false;  // since then
-    bool is_freed = false;
+    bool is_reached = false;                    // since then
+    bool is_left = false;                       // and the stream has come to its free
+    core::StreamId freed_on = core::kNoStream;  // its client has freed it behind this stream's work
     core::PoolId lost_by{};
     std::unique_ptr<Request> request{};
 
+    bool is_freed() const { return freed_on != core::kNoStream; }
+    // The scheduler knows of the free.
+    bool has_free() const { return !ends.empty() && ends.back().frees; }
     // The client may use it without asking. What its log says else is late, or false.
-    bool is_usable() const { return lives && !away && !request; }
+    bool is_usable() const { return lives && !away && !request && !is_freed(); }
   };
   // They never move: a client may have millions, and the loop waits for none.
   using Rows = core::Chunked<Row, 1024>;
@@ -203,6 +207,7 @@ class PageStore final : public core::StorePlanner,
   void On(const core::GetSeen& event);
   void On(const core::PutSeen& event);
   void On(const core::StreamComplete& event);
+  void On(const core::FreeSeen& event);
   void On(const core::Freed& event);
   void On(const core::PoolGrown& event);
   void On(const core::PoolGrowFailed& event);
@@ -248,7 +253,10 @@ class PageStore final : public core::StorePlanner,
   // Without its waits for the store.
   core::Duration ClockOf(core::ClientId client) const override;
   // A create has a place if its client may have the copies; it waits for those of others.
-  core::CallResult Create(ClientPages* pages, core::TensorNumber tensor, core::Bytes size) override;
+  core::CallResult Create(ClientPages* pages, core::TensorNumber tensor,
+                          core::Bytes size) override {
+    return Create(pages, tensor, size, core::kNoStream);
+  }
   core::Error ErrorOf(ClientPages* pages, core::TensorNumber tensor,
                       core::CallResult result) const override;
   void Moved(core::ClientId client, core::TensorNumber tensor, ClientPages* to,
@@ -263,6 +271,8 @@ class PageStore final : public core::StorePlanner,
   void Discard(std::unique_ptr<core::ScheduledClient> client) override;
 
   // ---- Requests.
+  core::CallResult Create(ClientPages* pages, core::TensorNumber tensor, core::Bytes size,
+                          core::StreamId stream);
   Part& PartOf(Client& client, core::DeviceId device);
   // The range of a client's pages; the other half of its arena has its slots.
   core::Bytes AddressesOn(core::DeviceId device) const {
@@ -314,6 +324,8 @@ class PageStore final : public core::StorePlanner,
   void EndRow(Part& part, core::SlotId slot);
   // The stream has come to all puts.
   void Reach(Part& part, core::SlotId slot);
+  // Its client has freed it.
+  void Free(Part& part, core::SlotId slot);
   // Where bytes of the tensor come from that are not on the device yet.
   core::PoolId PoolOf(const Part& part, core::TensorNumber tensor) const;
   // The row's promise has ended: the client's uses of it may end, too.

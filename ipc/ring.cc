@@ -84,8 +84,7 @@ Take RequestConsumer::Pop(proto::Request* request) {
   if (look == Take::kEmpty) return look;
   if (look == Take::kEntry) {
     LoadEntry(&ring_->entries[tail_ % kRequestRingEntries], request);
-    if (request->sequence == static_cast<uint32_t>(tail_) && request->reserved0 == 0 &&
-        request->reserved1 == 0) {
+    if (request->sequence == static_cast<uint32_t>(tail_) && request->reserved == 0) {
       ring_->tail.store(++tail_, std::memory_order_release);
       return Take::kEntry;
     }

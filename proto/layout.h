@@ -187,8 +187,10 @@ struct Request {
   uint64_t ticket;      // WordValue
   uint16_t device;
   uint16_t flags;
-  uint32_t reserved0;  // zero
-  uint64_t reserved1;  // zero
+  // A create: one more than the ticket word of the one stream whose later work will use the tensor,
+  // which may have memory that this stream is still to leave; 0: none is named.
+  uint32_t stream;
+  uint64_t reserved;  // zero
 };
 static_assert(sizeof(Request) == 64);
 

@@ -16,6 +16,9 @@ using core::Duration;
 
 namespace {
 
+// A job has one.
+constexpr core::StreamId kStream{1};
+
 std::unique_ptr<core::ClientForesight> ForesightOf(Foresight foresight, const Trace& trace,
                                                    const core::plan::PlanLimits& limits) {
   switch (foresight) {
@@ -120,7 +123,7 @@ bool PagedClient::Make(const Op& op) {
       stream_.push_back({&op, scheduler_.Put(id_, op.tensor, op.modified, op.next_use, computed_)});
       return true;
     case OpKind::kFree:
-      stream_.push_back({&op, scheduler_.Free(id_, op.tensor, computed_)});
+      stream_.push_back({&op, scheduler_.Free(id_, op.tensor, computed_, kStream)});
       return true;
     default: return MakeUse(op);
   }
@@ -143,7 +146,7 @@ CallResult PagedClient::Call(const Op& op) {
     return scheduler_.HoldWaiting(id_) ? CallResult::kHeld : CallResult::kWaits;
   const CallResult result =
       op.kind == OpKind::kCreate
-          ? scheduler_.Create(id_, op.tensor, trace_.tensors[op.tensor].bytes, computed_)
+          ? scheduler_.Create(id_, op.tensor, trace_.tensors[op.tensor].bytes, computed_, kStream)
           : scheduler_.Get(id_, op.tensor, computed_);
   progress_ = Progress::kWaits;
   return result;

@@ -55,7 +55,9 @@ class WholeTrace : public core::ClientForesight {
   }
   bool has_plan() const override { return true; }
   void ShareChanged() override { remake_ = true; }
-  Place PlaceFor(const ClientCall& call) override { return of_tensor_[call.tensor]; }
+  Place PlaceFor(const ClientCall& call, const core::plan::PlacesInUse& /*others*/) override {
+    return of_tensor_[call.tensor];
+  }
   void FreePlace(core::TensorNumber /*tensor*/) override {}
   bool IsLastPut(const ClientCall& /*call*/) const override { return last_put_[seen_ - 1]; }
 

@@ -47,32 +47,54 @@ Bytes AddressRange::BeginIn(Bytes offset, Bytes size, uint32_t most) const {
   return last / page_.count() - first < most ? offset : offset.RoundUp(page_);
 }
 
-AddressRange::Hole AddressRange::HoleFor(Bytes size, uint32_t most) const {
+AddressRange::Hole AddressRange::HoleFor(const Request& request) const {
+  const auto [size, most, others, stream] = request;
   const Holes& holes = size >= page_ ? by_freed_ : by_offset_;
   const Hole* fit = FirstFit(holes, size);
   if (fit != nullptr && BeginIn(fit->offset, size, most) + size > fit->end())
     fit = FirstFit(holes, size + page_ - kExtentAlignment);
-  if (fit != nullptr) return *fit;
+  if (fit != nullptr) return IsOthers(request, fit->offset) ? HoleBesideOthers(request) : *fit;
   Hole hole{.offset = end_, .size = {}, .freed = 0};
   if (!by_offset_.empty()) {
     const Hole& last = std::prev(by_offset_.end())->second;
     if (last.end() == end_) hole = last;
   }
   hole.size = std::max(hole.size, BeginIn(hole.offset, size, most) + size - hole.offset);
-  return hole;
+  return IsOthers(request, hole.offset) ? HoleBesideOthers(request) : hole;
 }
 
-bool AddressRange::CanAllocate(Bytes size, uint32_t most, Bytes limit) const {
-  if (size > limit) return false;
-  size = size.RoundUp(kExtentAlignment);
-  const Bytes begin = HoleFor(size, most).offset;
-  return BeginIn(begin, size, most) + size <= limit;
+AddressRange::Hole AddressRange::HoleBesideOthers(const Request& request) const {
+  for (const auto& [offset, hole] : by_offset_) {
+    if (BeginIn(hole.offset, request.size, request.most) + request.size <= hole.end() &&
+        !IsOthers(request, hole.offset))
+      return hole;
+  }
+  // Nothing was ever there.
+  return {.offset = end_,
+          .size = BeginIn(end_, request.size, request.most) + request.size - end_,
+          .freed = 0};
 }
 
-Bytes AddressRange::Allocate(Bytes size, uint32_t most) {
-  RAVEN_CHECK(size > Bytes{});
-  size = size.RoundUp(kExtentAlignment);
-  const Hole hole = HoleFor(size, most);
+bool AddressRange::IsOthers(const Request& request, Bytes hole) const {
+  if (request.others == nullptr) return false;
+  const Bytes begin = BeginIn(hole, request.size, request.most);
+  return request.others->HasOthers(begin, request.size, request.stream);
+}
+
+bool AddressRange::CanAllocate(const Request& request, Bytes limit) const {
+  if (request.size > limit) return false;
+  Request rounded = request;
+  rounded.size = request.size.RoundUp(kExtentAlignment);
+  const Bytes begin = HoleFor(rounded).offset;
+  return BeginIn(begin, rounded.size, rounded.most) + rounded.size <= limit;
+}
+
+Bytes AddressRange::Allocate(const Request& request) {
+  RAVEN_CHECK(request.size > Bytes{});
+  Request rounded = request;
+  rounded.size = request.size.RoundUp(kExtentAlignment);
+  const auto [size, most, others, stream] = rounded;
+  const Hole hole = HoleFor(rounded);
   if (const auto old = by_offset_.find(hole.offset.count()); old != by_offset_.end())
     Erase(Hole(old->second));
   end_ = std::max(end_, hole.end());

@@ -25,6 +25,7 @@
 #include <ext/pb_ds/assoc_container.hpp>
 #include <functional>
 
+#include "core/plan/places_in_use.h"
 #include "core/types.h"
 
 namespace ravenstore::core::plan {
@@ -34,11 +35,18 @@ class AddressRange {
   // `page`: the bytes of a page, a multiple of kExtentAlignment.
   explicit AddressRange(Bytes page) : page_(page) {}
 
-  // Returns the offset of a free place of `size` bytes. It spans at most `most` pages if any place
-  // of that size does. REQUIRES: size > 0.
-  Bytes Allocate(Bytes size, uint32_t most = UINT32_MAX);
-  // Returns true if the next place of that size would end by `limit`.
-  bool CanAllocate(Bytes size, uint32_t most, Bytes limit) const;
+  // A request: it spans at most `most` pages if any place of that size does. Where the place that
+  // it would have is one that others still use, it has the first one that is not.
+  struct Request {
+    Bytes size;  // more than 0
+    uint32_t most = UINT32_MAX;
+    const PlacesInUse* others = nullptr;  // null: there are none
+    StreamId stream = kNoStream;          // of the request
+  };
+  // Returns the offset of a free place of `size` bytes.
+  Bytes Allocate(const Request& request);
+  // Returns true if the next place of that request would end by `limit`.
+  bool CanAllocate(const Request& request, Bytes limit) const;
   // REQUIRES: the place was allocated with this size.
   void Free(Bytes offset, Bytes size);
 
@@ -71,7 +79,10 @@ class AddressRange {
   Bytes BeginIn(Bytes offset, Bytes size, uint32_t most) const;
   // The hole for it, or the bytes that the range grows by, with the hole at its end. It may begin
   // before the place, and end after it.
-  Hole HoleFor(Bytes size, uint32_t most) const;
+  Hole HoleFor(const Request& request) const;
+  // The same without a place that others use.
+  Hole HoleBesideOthers(const Request& request) const;
+  bool IsOthers(const Request& request, Bytes hole) const;
   void Insert(const Hole& hole);
   void Erase(const Hole& hole);
 

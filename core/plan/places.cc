@@ -4,10 +4,12 @@
 
 namespace ravenstore::core::plan {
 
-Place Places::Allocate(Bytes size) {
+Place Places::Allocate(Bytes size, const PlacesInUse* others, StreamId stream) {
   const uint32_t slots = rule_.SlotsPerPage(size);
   if (slots > 0) return {names_.Allocate(slots), slots};
-  return {range_.Allocate(size, most_).count(), 0};
+  const Bytes at =
+      range_.Allocate({.size = size, .most = most_, .others = others, .stream = stream});
+  return {at.count(), 0};
 }
 
 bool Places::AllocateAt(const Place& place, Bytes size) {

@@ -31,11 +31,11 @@ class Places {
   void SetMost(uint32_t pages) { most_ = pages; }
   const SmallTensorRule& rule() const { return rule_; }
 
-  Place Allocate(Bytes size);
-  // Returns true if a tensor of that size, of at most `most` pages if it can, has a place in the
-  // range before `limit`. Slots have no addresses there.
-  bool CanAllocate(Bytes size, uint32_t most, Bytes limit) const {
-    return range_.CanAllocate(size, most, limit);
+  // `others`: places in the range that are free and not to be had; of work on `stream`.
+  Place Allocate(Bytes size, const PlacesInUse* others = nullptr, StreamId stream = kNoStream);
+  // Returns true if it has a place in the range before `limit`. Slots have no addresses there.
+  bool CanAllocate(const AddressRange::Request& request, Bytes limit) const {
+    return range_.CanAllocate(request, limit);
   }
   // Takes this slot if it is free and of the size class of `size`. Returns whether it did. A place
   // in the range is never taken: it follows from the order of the calls alone.

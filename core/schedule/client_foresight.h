@@ -35,6 +35,8 @@ struct ClientCall {
   NextUse next_use{};                     // put
   Priority priority = Priority::kNormal;  // put
   Duration at{0};  // the client's virtual time, without its waits for the store
+  // create: as CreateRequested::stream; free: the stream behind whose work it is
+  StreamId stream = kNoStream;
 };
 
 struct ForesightStats {
@@ -62,8 +64,8 @@ class ClientForesight {
   virtual void Before(const ClientCall& call, PageBooks* books) = 0;
   // The call is done. Of a call that failed there is none.
   virtual void After(const ClientCall& call, PageBooks* books) = 0;
-  // The place of the created tensor.
-  virtual plan::Place PlaceFor(const ClientCall& call) = 0;
+  // The place of the created tensor, which is none of the others'.
+  virtual plan::Place PlaceFor(const ClientCall& call, const plan::PlacesInUse& others) = 0;
   // The place of the tensor is free, and so is its row. Follows After() of the free.
   virtual void FreePlace(TensorNumber tensor) = 0;
   // The get or create that was done has failed afterwards: the tensor is not in use.
@@ -104,8 +106,8 @@ class ClientForesight {
   void SetMost(uint32_t pages) { places_.SetMost(pages); }
   // The range of addresses is that long. Tensors are placed only where CanPlace() returns true.
   void SetAddresses(Bytes addresses) { addresses_ = addresses; }
-  bool CanPlace(Bytes size, uint32_t most) const {
-    return places_.CanAllocate(size, most, addresses_);
+  bool CanPlace(const plan::AddressRange::Request& request) const {
+    return places_.CanAllocate(request, addresses_);
   }
   plan::UnitSpan UnitsOf(const plan::Place& place, Bytes size) const {
     return places_.UnitsOf(place, size);

@@ -10,7 +10,9 @@ namespace ravenstore::core {
 bool DevicePlans::CanShare() const {
   const auto& clients = *device_.clients;
   const auto has_ended = [](const ScheduledClient* of) { return of->has_ended(); };
-  const auto is_known = [](const ScheduledClient* of) { return of->has_ended() || of->has_plan(); };
+  const auto is_known = [](const ScheduledClient* of) {
+    return of->has_ended() || of->foresight().has_plan();
+  };
   // Priorities order the tensors of one client. They do not compare tensors of two clients.
   const auto ranks = [](const ScheduledClient* of) {
     return of->executor().tensors().has_priorities();
@@ -31,7 +33,7 @@ std::vector<ScheduledClient*> DevicePlans::Planned() const {
 
 void DevicePlans::Changed(ScheduledClient* of) {
   if (CanShare()) return BeginShared();
-  if (of != nullptr && of->has_plan()) BeginOwn(of);
+  if (of != nullptr && of->foresight().has_plan()) BeginOwn(of);
   if (are_shared_) EndSharing(of);
 }
 
@@ -39,7 +41,7 @@ void DevicePlans::EndSharing(const ScheduledClient* but) {
   has_ended_ |= std::exchange(are_shared_, false);
   for (ScheduledClient* client : *device_.clients) {
     client->executor().SetOthersMakeRoom(false);
-    if (client != but && !client->has_ended() && client->has_plan()) BeginOwn(client);
+    if (client != but && !client->has_ended() && client->foresight().has_plan()) BeginOwn(client);
   }
 }
 

@@ -83,7 +83,7 @@ bool LearnedForesight::IsLastPut(const ClientCall& call) const {
   return options_.ends_at_never && call.next_use.kind == NextUse::Kind::kNever;
 }
 
-plan::Place LearnedForesight::PlaceFor(const ClientCall& call) {
+plan::Place LearnedForesight::PlaceFor(const ClientCall& call, const plan::PlacesInUse& others) {
   PlacedTensor& tensor = Of(call.tensor);
   tensor = {.place = {}, .size = call.size};
   const auto expected = planner_.ExpectedPlace();
@@ -91,7 +91,7 @@ plan::Place LearnedForesight::PlaceFor(const ClientCall& call) {
   if (expected && expected->slots_per_page > 0 && places_.AllocateAt(*expected, call.size)) {
     tensor.place = *expected;
   } else {
-    tensor.place = places_.Allocate(call.size);
+    tensor.place = places_.Allocate(call.size, &others, call.stream);
   }
   planner_.Placed(tensor.place);
   return tensor.place;

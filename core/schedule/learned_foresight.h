@@ -36,7 +36,7 @@ class LearnedForesight : public ClientForesight {
 
   void Before(const ClientCall& call, PageBooks* books) override;
   void After(const ClientCall& call, PageBooks* books) override;
-  plan::Place PlaceFor(const ClientCall& call) override;
+  plan::Place PlaceFor(const ClientCall& call, const plan::PlacesInUse& others) override;
   void FreePlace(TensorNumber tensor) override;
   void Refused(TensorNumber tensor) override;
   bool IsLastPut(const ClientCall& call) const override;

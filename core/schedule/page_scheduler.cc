@@ -117,11 +117,13 @@ void PageScheduler::See(ScheduledClient* client, const ClientCall& call) {
   demands_.Mark(client->id());
 }
 
-CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes size, Duration at) {
+CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes size, Duration at,
+                                 StreamId stream) {
   ScheduledClient& of = Of(client);
   const uint32_t most = std::min(pages_, of.most());
-  if (!of.foresight().CanPlace(size, most)) return CallResult::kNoAddresses;
-  const ClientCall call{.kind = CallKind::kCreate, .tensor = tensor, .size = size, .at = at};
+  if (!of.CanPlace(size, most, stream)) return CallResult::kNoAddresses;
+  const ClientCall call{
+      .kind = CallKind::kCreate, .tensor = tensor, .size = size, .at = at, .stream = stream};
   See(&of, call);
   of.Place(call, most);
   const CallResult result = demands_.HasPlace(of, of.executor().tensors()[tensor].units, pages_)
@@ -171,9 +173,10 @@ CallEnd PageScheduler::Put(ClientId client, TensorNumber tensor, bool modifies,
   return end;
 }
 
-CallEnd PageScheduler::Free(ClientId client, TensorNumber tensor, Duration at) {
+CallEnd PageScheduler::Free(ClientId client, TensorNumber tensor, Duration at, StreamId stream) {
   ScheduledClient& of = Of(client);
-  const ClientCall call = CallOf(of, CallKind::kFree, tensor, at);
+  ClientCall call = CallOf(of, CallKind::kFree, tensor, at);
+  call.stream = stream;
   See(&of, call);
   return of.End(call);
 }

@@ -95,15 +95,18 @@ class PageScheduler {
 
   // ---- Calls of a client's CPU. `at`: the client's virtual time.
   // The row has no tensor. Of a create that fails or is refused, it has none afterwards.
-  CallResult Create(ClientId client, TensorNumber tensor, Bytes size, Duration at);
+  // `stream`: as CreateRequested's.
+  CallResult Create(ClientId client, TensorNumber tensor, Bytes size, Duration at,
+                    StreamId stream = kNoStream);
   // Of a tensor whose bytes were discarded (PageExecutor::SetRecomputes) it is as a create.
   CallResult Get(ClientId client, TensorNumber tensor, Duration at);
   // A get of a resident tensor that the client has made without asking.
   void Use(ClientId client, TensorNumber tensor, Duration at);
   CallEnd Put(ClientId client, TensorNumber tensor, bool modifies, const NextUse& next_use,
               Duration at, Priority priority = Priority::kNormal);
-  // The row is free when EndUse() has ended the call.
-  CallEnd Free(ClientId client, TensorNumber tensor, Duration at);
+  // The row is free when EndUse() has ended the call. `stream`: that it is behind the work of; if
+  // its create named this one, too, the stream's later work may have its place immediately.
+  CallEnd Free(ClientId client, TensorNumber tensor, Duration at, StreamId stream = kNoStream);
   void Step(ClientId client) { Of(client).Step(); }
   // Since the last time: a waiting call may go on.
   bool TakeWoken(ClientId client) { return Of(client).TakeWoken(); }

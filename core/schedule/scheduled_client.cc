@@ -16,6 +16,12 @@ bool HasSlot(const PageExecutor& executor, TensorNumber tensor) {
   return executor.tensors()[tensor].units.is_slot();
 }
 
+// Where it begins in the range. REQUIRES: it has no slot.
+Bytes OffsetOf(const PageExecutor& executor, TensorNumber tensor) {
+  const PageTensors::Row& row = executor.tensors()[tensor];
+  return executor.books().view().limits.page * (row.units.first / 2) + row.offset;
+}
+
 }  // namespace
 
 ScheduledClient::ScheduledClient(Options options)
@@ -36,18 +42,22 @@ bool ScheduledClient::See(const ClientCall& call, bool fits) {
   foresight.MoveToSlots(&executor_);
   at_ = call.at;
   foresight.Before(call, &executor_.books());
-  const bool had_plan = std::exchange(had_plan_, has_plan());
+  const bool had_plan = std::exchange(had_plan_, foresight.has_plan());
   return foresight.TakeRemake() || had_plan_ != had_plan;
 }
 
 void ScheduledClient::Place(const ClientCall& call, uint32_t most) {
   trims_ = false;
   options_.foresight->SetMost(most);
-  const plan::Place place = options_.foresight->PlaceFor(call);
+  const plan::Place place = options_.foresight->PlaceFor(call, in_use_);
   executor_.Place(call.tensor, foresight().UnitsOf(place, call.size), foresight().OffsetOf(place),
                   call.size);
-  if (call.tensor >= dead_.size()) dead_.resize(call.tensor + 1);
+  if (call.tensor >= dead_.size()) {
+    dead_.resize(call.tensor + 1);
+    streams_.resize(call.tensor + 1);
+  }
   dead_[call.tensor] = false;
+  streams_[call.tensor] = call.stream;
 }
 
 void ScheduledClient::Use(const ClientCall& call) {
@@ -96,8 +106,12 @@ CallEnd ScheduledClient::End(const ClientCall& call) {
     return end;
   }
   Done(call);
-  // The stream's own order lets a later create have the addresses immediately.
-  if (frees && !HasSlot(executor_, call.tensor)) options_.foresight->FreePlace(call.tensor);
+  if (!frees || HasSlot(executor_, call.tensor) || call.stream == kNoStream ||
+      call.stream != streams_[call.tensor] || in_use_.size() >= plan::PlacesInUse::kMost)
+    return end;
+  end.place_of = call.stream;
+  in_use_.Add(OffsetOf(executor_, call.tensor), executor_.tensors()[call.tensor].size, call.stream);
+  options_.foresight->FreePlace(call.tensor);
   return end;
 }
 
@@ -119,8 +133,17 @@ void ScheduledClient::EndUse(const CallEnd& end) {
   if (open_) Done(*open_);
   open_ = std::nullopt;
   if (!end.frees) return;
-  if (options_.waits_for_stream || HasSlot(executor_, end.tensor))
+  // A promise was broken after the free.
+  if (executor_.tensors()[end.tensor].pinned) {
+    executor_.Unpin(end.tensor);
+    executor_.Reach(end.tensor);
+  }
+  if (end.place_of != kNoStream) {
+    in_use_.Remove(OffsetOf(executor_, end.tensor), executor_.tensors()[end.tensor].size,
+                   end.place_of);
+  } else {
     options_.foresight->FreePlace(end.tensor);
+  }
   executor_.Remove(end.tensor);
 }
 

@@ -32,6 +32,8 @@ struct CallEnd {
   bool unpins = false;    // the tensor was in use
   bool dies = false;      // its bytes are not used any more
   bool modifies = false;  // they are newer than any copy
+  // Its place is free already: the stream's own order gives it to the stream's later work.
+  StreamId place_of = kNoStream;
 };
 
 class ScheduledClient {
@@ -60,6 +62,11 @@ class ScheduledClient {
   // Shows a call to the foresight. `fits`: as its SetFits. Returns true if plans are to be made
   // again: its calls ahead have become others, or there are none any more.
   bool See(const ClientCall& call, bool fits);
+  // Returns true if the client has addresses for the tensor of a create, of at most `most` pages if
+  // it can.
+  bool CanPlace(Bytes size, uint32_t most, StreamId stream) const {
+    return foresight().CanPlace({size, most, &in_use_, stream});
+  }
   // The tensor of a create has its place, of at most `most` pages if it can.
   void Place(const ClientCall& call, uint32_t most);
   // A create or a get holds its pages if no other call waits and `may_hold` pages suffice. Else it
@@ -86,9 +93,8 @@ class ScheduledClient {
   void Forget(TensorNumber tensor);
 
   // ---- Its plan.
-  bool has_plan() const { return foresight().has_plan(); }
   // The values that a plan follows from. It is made apart, and then set if it is current.
-  // REQUIRES: has_plan().
+  // REQUIRES: its foresight has one.
   PlanWork::Part BeginPlan();
   // No other plan has begun since, and its calls have not jumped.
   bool IsCurrent(const PlanWork::Part& part) const { return part.version == foresight().version(); }
@@ -140,6 +146,8 @@ class ScheduledClient {
   std::deque<ClientCall> waiting_;  // for room
   std::optional<ClientCall> open_;  // of a client that waits for its stream: not executed yet
   std::vector<bool> dead_;          // by tensor: its bytes are not used any more
+  std::vector<StreamId> streams_;   // by tensor: that its create named
+  plan::PlacesInUse in_use_;        // of tensors whose frees their streams have not reached
   uint32_t planned_share_;
   uint32_t most_;
   RecentPeak peak_;

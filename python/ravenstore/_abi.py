@@ -56,6 +56,7 @@ class CreateFlag(enum.IntFlag):
     FAIL_FAST = 1
     FAIL_STUCK = 2
     LONG_LIVED = 4
+    STREAM_ORDERED = 8
 
 
 class GetFlag(enum.IntFlag):
@@ -113,6 +114,7 @@ class CreateOptions(_Options):
         ("flags", c_uint32),
         ("name", c_char_p),
         ("timeout_ns", c_uint64),
+        ("stream", c_void_p),
     ]
 
 

@@ -191,6 +191,19 @@ class PageStoreFixture : public testing::Test {
                                 .deadline = deadline,
                                 .fail_fast = fail_fast});
   }
+  // Of work on the stream.
+  core::AllocReply CreateFor(core::StreamId stream, core::SlotId slot,
+                             core::Bytes size = core::MiB(2)) {
+    Apply(core::CreateRequested{.client = kClient,
+                                .slot = slot,
+                                .size = size,
+                                .device = kDevice,
+                                .name = {},
+                                .deadline = core::kNever,
+                                .fail_fast = false,
+                                .stream = stream});
+    return Await<core::AllocReply>(slot);
+  }
   core::TensorId Create(core::SlotId slot, core::ClientId client = kClient) {
     AskFor(slot, client);
     return Await<core::AllocReply>(slot, client).tensor;

@@ -278,6 +278,28 @@ TEST_F(PageStorePoolsTest, AnErrorNamesThePoolThatPromisedBytesDidNotComeFrom) {
   ExpectLost(first);
 }
 
+TEST_F(PageStorePoolsTest, ATensorMayBeFreedBeforeItsPromisedBytesAreThere) {
+  const uint32_t first = FetchWithAPromise();
+  Apply(core::FreeSeen{tensors_[first], core::StreamId{1}});
+  lenders().Release();
+  PumpUntil([this] { return promises_ended_.size() == 1; });
+  EXPECT_FALSE(Take<core::Release>(SlotId{first}).has_value());
+  Apply(core::Freed{tensors_[first]});
+  EXPECT_TRUE(Take<core::Release>(SlotId{first}).has_value());
+}
+
+TEST_F(PageStorePoolsTest, ATensorMayBeFreedBeforeItsPromisedBytesAreLost) {
+  const uint32_t first = FetchWithAPromise();
+  Apply(core::FreeSeen{tensors_[first], core::StreamId{1}});
+  for (const Bytes piece : lenders().pieces()) EXPECT_TRUE(lenders().Lose(piece));
+  lenders().Release();
+  PumpUntil([this] { return promises_ended_.size() == 1; });
+  EXPECT_FALSE(promises_ended_[0].ok());
+  Apply(core::Freed{tensors_[first]});
+  EXPECT_TRUE(Take<core::Release>(SlotId{first}).has_value());
+  store_->CheckInvariants();
+}
+
 TEST_F(PageStorePoolsTest, AClientMayGoWhileBytesArePromised) {
   FetchWithAPromise();
   Apply(core::ClientGone{kClient});

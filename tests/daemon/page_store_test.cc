@@ -73,6 +73,41 @@ TEST_F(PageStoreTest, UsesThatAreSaidOfATensorThatIsAskedForAreNone) {
   EXPECT_EQ(Await<core::FetchReply>(SlotId{0}).tensor, tensor);
 }
 
+constexpr core::StreamId kStream{1};
+
+TEST_F(PageStoreTest, AStreamHasThePlaceThatItFreedBeforeItHasComeThere) {
+  const core::AllocReply first = CreateFor(kStream, SlotId{0});
+  Apply(core::FreeSeen{first.tensor, kStream});
+  const core::AllocReply next = CreateFor(kStream, SlotId{1});
+  EXPECT_EQ(next.offset, first.offset);
+  EXPECT_NE(CreateFor(core::StreamId{2}, SlotId{2}).offset, first.offset);
+  EXPECT_FALSE(Take<core::Release>(SlotId{0})) << "its row is in use until the stream is there";
+  Put(next.tensor, 1);
+  Apply(core::Freed{first.tensor});
+  EXPECT_TRUE(Take<core::Release>(SlotId{0}));
+  Apply(core::Freed{next.tensor});
+  EXPECT_TRUE(Take<core::Release>(SlotId{1}));
+  store_->CheckInvariants();
+}
+
+// A client that breaks the protocol: its own loss.
+TEST_F(PageStoreTest, WhatIsSaidOfAFreedTensorIsNotHeard) {
+  const TensorId tensor = CreateFor(kStream, SlotId{0}).tensor;
+  Put(tensor, 1);
+  Apply(core::FreeSeen{tensor, kStream});
+  Apply(core::FreeSeen{tensor, core::StreamId{2}});
+  Apply(core::GetSeen{tensor});
+  Put(tensor, 2);
+  Apply(core::FetchRequested{tensor, kDevice, core::kNever});
+  EXPECT_FALSE(store_->KeepInPlace(kClient, SlotId{0}, Keeping::kBegins).ok());
+  for (int i = 0; i < 100; ++i) Pump();
+  EXPECT_FALSE(Take<core::FetchReply>(SlotId{0}));
+  Apply(core::Freed{tensor});
+  Apply(core::Freed{tensor});
+  EXPECT_TRUE(Take<core::Release>(SlotId{0}));
+  ExpectComesBack(CreateAway());
+}
+
 // ---- Limits between clients.
 
 constexpr ClientId kSecond{2};

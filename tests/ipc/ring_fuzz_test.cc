@@ -134,8 +134,7 @@ class RequestWorld {
       EXPECT_EQ(had_work, take != Take::kEmpty);
       if (take != Take::kEntry) break;
       EXPECT_EQ(request.sequence, static_cast<uint32_t>(before));
-      EXPECT_EQ(request.reserved0, 0u);
-      EXPECT_EQ(request.reserved1, 0u);
+      EXPECT_EQ(request.reserved, 0u);
       EXPECT_EQ(ring_->tail.load(), verdict_.taken());
       if (touched_) continue;
       ASSERT_FALSE(expected_.empty());

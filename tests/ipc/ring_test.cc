@@ -115,15 +115,11 @@ TEST(RequestRingTest, AReplayedEntryIsCorrupt) {
 }
 
 TEST(RequestRingTest, ReservedFieldsMustBeZero) {
-  proto::Request first = Numbered(1);
-  first.reserved0 = 1;
-  proto::Request second = Numbered(1);
-  second.reserved1 = uint64_t{1} << 63;
-  for (const proto::Request& request : {first, second}) {
-    RequestPair pair;
-    ASSERT_TRUE(pair.producer.Push(request));
-    EXPECT_EQ(pair.Pop(), Take::kCorrupt);
-  }
+  proto::Request request = Numbered(1);
+  request.reserved = uint64_t{1} << 63;
+  RequestPair pair;
+  ASSERT_TRUE(pair.producer.Push(request));
+  EXPECT_EQ(pair.Pop(), Take::kCorrupt);
 }
 
 TEST(RequestRingTest, TheConsumerNeverBelievesTheSharedTail) {

@@ -16,97 +16,132 @@ namespace {
 
 TEST(AddressRangeTest, PlacesFollowEachOtherInUnitsOf512Bytes) {
   AddressRange range(KiB(64));
-  EXPECT_EQ(range.Allocate(Bytes(1)), Bytes(0));
-  EXPECT_EQ(range.Allocate(Bytes(513)), Bytes(512));
-  EXPECT_EQ(range.Allocate(Bytes(512)), Bytes(1536));
+  EXPECT_EQ(range.Allocate({Bytes(1)}), Bytes(0));
+  EXPECT_EQ(range.Allocate({Bytes(513)}), Bytes(512));
+  EXPECT_EQ(range.Allocate({Bytes(512)}), Bytes(1536));
   EXPECT_EQ(range.end(), Bytes(2048));
 }
 
 TEST(AddressRangeTest, ASmallRequestTakesTheLowestHole) {
   AddressRange range(KiB(64));
-  const Bytes first = range.Allocate(KiB(8));
-  range.Allocate(KiB(1));
-  const Bytes second = range.Allocate(KiB(4));
-  range.Allocate(KiB(1));
+  const Bytes first = range.Allocate({KiB(8)});
+  range.Allocate({KiB(1)});
+  const Bytes second = range.Allocate({KiB(4)});
+  range.Allocate({KiB(1)});
   range.Free(first, KiB(8));
   range.Free(second, KiB(4));
-  EXPECT_EQ(range.Allocate(KiB(3)), first);
+  EXPECT_EQ(range.Allocate({KiB(3)}), first);
 }
 
 TEST(AddressRangeTest, ALargeRequestTakesTheHoleThatWasFreedLast) {
   AddressRange range(KiB(64));
-  const Bytes first = range.Allocate(KiB(64));
-  range.Allocate(KiB(1));
-  const Bytes second = range.Allocate(KiB(80));
-  range.Allocate(KiB(1));
+  const Bytes first = range.Allocate({KiB(64)});
+  range.Allocate({KiB(1)});
+  const Bytes second = range.Allocate({KiB(80)});
+  range.Allocate({KiB(1)});
   range.Free(first, KiB(64));
   range.Free(second, KiB(80));
-  EXPECT_EQ(range.Allocate(KiB(64)), second);
-  EXPECT_EQ(range.Allocate(KiB(64)), first);
+  EXPECT_EQ(range.Allocate({KiB(64)}), second);
+  EXPECT_EQ(range.Allocate({KiB(64)}), first);
 }
 
 TEST(AddressRangeTest, FreeNeighboursMerge) {
   AddressRange range(KiB(64));
-  const Bytes a = range.Allocate(KiB(1));
-  const Bytes b = range.Allocate(KiB(1));
-  const Bytes c = range.Allocate(KiB(1));
-  range.Allocate(KiB(1));
+  const Bytes a = range.Allocate({KiB(1)});
+  const Bytes b = range.Allocate({KiB(1)});
+  const Bytes c = range.Allocate({KiB(1)});
+  range.Allocate({KiB(1)});
   range.Free(a, KiB(1));
   range.Free(c, KiB(1));
   EXPECT_EQ(range.holes(), 2u);
   range.Free(b, KiB(1));
   EXPECT_EQ(range.holes(), 1u);
-  EXPECT_EQ(range.Allocate(KiB(3)), a);
+  EXPECT_EQ(range.Allocate({KiB(3)}), a);
 }
 
 TEST(AddressRangeTest, GrowsFromTheHoleAtItsEnd) {
   AddressRange range(KiB(64));
-  range.Allocate(KiB(1));
-  const Bytes last = range.Allocate(KiB(2));
+  range.Allocate({KiB(1)});
+  const Bytes last = range.Allocate({KiB(2)});
   range.Free(last, KiB(2));
-  EXPECT_EQ(range.Allocate(KiB(5)), last);
+  EXPECT_EQ(range.Allocate({KiB(5)}), last);
   EXPECT_EQ(range.end(), KiB(6));
 }
 
 TEST(AddressRangeTest, ARequestThatWouldSpanTooManyPagesBeginsAtABorder) {
   AddressRange range(KiB(64));
-  range.Allocate(KiB(1));
-  EXPECT_EQ(range.Allocate(KiB(128), 3), KiB(1));
-  EXPECT_EQ(range.Allocate(KiB(128), 2), KiB(192));
+  range.Allocate({KiB(1)});
+  EXPECT_EQ(range.Allocate({KiB(128), 3}), KiB(1));
+  EXPECT_EQ(range.Allocate({KiB(128), 2}), KiB(192));
   EXPECT_EQ(range.end(), KiB(320));
   EXPECT_EQ(range.holes(), 1u);
-  EXPECT_EQ(range.Allocate(KiB(63)), KiB(129)) << "the bytes before the border are free";
+  EXPECT_EQ(range.Allocate({KiB(63)}), KiB(129)) << "the bytes before the border are free";
   EXPECT_EQ(range.holes(), 0u);
 }
 
 TEST(AddressRangeTest, ARequestWithFewPagesIsPlacedInAHoleWithABorder) {
   AddressRange range(KiB(64));
-  range.Allocate(KiB(32));
-  const Bytes wide = range.Allocate(KiB(192));
-  range.Allocate(KiB(1));
-  const Bytes narrow = range.Allocate(KiB(128));
-  range.Allocate(KiB(1));
+  range.Allocate({KiB(32)});
+  const Bytes wide = range.Allocate({KiB(192)});
+  range.Allocate({KiB(1)});
+  const Bytes narrow = range.Allocate({KiB(128)});
+  range.Allocate({KiB(1)});
   range.Free(wide, KiB(192));
   range.Free(narrow, KiB(128));
-  EXPECT_EQ(range.Allocate(KiB(128), 2), KiB(64)) << "the hole that was freed last has no border";
+  EXPECT_EQ(range.Allocate({KiB(128), 2}), KiB(64)) << "the hole that was freed last has no border";
   EXPECT_EQ(range.holes(), 3u);
   range.Free(KiB(64), KiB(128));
   EXPECT_EQ(range.holes(), 2u);
 }
 
+TEST(AddressRangeTest, APlaceThatOthersUseIsPassedOver) {
+  AddressRange range(KiB(64));
+  const Bytes low = range.Allocate({KiB(4)});
+  range.Allocate({KiB(1)});
+  const Bytes high = range.Allocate({KiB(4)});
+  range.Allocate({KiB(1)});
+  range.Free(low, KiB(4));
+  range.Free(high, KiB(4));
+  PlacesInUse others;
+  others.Add(low, KiB(4), StreamId{1});
+  AddressRange plain = range;
+  EXPECT_EQ(plain.Allocate({KiB(4), UINT32_MAX, &others, StreamId{1}}), low);
+  EXPECT_EQ(range.Allocate({KiB(4), UINT32_MAX, &others, StreamId{2}}), high);
+  const Bytes end = range.end();
+  EXPECT_FALSE(range.CanAllocate({KiB(4), UINT32_MAX, &others}, end));
+  EXPECT_EQ(range.Allocate({KiB(4), UINT32_MAX, &others}), end);
+  others.Remove(low, KiB(4), StreamId{1});
+  EXPECT_EQ(range.Allocate({KiB(4), UINT32_MAX, &others}), low);
+}
+
+// The hole at the end is another stream's still: what is behind it was never anyone's.
+TEST(AddressRangeTest, BehindOthersPlacesIsThePlaceWhereNothingEverWas) {
+  AddressRange range(KiB(64));
+  range.Allocate({KiB(1)});
+  const Bytes last = range.Allocate({KiB(8)});
+  range.Free(last, KiB(8));
+  PlacesInUse others;
+  others.Add(last, KiB(8), StreamId{1});
+  const Bytes end = range.end();
+  EXPECT_TRUE(range.CanAllocate({KiB(4), UINT32_MAX, &others}, end + KiB(4)));
+  EXPECT_FALSE(range.CanAllocate({KiB(4), UINT32_MAX, &others}, end));
+  EXPECT_EQ(range.Allocate({KiB(4), UINT32_MAX, &others}), end);
+  EXPECT_EQ(range.Allocate({KiB(4)}), last);
+}
+
 TEST(AddressRangeTest, CanAllocateLooksAtThePlaceThatComesNext) {
   AddressRange range(KiB(64));
-  EXPECT_TRUE(range.CanAllocate(KiB(128), UINT32_MAX, KiB(128)));
-  EXPECT_FALSE(range.CanAllocate(KiB(128), UINT32_MAX, KiB(127)));
-  EXPECT_FALSE(range.CanAllocate(Bytes(UINT64_MAX), UINT32_MAX, KiB(128)));
-  const Bytes first = range.Allocate(KiB(32));
-  EXPECT_TRUE(range.CanAllocate(KiB(64), UINT32_MAX, KiB(96)));
-  EXPECT_FALSE(range.CanAllocate(KiB(64), 1, KiB(96))) << "it would begin at the border";
-  range.Allocate(KiB(96));
-  EXPECT_FALSE(range.CanAllocate(KiB(32), UINT32_MAX, KiB(128)));
+  EXPECT_TRUE(range.CanAllocate({KiB(128)}, KiB(128)));
+  EXPECT_FALSE(range.CanAllocate({KiB(128)}, KiB(127)));
+  EXPECT_FALSE(range.CanAllocate({Bytes(UINT64_MAX)}, KiB(128)));
+  const Bytes first = range.Allocate({KiB(32)});
+  EXPECT_TRUE(range.CanAllocate({KiB(64)}, KiB(96)));
+  EXPECT_FALSE(range.CanAllocate({KiB(64), 1}, KiB(96))) << "it would begin at the border";
+  range.Allocate({KiB(96)});
+  EXPECT_FALSE(range.CanAllocate({KiB(32)}, KiB(128)));
   range.Free(first, KiB(32));
-  EXPECT_TRUE(range.CanAllocate(KiB(32), UINT32_MAX, KiB(128)));
-  EXPECT_FALSE(range.CanAllocate(KiB(33), UINT32_MAX, KiB(128)));
+  EXPECT_TRUE(range.CanAllocate({KiB(32)}, KiB(128)));
+  EXPECT_FALSE(range.CanAllocate({KiB(33)}, KiB(128)));
 }
 
 // The rule of address_range.h in few lines: each search looks at all holes.
@@ -180,8 +215,8 @@ TEST(AddressRangeTest, RandomProgramsGetThePlacesOfAPlainSearch) {
       } else {
         const Bytes size = Bytes(1 + random.Below(1 << random.Below(18))).RoundUp(unit);
         const Bytes limit(random.Below(2 * range.end().count() + 1));
-        const bool fits = range.CanAllocate(size, UINT32_MAX, limit);
-        places.emplace_back(range.Allocate(size), size);
+        const bool fits = range.CanAllocate({size}, limit);
+        places.emplace_back(range.Allocate({size}), size);
         ASSERT_EQ(fits, places.back().first + size <= limit);
         ASSERT_EQ(plain.Allocate(size), places.back().first);
       }
@@ -190,7 +225,7 @@ TEST(AddressRangeTest, RandomProgramsGetThePlacesOfAPlainSearch) {
     // A copy continues as its original does.
     AddressRange copy = range;
     for (uint64_t kib = 1; kib <= 256; kib *= 2)
-      EXPECT_EQ(copy.Allocate(KiB(kib)), range.Allocate(KiB(kib)));
+      EXPECT_EQ(copy.Allocate({KiB(kib)}), range.Allocate({KiB(kib)}));
   });
 }
 
@@ -208,7 +243,7 @@ TEST(AddressRangeTest, RandomProgramsSpanFewPagesWhereTheyMust) {
       const Bytes size = Bytes(1 + random.Below(1 << random.Below(18))).RoundUp(Bytes(512));
       const uint64_t least = size.RoundUp(KiB(64)).count() / KiB(64).count();
       const bool limits = random.OneIn(2);
-      const Bytes at = range.Allocate(size, limits ? static_cast<uint32_t>(least) : UINT32_MAX);
+      const Bytes at = range.Allocate({size, limits ? static_cast<uint32_t>(least) : UINT32_MAX});
       const Bytes end = (at + size).RoundUp(KiB(64));
       EXPECT_LE((end - at.RoundDown(KiB(64))).count() / KiB(64).count(),
                 limits ? least : least + 1);
@@ -231,11 +266,11 @@ TEST(AddressRangeTest, ManyEqualHolesAreFilledFast) {
   constexpr int kHoles = 32'000;
   for (const Bytes size : {KiB(1), KiB(64)}) {
     AddressRange range(KiB(64));
-    for (int i = 0; i < 2 * kHoles; ++i) range.Allocate(size);
+    for (int i = 0; i < 2 * kHoles; ++i) range.Allocate({size});
     for (uint64_t i = 0; i < kHoles; ++i) range.Free(size * (2 * i), size);
     ASSERT_EQ(range.holes(), size_t{kHoles});
     const std::clock_t begin = std::clock();
-    for (int i = 0; i < kHoles; ++i) range.Allocate(size);
+    for (int i = 0; i < kHoles; ++i) range.Allocate({size});
     EXPECT_LT(std::clock() - begin, 5 * CLOCKS_PER_SEC);
     EXPECT_EQ(range.holes(), 0u);
   }
@@ -256,8 +291,8 @@ TEST(AddressRangeTest, RandomProgramsNeverOverlapAndRepeat) {
         continue;
       }
       const Bytes size = Bytes(1 + random.Below(1 << (9 + random.Below(8)))).RoundUp(KiB(1));
-      const Bytes offset = range.Allocate(size);
-      EXPECT_EQ(again.Allocate(size), offset);
+      const Bytes offset = range.Allocate({size});
+      EXPECT_EQ(again.Allocate({size}), offset);
       const auto next = places.lower_bound(offset);
       if (next != places.end()) {
         ASSERT_LE(offset + size, next->first);
@@ -269,7 +304,7 @@ TEST(AddressRangeTest, RandomProgramsNeverOverlapAndRepeat) {
     }
     for (const auto& [offset, size] : places) range.Free(offset, size);
     EXPECT_EQ(range.holes(), 1u);
-    EXPECT_EQ(range.Allocate(range.end()), Bytes(0));
+    EXPECT_EQ(range.Allocate({range.end()}), Bytes(0));
   });
 }
 

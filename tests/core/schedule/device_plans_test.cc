@@ -110,7 +110,7 @@ TEST_F(DevicePlansTest, HintsStayInForceUntilTheFirstPlanComes) {
   first_.RunUntilPlan();
   first_.Run(2 * kTensors);
   EXPECT_TRUE(first_.plan().empty());
-  EXPECT_TRUE(world_.scheduler().client(kFirst).has_plan());
+  EXPECT_TRUE(world_.scheduler().client(kFirst).foresight().has_plan());
   CompletePlan();
   EXPECT_FALSE(first_.plan().empty());
 }
@@ -127,7 +127,7 @@ TEST_F(DevicePlansTest, APlanOfCallsThatDoNotComeIsDropped) {
     world_.Free(kFirst, tensor);
     world_.Settle();
   }
-  ASSERT_FALSE(world_.scheduler().client(kFirst).has_plan());
+  ASSERT_FALSE(world_.scheduler().client(kFirst).foresight().has_plan());
   CompletePlan();
   EXPECT_EQ(first_.plans(), before);
   EXPECT_TRUE(first_.plan().empty());
@@ -174,8 +174,8 @@ class CommonPlansTest : public DevicePlansTest {
   void BeginCommonPlan() {
     world_.SetPlans(Plans::kHeld);
     while (world_.plans_under_way() == 0) RunBoth(1);
-    while (!world_.scheduler().client(kSecond).has_plan() ||
-           !world_.scheduler().client(kFirst).has_plan())
+    while (!world_.scheduler().client(kSecond).foresight().has_plan() ||
+           !world_.scheduler().client(kFirst).foresight().has_plan())
       RunBoth(1);
     // Plans of one client that are under way.
     while (world_.plans_under_way() > 1) world_.CompletePlan(0);

@@ -148,7 +148,9 @@ class RandomClients {
   }
   void Create(ClientId id, TensorNumber tensor, Bytes size, Program* program) {
     if (!world_.IsRowFree(id, tensor)) return;
-    const CallResult result = world_.Create(id, tensor, size);
+    // The last one's frees give their places late.
+    const StreamId stream{static_cast<uint32_t>(tensor) % 4};
+    const CallResult result = world_.Create(id, tensor, size, stream);
     if (result == CallResult::kHeld || result == CallResult::kWaits) program->in_use[tensor] = true;
     waits += result == CallResult::kWaits ? 1 : 0;
   }
@@ -159,7 +161,7 @@ class RandomClients {
   }
   void End(ClientId id, TensorNumber tensor, bool frees, Program* program) {
     if (frees) {
-      world_.Free(id, tensor);
+      world_.Free(id, tensor, StreamId{static_cast<uint32_t>(tensor) % 4 % 3});
       program->in_use.erase(tensor);
     } else {
       world_.Put(id, tensor, random_.OneIn(2));

@@ -86,6 +86,37 @@ TEST(PageSchedulerTest, ACreateBeyondTheClientsAddressesIsRefused) {
   EXPECT_EQ(world.Fault(), "");
 }
 
+TEST(PageSchedulerTest, AFreedPlaceIsItsStreamsAndOthersWhenTheStreamHasComeThere) {
+  ScheduleWorld world(8);
+  world.Join(kFirst);
+  world.Settle();
+  constexpr StreamId kOne{1};
+  constexpr StreamId kTwo{2};
+  const auto place_of = [&](TensorNumber tensor) {
+    return world.scheduler().client(kFirst).executor().tensors()[tensor].units.first;
+  };
+  world.Create(kFirst, 0, MiB(2), kOne);
+  world.Create(kFirst, 1, MiB(2), kOne);
+  world.Settle();
+  world.Free(kFirst, 0, kOne);
+  world.Create(kFirst, 2, MiB(2), kTwo);
+  world.Create(kFirst, 3, MiB(2), kNoStream);
+  world.Create(kFirst, 4, MiB(2), kOne);
+  EXPECT_EQ(place_of(4), place_of(0)) << "the work that uses it comes after the free";
+  EXPECT_EQ(world.Fault(), "");
+  // Freed on another stream than it was created on, or on none: late.
+  world.Free(kFirst, 1, kTwo);
+  world.Create(kFirst, 5, MiB(2), kTwo);
+  EXPECT_NE(place_of(5), place_of(1));
+  const plan::Unit left = place_of(1);
+  world.Settle();
+  world.Create(kFirst, 6, MiB(2), kTwo);
+  EXPECT_EQ(place_of(6), left);
+  world.Settle();
+  EXPECT_TRUE(IsResident(&world, kFirst, 6));
+  EXPECT_EQ(world.Fault(), "");
+}
+
 TEST(PageSchedulerTest, ATensorAsLargeAsTheDeviceBeginsWithAPage) {
   ScheduleWorld world(8);
   world.Join(kFirst);
@@ -257,10 +288,10 @@ TEST(PageSchedulerTest, WhatFitsHasNoPlan) {
   world.Join(kFirst);
   world.Settle();
   for (int i = 0; i < 4; ++i) Pass(&world, kFirst, 16);
-  EXPECT_FALSE(world.scheduler().client(kFirst).has_plan());
+  EXPECT_FALSE(world.scheduler().client(kFirst).foresight().has_plan());
   // The pass is known: more than fits has a plan with the next calls.
   for (int i = 0; i < 2; ++i) Pass(&world, kFirst, 30);
-  EXPECT_TRUE(world.scheduler().client(kFirst).has_plan());
+  EXPECT_TRUE(world.scheduler().client(kFirst).foresight().has_plan());
 }
 
 TEST(PageSchedulerTest, AClientWhoseCallFitsAfterAnothersPutIsNamed) {

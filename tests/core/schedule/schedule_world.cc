@@ -37,11 +37,14 @@ CallResult ScheduleWorld::Called(ClientId id, TensorNumber tensor, CallResult re
   return result;
 }
 
-CallResult ScheduleWorld::Create(ClientId id, TensorNumber tensor, Bytes size) {
+CallResult ScheduleWorld::Create(ClientId id, TensorNumber tensor, Bytes size, StreamId stream) {
   Client& client = *clients_.at(id);
   client.at += std::chrono::microseconds(100);
-  const CallResult result = scheduler_.Create(id, tensor, size, client.at);
-  if (result == CallResult::kHeld || result == CallResult::kWaits) client.rows.insert(tensor);
+  const CallResult result = scheduler_.Create(id, tensor, size, client.at, stream);
+  if (result == CallResult::kHeld || result == CallResult::kWaits) {
+    client.rows.insert(tensor);
+    others_place_ |= IsOthers(id, tensor, stream);
+  }
   return Called(id, tensor, result);
 }
 
@@ -57,10 +60,28 @@ void ScheduleWorld::Put(ClientId id, TensorNumber tensor, bool modifies) {
   client.stream.push_back({tensor, scheduler_.Put(id, tensor, modifies, {}, client.at)});
 }
 
-void ScheduleWorld::Free(ClientId id, TensorNumber tensor) {
+std::pair<Bytes, Bytes> ScheduleWorld::RangeOf(ClientId id, TensorNumber tensor) const {
+  const PageTensors::Row& row = ExecutorOf(id).tensors()[tensor];
+  const Bytes begin = kPage * (row.units.first / 2) + row.offset;
+  return {begin, begin + row.size};
+}
+
+bool ScheduleWorld::IsOthers(ClientId id, TensorNumber tensor, StreamId stream) const {
+  const PageTensors& tensors = ExecutorOf(id).tensors();
+  if (tensors[tensor].units.is_slot()) return false;
+  const auto [begin, end] = RangeOf(id, tensor);
+  for (const Enqueued& before : clients_.at(id)->stream) {
+    if (!before.end || !before.end->frees || tensors[before.tensor].units.is_slot()) continue;
+    const auto [its_begin, its_end] = RangeOf(id, before.tensor);
+    if (its_begin < end && begin < its_end && before.end->place_of != stream) return true;
+  }
+  return false;
+}
+
+void ScheduleWorld::Free(ClientId id, TensorNumber tensor, StreamId stream) {
   Client& client = *clients_.at(id);
   client.at += std::chrono::microseconds(100);
-  client.stream.push_back({tensor, scheduler_.Free(id, tensor, client.at)});
+  client.stream.push_back({tensor, scheduler_.Free(id, tensor, client.at, stream)});
 }
 
 bool ScheduleWorld::Refuse(ClientId id, TensorNumber tensor) {
@@ -189,6 +210,7 @@ uint32_t ScheduleWorld::InUse(ClientId id) const {
 }
 
 std::string ScheduleWorld::Fault() const {
+  if (others_place_) return "a tensor has the place of another stream's";
   if (physical_pages_ > pages_) return "more physical pages than the device has";
   uint32_t owned = 0;
   for (const auto& entry : clients_) {

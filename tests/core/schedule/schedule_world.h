@@ -48,10 +48,11 @@ class ScheduleWorld : public PageMaker {
   bool HasClient(ClientId id) const { return clients_.count(id) > 0; }
 
   // ---- Calls. The virtual time advances by 100 µs with each.
-  CallResult Create(ClientId id, TensorNumber tensor, Bytes size);
+  static constexpr StreamId kStream{1};
+  CallResult Create(ClientId id, TensorNumber tensor, Bytes size, StreamId stream = kStream);
   CallResult Get(ClientId id, TensorNumber tensor);
   void Put(ClientId id, TensorNumber tensor, bool modifies = true);
-  void Free(ClientId id, TensorNumber tensor);
+  void Free(ClientId id, TensorNumber tensor, StreamId stream = kStream);
   bool Refuse(ClientId id, TensorNumber tensor);
   // A call waits for the tensor, for room or for bytes.
   bool Waits(ClientId id, TensorNumber tensor) const;
@@ -156,6 +157,10 @@ class ScheduleWorld : public PageMaker {
 
   CallResult Called(ClientId id, TensorNumber tensor, CallResult result);
   void HandleRefusals();
+  // Whether the place is one that another stream has freed and not left.
+  bool IsOthers(ClientId id, TensorNumber tensor, StreamId stream) const;
+  // Where the tensor begins and ends in the client's range. REQUIRES: it has no slot.
+  std::pair<Bytes, Bytes> RangeOf(ClientId id, TensorNumber tensor) const;
   const PageExecutor& ExecutorOf(ClientId id) const { return scheduler_.client(id).executor(); }
 
   const uint32_t pages_;
@@ -167,6 +172,7 @@ class ScheduleWorld : public PageMaker {
   std::vector<UnderWay> under_way_;
   std::vector<std::shared_ptr<PlanWork>> plans_under_way_;
   std::vector<std::pair<ClientId, TensorNumber>> refused_;
+  bool others_place_ = false;  // a create has got one
   Duration now_{0};
   PageScheduler scheduler_;
 };
