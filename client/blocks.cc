@@ -23,12 +23,12 @@ uint64_t RoundUp(uint64_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// One part in so many of the budget may be idle even where others' bytes have to leave for it. What
-// one operation frees the next one wants again, and the daemon could give it only once the GPU is
-// there.
+// In slabs one part in so many of the budget may be idle even where others' bytes have to leave for
+// it. What one operation frees the next one wants again, and the daemon could give it only once the
+// GPU is there.
 constexpr uint64_t kIdleShare = 16;
-// And beside what was ever needed at once idle is one part in so many of it, and in a small program
-// this much. Every size has its peak at another moment: all of them would add up.
+// Idle blocks may be that part of what was ever needed at once, and in a small program so much,
+// beyond it. Every size has its peak at another moment: all of them would add up.
 constexpr uint64_t kWasteShare = 16;
 constexpr uint64_t kWasteLeast = MiB(32);
 
@@ -65,6 +65,7 @@ BlockAllocator::BlockAllocator(std::shared_ptr<Store> store, StreamOrder* order,
     : store_(std::move(store)),
       order_(order),
       device_budget_(Lesser(device_budget, store_->stats().device_budget)),
+      in_pages_(store_->stats().in_pages != 0),
       born_(CountForks()) {}
 
 BlockAllocator::~BlockAllocator() {
@@ -116,10 +117,12 @@ void BlockAllocator::BecomeIdle(Block* block) {
   magazines_[{block->device_, block->stream_, block->bytes_}].push_back(block);
 }
 
-// For the daemon what is idle is in use, and cannot leave: where others' bytes move it lies between
-// what could make room together for a large block.
+// For the daemon idle blocks are in use, and cannot leave: where others' bytes move they are
+// between what could make room together for a large block. On pages the daemon reuses places in the
+// stream's order itself. There none is idle where bytes move: which calls the daemon sees would
+// depend on what is idle when, and it could not foresee them.
 uint64_t BlockAllocator::MostIdle(const Ledger& ledger, uint64_t others) const {
-  const uint64_t share = device_budget_ / kIdleShare;
+  const uint64_t share = in_pages_ ? 0 : device_budget_ / kIdleShare;
   if (std::max(ledger.needed_ever, others) > device_budget_) return share;
   return std::max(device_budget_ - others, share);
 }

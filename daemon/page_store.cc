@@ -41,8 +41,7 @@ constexpr SlotId SlotOf(TensorNumber tensor) {
 std::vector<Bytes> PagesFor(const PageStore::Options& options) {
   std::vector<Bytes> pages;
   for (const Bytes capacity : options.device_capacity)
-    pages.push_back(options.page > Bytes{} ? options.page
-                                           : core::plan::PageSizeFor(capacity, false));
+    pages.push_back(options.page > Bytes{} ? options.page : core::plan::PageOfDevice(capacity));
   return pages;
 }
 
@@ -171,6 +170,11 @@ void PageStore::RunPart(Part& part) {
     const auto& rows = part.client->rows;
     if (rows[ToInt(slot)].lost)
       error = ErrorOf(part.pages.get(), ToInt(slot), core::CallResult::kLost);
+    if (rows[ToInt(slot)].request && rows[ToInt(slot)].request->is_create) {
+      error = {ErrorCode::kOutOfMemory,
+               "its place is in a page with other tensors, and a copy of their bytes failed; try "
+               "again"};
+    }
     if (moves_.Moves(part.client->id, ToInt(slot))) {
       moves_.Refused(part.client->id, ToInt(slot), std::move(error));
     } else if (rows[ToInt(slot)].request) {

@@ -31,4 +31,19 @@ constexpr Bytes PageSizeFor(Bytes budget, bool is_shared) {
   return page;
 }
 
+// Of a device's clients in the daemon. A page that is mapped delays the launches of its client by
+// some 100 us, whatever its size; one that is mostly empty is a large part of a small device.
+// docs/decisions/0079 has what a GPU says of 16 to 64 MiB.
+inline constexpr Bytes kLargestPageOfDevice = MiB(64);
+inline constexpr Bytes kSmallestPageOfDevice = MiB(2);
+inline constexpr uint64_t kPagesOfDevice = 1024;
+
+// The largest power of two that gives kPagesOfDevice pages, between these two.
+constexpr Bytes PageOfDevice(Bytes capacity) {
+  Bytes page = kLargestPageOfDevice;
+  while (page > kSmallestPageOfDevice && page * kPagesOfDevice > capacity)
+    page = Bytes(page.count() / 2);
+  return page;
+}
+
 }  // namespace ravenstore::core::plan

@@ -337,20 +337,20 @@ TEST(LoopTest, PutsThatFoundTheLogFullAreFoundInTheirRows) {
 // What the last entry of a full lane says decides what leaves for the request behind it.
 TEST(LoopTest, ARequestFindsEveryPutThatWasLoggedBeforeIt) {
   DaemonProcess daemon({"--slab", "2MiB"});
-  Store store = Connect(daemon, MiB(8));
-  Tensor sooner = store.create(MiB(3));
-  Tensor later = store.create(MiB(3));
+  Store store = Connect(daemon, MiB(6));
+  Tensor sooner = store.create(MiB(2));
+  Tensor later = store.create(MiB(2));
   Tensor busy = store.create(KiB(512));
   daemon.Stop();
   store.put(sooner, nullptr, {.order = 1});
   constexpr int kPairs = 500;  // and the two puts: a lane has room for 1024 entries
   for (int i = 0; i < kPairs; ++i) {
-    store.put(busy, nullptr);
+    store.put(busy, nullptr, {.order = i + 2});
     store.get(busy, nullptr);
   }
-  store.put(later, nullptr, {.order = 50});
+  store.put(later, nullptr, {.order = 2 * kPairs});
   daemon.Continue();
-  const Tensor next = store.create(MiB(3));
+  const Tensor next = store.create(MiB(2));
   EXPECT_TRUE(sooner.ready());
   EXPECT_FALSE(later.ready());
 }
