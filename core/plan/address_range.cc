@@ -8,6 +8,10 @@
 namespace ravenstore::core::plan {
 
 namespace {
+// Holes that are looked at for one that others do not use, and of these, such as they do use. A
+// client may make very many.
+constexpr uint32_t kHolesSeen = 256;
+constexpr uint32_t kOthersSeen = 8;
 // Later frees have smaller keys.
 uint64_t FreedKey(uint64_t freed) {
   return ~freed;
@@ -64,10 +68,13 @@ AddressRange::Hole AddressRange::HoleFor(const Request& request) const {
 }
 
 AddressRange::Hole AddressRange::HoleBesideOthers(const Request& request) const {
+  uint32_t seen = 0;
+  uint32_t others = 0;
   for (const auto& [offset, hole] : by_offset_) {
-    if (BeginIn(hole.offset, request.size, request.most) + request.size <= hole.end() &&
-        !IsOthers(request, hole.offset))
-      return hole;
+    if (++seen > kHolesSeen || others == kOthersSeen) break;
+    if (BeginIn(hole.offset, request.size, request.most) + request.size > hole.end()) continue;
+    if (!IsOthers(request, hole.offset)) return hole;
+    ++others;
   }
   // Nothing was ever there.
   return {.offset = end_,

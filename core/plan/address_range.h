@@ -36,7 +36,7 @@ class AddressRange {
   explicit AddressRange(Bytes page) : page_(page) {}
 
   // A request: it spans at most `most` pages if any place of that size does. Where the place that
-  // it would have is one that others still use, it has the first one that is not.
+  // it would have is one that others still use, it has one that is not: a low hole, or the end.
   struct Request {
     Bytes size;  // more than 0
     uint32_t most = UINT32_MAX;

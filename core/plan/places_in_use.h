@@ -20,7 +20,7 @@ namespace ravenstore::core::plan {
 class PlacesInUse {
  public:
   // The most places that it should have: a search looks at each.
-  static constexpr size_t kMost = 4096;
+  static constexpr size_t kMost = 2048;
 
   // REQUIRES: the stream is one, and no other stream uses a part of the place.
   void Add(Bytes offset, Bytes size, StreamId stream);

@@ -91,7 +91,7 @@ class Client {
   Bytes SizeOf(TensorNumber row) const { return client_.executor().tensors()[row].size; }
   void See(const ClientCall& call) {
     at_ += std::chrono::microseconds(100);
-    if (client_.See(call, false) && client_.has_plan()) {
+    if (client_.See(call, false) && client_.foresight().has_plan()) {
       PlanWork work{.limits = limits_, .parts = {client_.BeginPlan()}};
       work.Make();
       client_.SetPlan(std::move(work.parts.front().plan), limits_.pages);
@@ -131,7 +131,7 @@ TEST(LearnedForesightTest, PlansAreTheSameWhetherRowsAreReused) {
       for (Client* client : {&reuses, &numbers}) client->Pass(40, pass < 5 ? 1 : pass);
       ASSERT_EQ(reuses.TakeLog(), numbers.TakeLog()) << "pass " << pass;
     }
-    EXPECT_TRUE(reuses.client().has_plan());
+    EXPECT_TRUE(reuses.client().foresight().has_plan());
     EXPECT_GT(reuses.client().foresight().stats().creates, 50u);
     EXPECT_EQ(reuses.client().foresight().stats().elsewhere, 0u);
   }
@@ -145,7 +145,7 @@ TEST(LearnedForesightTest, PlansStayTheSameWhenTheHistoryForgetsTensors) {
     for (Client* client : {&reuses, &numbers}) client->Pass(kLayers, 1);
     ASSERT_EQ(reuses.TakeLog(), numbers.TakeLog()) << "call " << calls;
   }
-  EXPECT_TRUE(reuses.client().has_plan());
+  EXPECT_TRUE(reuses.client().foresight().has_plan());
 }
 
 TEST(LearnedForesightTest, APutWithoutANextUseEndsTheBytesOnlyIfThatIsSaid) {
