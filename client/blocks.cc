@@ -23,12 +23,12 @@ uint64_t RoundUp(uint64_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// In slabs one part in so many of the budget may be idle even where others' bytes have to leave for
-// it. What one operation frees the next one wants again, and the daemon could give it only once the
-// GPU is there.
+// In slabs a sixteenth of the budget may be idle even where others' bytes have to leave for it.
+// What one operation frees the next one wants again, and the daemon could give it only once the GPU
+// is there.
 constexpr uint64_t kIdleShare = 16;
-// Idle blocks may be that part of what was ever needed at once, and in a small program so much,
-// beyond it. Every size has its peak at another moment: all of them would add up.
+// Idle blocks may be a sixteenth of what was ever needed at a time beyond it, and in a small
+// program 32 MiB. Every size has its peak at another moment: all of them would add up.
 constexpr uint64_t kWasteShare = 16;
 constexpr uint64_t kWasteLeast = MiB(32);
 
@@ -62,10 +62,14 @@ size_t BlockAllocator::MagazineHash::operator()(const MagazineKey& key) const {
 
 BlockAllocator::BlockAllocator(std::shared_ptr<Store> store, StreamOrder* order,
                                uint64_t device_budget)
+    : BlockAllocator(store, order, device_budget, store->stats()) {}
+
+BlockAllocator::BlockAllocator(std::shared_ptr<Store> store, StreamOrder* order,
+                               uint64_t device_budget, const Stats& granted)
     : store_(std::move(store)),
       order_(order),
-      device_budget_(Lesser(device_budget, store_->stats().device_budget)),
-      in_pages_(store_->stats().in_pages != 0),
+      device_budget_(Lesser(device_budget, granted.device_budget)),
+      in_pages_(granted.in_pages != 0),
       born_(CountForks()) {}
 
 BlockAllocator::~BlockAllocator() {

@@ -160,6 +160,9 @@ class BlockAllocator {
   Store& store() { return *store_; }
 
  private:
+  BlockAllocator(std::shared_ptr<Store> store, StreamOrder* order, uint64_t device_budget,
+                 const Stats& granted);
+
   struct MagazineKey {
     int device;
     Stream stream;

@@ -167,17 +167,16 @@ void PageStore::RunPart(Part& part) {
   for (const SlotId slot : std::exchange(part.ended_promises, {})) EndPromise(part, slot);
   for (const SlotId slot : std::exchange(part.refused, {})) {
     Error error{ErrorCode::kDevice, "a copy of its bytes failed"};
-    const auto& rows = part.client->rows;
-    if (rows[ToInt(slot)].lost)
-      error = ErrorOf(part.pages.get(), ToInt(slot), core::CallResult::kLost);
-    if (rows[ToInt(slot)].request && rows[ToInt(slot)].request->is_create) {
+    const Row& row = part.client->rows[ToInt(slot)];
+    if (row.lost) error = ErrorOf(part.pages.get(), ToInt(slot), core::CallResult::kLost);
+    if (row.request && row.request->is_create) {
       error = {ErrorCode::kOutOfMemory,
                "its place is in a page with other tensors, and a copy of their bytes failed; try "
                "again"};
     }
     if (moves_.Moves(part.client->id, ToInt(slot))) {
       moves_.Refused(part.client->id, ToInt(slot), std::move(error));
-    } else if (rows[ToInt(slot)].request) {
+    } else if (row.request) {
       Fail(part, slot, std::move(error));
     }
   }

@@ -8,13 +8,18 @@
 namespace ravenstore::core::plan {
 
 namespace {
-// Holes that are looked at for one that others do not use, and of these, such as they do use. A
-// client may make very many.
+// The search for a hole that others do not use ends after this number of holes, and after this
+// number that others use. A client may make very many.
 constexpr uint32_t kHolesSeen = 256;
 constexpr uint32_t kOthersSeen = 8;
 // Later frees have smaller keys.
 uint64_t FreedKey(uint64_t freed) {
   return ~freed;
+}
+
+AddressRange::Request Rounded(AddressRange::Request request) {
+  request.size = request.size.RoundUp(kExtentAlignment);
+  return request;
 }
 }  // namespace
 
@@ -51,19 +56,23 @@ Bytes AddressRange::BeginIn(Bytes offset, Bytes size, uint32_t most) const {
   return last / page_.count() - first < most ? offset : offset.RoundUp(page_);
 }
 
-AddressRange::Hole AddressRange::HoleFor(const Request& request) const {
-  const auto [size, most, others, stream] = request;
+AddressRange::Hole AddressRange::PreferredHole(Bytes size, uint32_t most) const {
   const Holes& holes = size >= page_ ? by_freed_ : by_offset_;
   const Hole* fit = FirstFit(holes, size);
   if (fit != nullptr && BeginIn(fit->offset, size, most) + size > fit->end())
     fit = FirstFit(holes, size + page_ - kExtentAlignment);
-  if (fit != nullptr) return IsOthers(request, fit->offset) ? HoleBesideOthers(request) : *fit;
+  if (fit != nullptr) return *fit;
   Hole hole{.offset = end_, .size = {}, .freed = 0};
   if (!by_offset_.empty()) {
     const Hole& last = std::prev(by_offset_.end())->second;
     if (last.end() == end_) hole = last;
   }
   hole.size = std::max(hole.size, BeginIn(hole.offset, size, most) + size - hole.offset);
+  return hole;
+}
+
+AddressRange::Hole AddressRange::HoleFor(const Request& request) const {
+  const Hole hole = PreferredHole(request.size, request.most);
   return IsOthers(request, hole.offset) ? HoleBesideOthers(request) : hole;
 }
 
@@ -90,23 +99,20 @@ bool AddressRange::IsOthers(const Request& request, Bytes hole) const {
 
 bool AddressRange::CanAllocate(const Request& request, Bytes limit) const {
   if (request.size > limit) return false;
-  Request rounded = request;
-  rounded.size = request.size.RoundUp(kExtentAlignment);
+  const Request rounded = Rounded(request);
   const Bytes begin = HoleFor(rounded).offset;
   return BeginIn(begin, rounded.size, rounded.most) + rounded.size <= limit;
 }
 
 Bytes AddressRange::Allocate(const Request& request) {
   RAVEN_CHECK(request.size > Bytes{});
-  Request rounded = request;
-  rounded.size = request.size.RoundUp(kExtentAlignment);
-  const auto [size, most, others, stream] = rounded;
+  const Request rounded = Rounded(request);
   const Hole hole = HoleFor(rounded);
   if (const auto old = by_offset_.find(hole.offset.count()); old != by_offset_.end())
     Erase(Hole(old->second));
   end_ = std::max(end_, hole.end());
-  const Bytes begin = BeginIn(hole.offset, size, most);
-  const Bytes end = begin + size;
+  const Bytes begin = BeginIn(hole.offset, rounded.size, rounded.most);
+  const Bytes end = begin + rounded.size;
   if (hole.end() > end) Insert({end, hole.end() - end, hole.freed});
   if (begin > hole.offset) Free(hole.offset, begin - hole.offset);
   return begin;

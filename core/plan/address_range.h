@@ -80,7 +80,8 @@ class AddressRange {
   // The hole for it, or the bytes that the range grows by, with the hole at its end. It may begin
   // before the place, and end after it.
   Hole HoleFor(const Request& request) const;
-  // The same without a place that others use.
+  // The same where others use no place, and where they use the preferred one.
+  Hole PreferredHole(Bytes size, uint32_t most) const;
   Hole HoleBesideOthers(const Request& request) const;
   bool IsOthers(const Request& request, Bytes hole) const;
   void Insert(const Hole& hole);

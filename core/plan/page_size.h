@@ -22,17 +22,22 @@ inline constexpr Bytes kSmallestPage = MiB(8);
 // two tensors is a large part of the budget. More: as a smaller page.
 inline constexpr uint64_t kPagesLeast = 256;
 
+// The largest power of two from `least` to `most` that gives `pages` pages; `least` if none does.
+constexpr Bytes PageBetween(Bytes least, Bytes most, uint64_t pages, Bytes budget) {
+  Bytes page = most;
+  while (page > least && page * pages > budget) page = Bytes(page.count() / 2);
+  return page;
+}
+
 // The largest power of two that gives kPagesLeast pages, between kSmallestPage and kLargestPage.
 // Pages of clients that share a device change hands, which takes the same time for any size.
 constexpr Bytes PageSizeFor(Bytes budget, bool is_shared) {
   if (is_shared) return kSharedPage;
-  Bytes page = kLargestPage;
-  while (page > kSmallestPage && page * kPagesLeast > budget) page = Bytes(page.count() / 2);
-  return page;
+  return PageBetween(kSmallestPage, kLargestPage, kPagesLeast, budget);
 }
 
 // Of a device's clients in the daemon. A page that is mapped delays the launches of its client by
-// some 100 us, whatever its size; one that is mostly empty is a large part of a small device.
+// some 100 us, of any size; one that is mostly empty is a large part of a small device.
 // docs/decisions/0079 has what a GPU says of 16 to 64 MiB.
 inline constexpr Bytes kLargestPageOfDevice = MiB(64);
 inline constexpr Bytes kSmallestPageOfDevice = MiB(2);
@@ -40,10 +45,7 @@ inline constexpr uint64_t kPagesOfDevice = 1024;
 
 // The largest power of two that gives kPagesOfDevice pages, between these two.
 constexpr Bytes PageOfDevice(Bytes capacity) {
-  Bytes page = kLargestPageOfDevice;
-  while (page > kSmallestPageOfDevice && page * kPagesOfDevice > capacity)
-    page = Bytes(page.count() / 2);
-  return page;
+  return PageBetween(kSmallestPageOfDevice, kLargestPageOfDevice, kPagesOfDevice, capacity);
 }
 
 }  // namespace ravenstore::core::plan

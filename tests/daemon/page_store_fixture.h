@@ -182,26 +182,19 @@ class PageStoreFixture : public testing::Test {
   }
   void AskFor(core::SlotId slot, core::ClientId client = kClient, core::Bytes size = core::MiB(2),
               bool fail_fast = false, core::Tick deadline = core::kNever,
-              core::DeviceId device = kDevice) {
+              core::DeviceId device = kDevice, core::StreamId stream = core::kNoStream) {
     Apply(core::CreateRequested{.client = client,
                                 .slot = slot,
                                 .size = size,
                                 .device = device,
                                 .name = {},
                                 .deadline = deadline,
-                                .fail_fast = fail_fast});
+                                .fail_fast = fail_fast,
+                                .stream = stream});
   }
   // Of work on the stream.
-  core::AllocReply CreateFor(core::StreamId stream, core::SlotId slot,
-                             core::Bytes size = core::MiB(2)) {
-    Apply(core::CreateRequested{.client = kClient,
-                                .slot = slot,
-                                .size = size,
-                                .device = kDevice,
-                                .name = {},
-                                .deadline = core::kNever,
-                                .fail_fast = false,
-                                .stream = stream});
+  core::AllocReply CreateFor(core::StreamId stream, core::SlotId slot) {
+    AskFor(slot, kClient, core::MiB(2), false, core::kNever, kDevice, stream);
     return Await<core::AllocReply>(slot);
   }
   core::TensorId Create(core::SlotId slot, core::ClientId client = kClient) {
