@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "core/books/page_views.h"
@@ -349,7 +350,7 @@ void ClientPages::Ended(const MapOrders::Ended& ended) {
 
 void ClientPages::Destroy(uint32_t index) {
   // An export or an import may use the page still.
-  if (exchanging_ > 0) return doomed_.push_back(index);
+  if (moving_ > 0) return doomed_.push_back(index);
   ++working_;
   --made_;
   workers_->Run(attachment_->tenant, [this, index] {
@@ -405,7 +406,7 @@ void ClientPages::CopyIn(const CopyOrder& order) {
   const auto urgency =
       order.demanded ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground;
   pools_[order.pool]->Copy(device::Direction::kHostToDevice, options_.device, Memory(order.memory),
-                           copies_.at(order.unit).ranges, TurnOf(), urgency,
+                           copies_.at(order.unit).ranges, turn(), urgency,
                            [this, order](const Status& outcome) { EndIn(order, outcome); });
 }
 
@@ -460,7 +461,7 @@ void ClientPages::StartOut(const CopyOrder& order, const std::vector<PagePool::R
   copy.ranges = Spread(ranges, copy.piece, pools_[order.pool]->memory().granularity());
   if (copy.ranges.empty()) return Later([this, order] { EndOut(order, core::Ok()); });
   pools_[order.pool]->Copy(device::Direction::kDeviceToHost, options_.device, Memory(order.memory),
-                           copy.ranges, TurnOf(), TransferLane::Urgency::kBackground,
+                           copy.ranges, turn(), TransferLane::Urgency::kBackground,
                            [this, order](const Status& outcome) { EndOut(order, outcome); });
 }
 
@@ -542,7 +543,7 @@ void ClientPages::StartMoveOn(Unit unit, uint64_t version, PagePool::Piece targe
   pools_[move.from]->Hold(move.source);
   const auto ways = WaysBetween(copy->second.ranges, move.ranges);
   if (ways.empty()) return Later([this, move] { EndMoveOn(move, core::Ok()); });
-  pools_[move.from]->MoveOn(ways, TurnOf(),
+  pools_[move.from]->MoveOn(ways, turn(),
                             [this, move](const Status& outcome) { EndMoveOn(move, outcome); });
 }
 
@@ -575,69 +576,138 @@ void ClientPages::EndMoveOn(const MoveOn& move, const Status& outcome) {
 
 // ---- One tensor.
 
-std::vector<PagePool::Range> ClientPages::ArenaRanges(TensorNumber tensor) const {
-  std::vector<PagePool::Range> ranges;
+PagePool::Range ClientPages::ArenaRange(TensorNumber tensor, uint32_t part) const {
   const core::PageTensors::Row& row = executor_->tensors()[tensor];
-  for (uint32_t i = 0; i < row.units.count; ++i) {
-    const core::PageMemory::Place place = core::PlaceOf(executor_->books(), row.units[i]);
-    const Bytes begin = page() * physical_.at(place.page).index + place.offset;
-    ranges.push_back({.in_page = i == 0 ? begin + row.offset : begin,
-                      .in_pool = {},
-                      .bytes = executor_->tensors().BytesIn(tensor, i)});
-  }
-  return ranges;
+  const core::PageMemory::Place place = core::PlaceOf(executor_->books(), row.units[part]);
+  const Bytes begin = page() * physical_.at(place.page).index + place.offset;
+  return {.in_page = part == 0 ? begin + row.offset : begin,
+          .in_pool = {},
+          .bytes = executor_->tensors().BytesIn(tensor, part)};
 }
 
-// The client may be gone when the pool has the piece: the ranges are of before.
-void ClientPages::Export(TensorNumber tensor,
-                         std::function<void(core::Result<PagePool::Piece>)> done) {
-  ++copying_;
-  ++exchanging_;
-  PagePool* const host = pools_[host_];
-  const Bytes granularity = host->memory().granularity();
-  const auto ranges = ArenaRanges(tensor);
-  host->Allocate(BytesFor(ranges, granularity),
-                 [=, this, done = std::move(done)](std::optional<PagePool::Piece> piece) {
-                   if (!piece) {
-                     return Later([this, done] {
-                       EndExchange();
-                       done(NoRoom());
-                     });
-                   }
-                   Exchange(device::Direction::kDeviceToHost, Spread(ranges, *piece, granularity),
-                            [host, done, piece = *piece](const Status& outcome) {
-                              if (outcome.ok()) return done(piece);
-                              host->Free(piece);
-                              done(outcome.error());
-                            });
-                 });
-}
-
-void ClientPages::Import(TensorNumber tensor, const PagePool::Piece& piece, PagePool::Done done) {
-  ++copying_;
-  ++exchanging_;
-  Exchange(device::Direction::kHostToDevice,
-           Spread(ArenaRanges(tensor), piece, pools_[host_]->memory().granularity()),
-           std::move(done));
-}
-
-void ClientPages::Exchange(device::Direction direction, const std::vector<PagePool::Range>& ranges,
-                           PagePool::Done done) {
-  std::byte* const arena = attachment_->arenas[core::ToInt(options_.device)]->base();
-  const auto ended = [this, arena, ranges, done = std::move(done)](const Status& outcome) {
-    const bool right = !outcome.ok() || options_.checks == nullptr || gone_ ||
-                       Checked(pools_[host_]->HasSame(arena, ranges), [] { return true; });
-    EndExchange();
-    done(right ? outcome
-               : core::Error{core::ErrorCode::kCorrupt, "a copy of its bytes came over wrong"});
+// What is copied to another device, and from where.
+struct ClientPages::Crossing {
+  struct Source {
+    std::vector<PagePool::Range> ranges;  // between the pool and the other device's arena
+    std::vector<PagePool::Piece> pieces;
   };
-  pools_[host_]->Copy(direction, options_.device, arena, ranges, TurnOf(),
-                      TransferLane::Urgency::kDemand, ended);
+
+  std::vector<Stretch> stretches;
+  std::map<PagePool*, Source> pools;
+  std::map<Unit, uint64_t> versions;  // of the copies
+  uint32_t under_way = 0;
+  Status outcome = core::Ok();
+};
+
+std::shared_ptr<ClientPages::Crossing> ClientPages::CrossingOf(TensorNumber tensor,
+                                                               const ClientPages& to) const {
+  const core::PageTensors::Row& row = executor_->tensors()[tensor];
+  std::vector<PagePool::Range> targets;
+  for (uint32_t i = 0; i < to.executor_->tensors()[tensor].units.count; ++i)
+    targets.push_back(to.ArenaRange(tensor, i));
+  auto target = targets.begin();
+  // Calls `add` with where so many bytes from there on go to.
+  const auto cut = [&target](Bytes from, Bytes bytes, auto add) {
+    while (bytes > Bytes{}) {
+      if (target->bytes == Bytes{}) ++target;
+      const Bytes part = std::min(bytes, target->bytes);
+      add(from, target->in_page, part);
+      target->in_page += part;
+      target->bytes -= part;
+      from += part;
+      bytes -= part;
+    }
+  };
+  auto crossing = std::make_shared<Crossing>();
+  for (uint32_t i = 0; i < row.units.count; ++i) {
+    const Unit unit = row.units[i];
+    const core::plan::UnitState& state = executor_->books()[unit];
+    if (state.IsResident()) {
+      const PagePool::Range range = ArenaRange(tensor, i);
+      cut(range.in_page, range.bytes, [&](Bytes from, Bytes in_arena, Bytes bytes) {
+        crossing->stretches.push_back(
+            {Arena() + from.count(), to.Arena() + in_arena.count(), bytes});
+      });
+      continue;
+    }
+    const auto copy = copies_.find(unit);
+    if (state.life != core::PageState::kAway || copy == copies_.end() || copy->second.lost)
+      return nullptr;
+    PagePool* const pool = pools_[copy->second.pool];
+    const bool reaches = std::count(to.pools_.begin(), to.pools_.end(), pool) > 0;
+    // A link that copies multiples of more than a tensor's alignment would copy neighbours as well.
+    if (!reaches || pool->memory().granularity() > core::kExtentAlignment) return nullptr;
+    Crossing::Source& source = crossing->pools[pool];
+    source.pieces.push_back(copy->second.piece);
+    crossing->versions[unit] = copy->second.version;
+    const Bytes begin = i == 0 ? row.offset : Bytes{};
+    const Bytes end = begin + executor_->tensors().BytesIn(tensor, i);
+    for (const PagePool::Range& range : copy->second.ranges) {
+      const Bytes first = std::max(begin, range.in_page);
+      cut(range.in_pool + Minus(first, range.in_page),
+          Minus(std::min(end, range.in_page + range.bytes), first),
+          [&](Bytes in_pool, Bytes in_arena, Bytes bytes) {
+            source.ranges.push_back({.in_page = in_arena, .in_pool = in_pool, .bytes = bytes});
+          });
+    }
+  }
+  return crossing;
 }
 
-void ClientPages::EndExchange() {
+bool ClientPages::StartMove(TensorNumber tensor, ClientPages* to, const CopyStretches& copy,
+                            PagePool::Done done) {
+  const auto crossing = CrossingOf(tensor, *to);
+  if (crossing == nullptr) return false;
+  HoldMemory();
+  to->HoldMemory();
+  const auto ended = [this, crossing, to, done = std::move(done)](const Status& outcome) {
+    if (!outcome.ok()) crossing->outcome = outcome;
+    if (--crossing->under_way > 0) return;
+    const Status all = EndMove(*crossing, *to);
+    UnholdMemory();
+    to->UnholdMemory();
+    done(all);
+  };
+  crossing->under_way =
+      static_cast<uint32_t>(crossing->pools.size() + (crossing->stretches.empty() ? 0 : 1));
+  for (const auto& [pool, source] : crossing->pools) {
+    for (const PagePool::Piece& piece : source.pieces) pool->Hold(piece);
+    pool->Copy(device::Direction::kHostToDevice, to->device(), to->Arena(), source.ranges, turn(),
+               TransferLane::Urgency::kDemand, ended);
+  }
+  if (!crossing->stretches.empty()) copy(crossing->stretches, ended);
+  return true;
+}
+
+Status ClientPages::EndMove(const Crossing& crossing, const ClientPages& to) {
+  for (const auto& [pool, source] : crossing.pools) {
+    for (const PagePool::Piece& piece : source.pieces) pool->Unhold(piece);
+  }
+  if (!crossing.outcome.ok() || gone_) return crossing.outcome;
+  // The place of a copy that has gone meanwhile may be another's.
+  for (const auto& [unit, version] : crossing.versions) {
+    const auto copy = copies_.find(unit);
+    if (copy == copies_.end() || copy->second.version != version || copy->second.lost)
+      return core::Error{core::ErrorCode::kDevice, "its copy has gone while it was read"};
+  }
+  if (options_.checks == nullptr) return core::Ok();
+  bool same = true;
+  for (const Stretch& stretch : crossing.stretches)
+    same &= std::memcmp(stretch.to, stretch.from, stretch.bytes.count()) == 0;
+  for (const auto& [pool, source] : crossing.pools)
+    same &= pool->HasSame(to.Arena(), source.ranges);
+  if (Checked(same, [] { return true; })) return core::Ok();
+  return core::Error{core::ErrorCode::kCorrupt, "a copy of its bytes came over wrong"};
+}
+
+void ClientPages::HoldMemory() {
+  ++copying_;
+  ++moving_;
+}
+
+void ClientPages::UnholdMemory() {
   --copying_;
-  if (--exchanging_ > 0) return;
+  if (--moving_ > 0) return;
   for (const uint32_t index : std::exchange(doomed_, {})) Destroy(index);
 }
 

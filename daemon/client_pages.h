@@ -136,12 +136,21 @@ class ClientPages final : public core::PageBackend {
   void Retry();
 
   // ---- The bytes of one tensor, on their way to another device.
-  // Copies them to the host pool. The piece is the caller's. REQUIRES: the tensor is resident, and
-  // stays in use until `done` is called, unless the client goes. Errors: kOutOfMemory where the
-  // pool has no room; those of the device.
-  void Export(core::TensorNumber tensor, std::function<void(core::Result<PagePool::Piece>)> done);
-  // Copies them from there. REQUIRES: as Export.
-  void Import(core::TensorNumber tensor, const PagePool::Piece& piece, PagePool::Done done);
+  struct Stretch {
+    const std::byte* from = nullptr;
+    std::byte* to = nullptr;
+    core::Bytes bytes;
+  };
+  // Copies all of them, and says when that has ended.
+  using CopyStretches = std::function<void(const std::vector<Stretch>&, PagePool::Done)>;
+  // Copies the tensor to `to`: what is resident by `copy`, what is away from its pool. `done` is
+  // called when all has ended. REQUIRES: its client does not use it; it is resident in `to`, and
+  // what is resident here stays so until the end, unless the client goes.
+  // Returns false, and copies nothing, if a part is being mapped or copied in, or if the link of
+  // its pool to the other device does not copy any part of a page.
+  bool StartMove(core::TensorNumber tensor, ClientPages* to, const CopyStretches& copy,
+                 PagePool::Done done);
+  core::TurnOwner turn() const { return {attachment_->tenant, attachment_->id}; }
 
   // ---- PageBackend.
   bool Revoke(core::TensorNumber tensor, uint32_t uses) override;
@@ -194,7 +203,8 @@ class ClientPages final : public core::PageBackend {
   };
 
   core::Bytes AddressOf(core::plan::Unit unit, const Physical& physical) const;
-  // Where the copies' page or slot begins in this process.
+  // In this process: where it begins, and the copies' page or slot.
+  std::byte* Arena() const { return attachment_->arenas[core::ToInt(options_.device)]->base(); }
   std::byte* Memory(const core::PageMemory::Place& place) const;
   // Pages that the client may have and that were never mapped.
   uint32_t NeverMapped() const;
@@ -218,12 +228,16 @@ class ClientPages final : public core::PageBackend {
   void Later(std::function<void()> work);
   // Of the tensors that live in the unit. Ranges with less than `granularity` between them are one.
   std::vector<PagePool::Range> LiveRanges(core::plan::Unit unit, core::Bytes granularity) const;
-  // Of the tensor, in the daemon's arena.
-  std::vector<PagePool::Range> ArenaRanges(core::TensorNumber tensor) const;
-  // Between the pool and the arena.
-  void Exchange(device::Direction direction, const std::vector<PagePool::Range>& ranges,
-                PagePool::Done done);
-  void EndExchange();
+  // Physical pages that the executor releases are destroyed after that.
+  void HoldMemory();
+  void UnholdMemory();
+  // Of a part of the tensor, in the daemon's arena. REQUIRES: it is resident.
+  PagePool::Range ArenaRange(core::TensorNumber tensor, uint32_t part) const;
+  struct Crossing;
+  // Null where StartMove returns false.
+  std::shared_ptr<Crossing> CrossingOf(core::TensorNumber tensor, const ClientPages& to) const;
+  // Its copies have ended.
+  core::Status EndMove(const Crossing& crossing, const ClientPages& to);
   void StartOut(const CopyOrder& order, const std::vector<PagePool::Range>& ranges,
                 PagePool::Piece piece);
   void StartMoveOn(core::plan::Unit unit, uint64_t version, PagePool::Piece target);
@@ -236,7 +250,6 @@ class ClientPages final : public core::PageBackend {
   bool IsRight(const CopyOrder& order, const std::function<bool()>& counts);
   void EndOut(const CopyOrder& order, const core::Status& outcome);
   void EndIn(const CopyOrder& order, const core::Status& outcome);
-  core::TurnOwner TurnOf() const { return {attachment_->tenant, attachment_->id}; }
 
   const Options options_;
   const std::shared_ptr<Attachment> attachment_;
@@ -275,7 +288,7 @@ class ClientPages final : public core::PageBackend {
   bool gone_ = false;
   uint32_t working_ = 0;  // jobs of workers
   uint32_t copying_ = 0;
-  uint32_t exchanging_ = 0;       // of these, exports and imports
+  uint32_t moving_ = 0;           // of these, copies to and from other devices
   std::vector<uint32_t> doomed_;  // indexes of pages that are destroyed after these
 };
 

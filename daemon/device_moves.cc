@@ -1,16 +1,16 @@
 #include "daemon/device_moves.h"
 
+#include <algorithm>
 #include <string>
-
-#include "core/size_text.h"
+#include <utility>
+#include <vector>
 
 namespace ravenstore::daemon {
 
-using core::Bytes;
 using core::CallResult;
 using core::ClientId;
+using core::DeviceId;
 using core::Error;
-using core::ErrorCode;
 using core::TensorNumber;
 using core::ToInt;
 
@@ -22,18 +22,16 @@ const core::PageExecutor& ExecutorOf(const DeviceMoves::Side& side, ClientId cli
 
 }  // namespace
 
+DeviceMoves::DeviceMoves(device::Devices devices, const TransferLane::Options& options,
+                         Owner* owner)
+    : devices_(std::move(devices)), options_(options), owner_(owner) {}
+
 void DeviceMoves::Begin(ClientId client, TensorNumber tensor, const Side& from, const Side& to,
                         bool is_reached) {
   const Key key{client, tensor};
-  const core::PageTensors::Row& row = ExecutorOf(from, client).tensors()[tensor];
-  Move& move = moves_[key];
-  move = {.from = from,
-          .to = to,
-          .size = row.size,
-          .is_reached = is_reached,
-          .is_discarded = row.is_discarded()};
-  if (move.is_discarded) return Create(key, &move);
-  Handle(key, from, from.scheduler->Get(client, tensor, owner_->ClockOf(client)));
+  moves_[key] = {.from = from, .to = to, .is_reached = is_reached};
+  const core::Bytes size = ExecutorOf(from, client).tensors()[tensor].size;
+  Handle(key, to, owner_->Create(to.pages, tensor, size));
 }
 
 void DeviceMoves::Handle(const Key& key, const Side& side, CallResult result) {
@@ -45,52 +43,30 @@ void DeviceMoves::Handle(const Key& key, const Side& side, CallResult result) {
   if (ExecutorOf(side, client).IsResident(tensor)) Granted(client, tensor, pages);
 }
 
-bool DeviceMoves::MayLeave(ClientId client, TensorNumber tensor) const {
-  const auto move = moves_.find({client, tensor});
-  return move != moves_.end() &&
-         (move->second.stage == Stage::kWaits || move->second.stage == Stage::kCopiesIn);
-}
-
-std::optional<core::DeviceId> DeviceMoves::WaitsOn(ClientId client, TensorNumber tensor) const {
-  const auto move = moves_.find({client, tensor});
-  if (move == moves_.end() || move->second.stage != Stage::kWaits) return std::nullopt;
-  return move->second.to.pages->device();
-}
-
-Bytes DeviceMoves::CopiesOf(ClientId client, const ClientPages* from) const {
-  Bytes sum;
-  for (auto next = moves_.lower_bound({client, 0}); next != moves_.end(); ++next) {
-    if (next->first.first != client) break;
-    const Move& move = next->second;
-    if (move.from.pages == from && move.stage >= Stage::kCopiesOut && !move.is_discarded)
-      sum += move.size;
-  }
-  return sum;
+std::optional<DeviceId> DeviceMoves::WaitsOn(ClientId client, TensorNumber tensor) const {
+  const auto found = moves_.find({client, tensor});
+  if (found == moves_.end()) return std::nullopt;
+  const Move& move = found->second;
+  if (move.stage == Stage::kCreates) return move.to.pages->device();
+  if (move.stage == Stage::kComes) return move.from.pages->device();
+  return std::nullopt;
 }
 
 void DeviceMoves::Reached(ClientId client, TensorNumber tensor) {
   const auto found = moves_.find({client, tensor});
   if (found == moves_.end()) return;
   found->second.is_reached = true;
-  if (found->second.stage == Stage::kIsThere) StartOut(found->first, &found->second);
+  if (found->second.stage == Stage::kIsReached) Copy(found->first, &found->second);
 }
 
 void DeviceMoves::Granted(ClientId client, TensorNumber tensor, const ClientPages* on) {
   const auto found = moves_.find({client, tensor});
   if (found == moves_.end()) return;
   Move& move = found->second;
-  if (move.stage == Stage::kWaits && on == move.to.pages) return StartIn(found->first, &move);
-  if (move.stage != Stage::kComes || on != move.from.pages) return;
-  move.stage = Stage::kIsThere;
-  // Its bytes may have been discarded while the call waited for room.
-  move.is_discarded = !ExecutorOf(move.from, client).tensors()[tensor].lives();
-  move.from.scheduler->BeginUse(client, tensor);
-  if (move.is_discarded) {
-    move.from.scheduler->EndBytes(client, tensor);
-    Unpin(found->first, move);
-    Create(found->first, &move);
-  } else if (move.is_reached) {
-    StartOut(found->first, &move);
+  if (move.stage == Stage::kCreates && on == move.to.pages) {
+    Created(found->first, &move);
+  } else if (move.stage == Stage::kComes && on == move.from.pages) {
+    Came(found->first, &move);
   }
 }
 
@@ -98,25 +74,27 @@ void DeviceMoves::Refused(ClientId client, TensorNumber tensor, Error error) {
   const auto found = moves_.find({client, tensor});
   if (found == moves_.end()) return;
   const Stage stage = found->second.stage;
-  if (stage == Stage::kComes || stage == Stage::kWaits) Fail(found->first, std::move(error));
+  if (stage == Stage::kCreates || stage == Stage::kComes) Fail(found->first, std::move(error));
 }
 
 void DeviceMoves::Expire(ClientId client, TensorNumber tensor) {
   const Key key{client, tensor};
   Move& move = moves_.at(key);
-  const Side side = move.stage == Stage::kWaits ? move.to : move.from;
+  const Side side = move.stage == Stage::kCreates ? move.to : move.from;
   const Error error = owner_->ErrorOf(side.pages, tensor, CallResult::kWaits);
   switch (move.stage) {
+    case Stage::kCreates:
+      // A call whose pages are there is granted soon, and is none any more then.
+      if (!move.to.scheduler->Refuse(client, tensor)) {
+        move.to.scheduler->BeginUse(client, tensor);
+        Free(key, move.to);
+      }
+      break;
     case Stage::kComes:
-      // A call whose bytes are there is granted soon, and is none any more then.
       if (!move.from.scheduler->Refuse(client, tensor)) Unpin(key, move);
       break;
-    case Stage::kIsThere: Unpin(key, move); break;
-    case Stage::kWaits:
-      if (!move.to.scheduler->Refuse(client, tensor)) return;
-      break;
-    case Stage::kCopiesOut: move.has_expired = true; return;
-    case Stage::kCopiesIn: return;
+    case Stage::kIsReached: break;
+    case Stage::kCopies: move.has_expired = true; return;
   }
   owner_->Progressed(side.pages);
   Fail(key, error);
@@ -125,75 +103,90 @@ void DeviceMoves::Expire(ClientId client, TensorNumber tensor) {
 void DeviceMoves::Forget(ClientId client) {
   const auto begin = moves_.lower_bound({client, 0});
   auto end = begin;
-  for (; end != moves_.end() && end->first.first == client; ++end) pool_->Free(end->second.piece);
+  while (end != moves_.end() && end->first.first == client) ++end;
   moves_.erase(begin, end);
 }
 
 // ---- Steps.
 
-void DeviceMoves::StartOut(const Key& key, Move* move) {
+void DeviceMoves::Created(const Key& key, Move* move) {
   const auto [client, tensor] = key;
-  ClientPages* const from = move->from.pages;
-  // Of this client's other moves, too.
-  owner_->UpdateRoom(from);
-  if (!move->from.scheduler->Moved(client).MakeRoom(move->size, from->host())) {
-    Unpin(key, *move);
-    return Fail(
-        key, {ErrorCode::kOutOfMemory, "the host pool has no room for " +
-                                           core::SizeText(move->size) + " on their way to device " +
-                                           std::to_string(ToInt(move->to.pages->device())) +
-                                           "; free tensors, or raise the client's host budget"});
-  }
-  move->stage = Stage::kCopiesOut;
-  from->Export(tensor,
-               [this, key](const core::Result<PagePool::Piece>& piece) { EndOut(key, piece); });
+  move->stage = Stage::kIsReached;
+  move->to.scheduler->BeginUse(client, tensor);
+  if (ExecutorOf(move->from, client).tensors()[tensor].is_discarded()) return End(key, true);
+  if (move->is_reached) Copy(key, move);
 }
 
-void DeviceMoves::EndOut(const Key& key, const core::Result<PagePool::Piece>& piece) {
-  const auto found = moves_.find(key);
-  if (found == moves_.end()) {
-    if (piece.ok()) pool_->Free(*piece);
-    return;
-  }
-  Move& move = found->second;
-  Unpin(key, move);
-  if (!piece.ok()) return Fail(key, piece.error());
-  move.piece = *piece;
+void DeviceMoves::Came(const Key& key, Move* move) {
   const auto [client, tensor] = key;
-  if (move.has_expired)
-    return Fail(key, owner_->ErrorOf(move.from.pages, tensor, CallResult::kWaits));
-  Create(key, &move);
+  move->has_come = true;
+  // Its bytes may have been discarded while the call waited for room.
+  const bool is_discarded = !ExecutorOf(move->from, client).tensors()[tensor].lives();
+  move->from.scheduler->BeginUse(client, tensor);
+  if (!is_discarded) return Copy(key, move);
+  move->from.scheduler->EndBytes(client, tensor);
+  End(key, true);
 }
 
-void DeviceMoves::Create(const Key& key, Move* move) {
-  move->stage = Stage::kWaits;
-  Handle(key, move->to, owner_->Create(move->to.pages, key.second, move->size));
-}
-
-void DeviceMoves::StartIn(const Key& key, Move* move) {
-  move->stage = Stage::kCopiesIn;
-  if (move->is_discarded) return EndIn(key, {}, core::Ok());
-  PagePool::Piece piece = std::exchange(move->piece, {});
-  move->to.pages->Import(key.second, piece, [this, key, piece](const core::Status& outcome) {
-    EndIn(key, piece, outcome);
-  });
-}
-
-void DeviceMoves::EndIn(const Key& key, const PagePool::Piece& piece, const core::Status& outcome) {
-  pool_->Free(piece);
-  const auto found = moves_.find(key);
-  if (found == moves_.end()) return;
-  const Move move = found->second;
-  const auto [client, tensor] = key;
-  move.to.scheduler->BeginUse(client, tensor);
-  if (!outcome.ok()) {
-    Free(key, move.to);
-    return Fail(key, outcome.error());
+void DeviceMoves::Copy(const Key& key, Move* move) {
+  move->stage = Stage::kCopies;
+  const Key moved = key;
+  const auto [client, tensor] = moved;
+  const Side from = move->from;
+  const core::PageExecutor& executor = ExecutorOf(from, client);
+  // What is resident stays so until it is copied.
+  std::vector<core::plan::UnitSpan> kept;
+  const core::plan::UnitSpan& units = executor.tensors()[tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i) {
+    if (executor.books()[units[i]].IsResident()) kept.push_back(units.Part(i));
   }
-  Free(key, move.from);
+  const auto ended = [this, moved, from, kept](const core::Status& outcome) {
+    const auto found = moves_.find(moved);
+    if (found == moves_.end()) return;  // the client is gone
+    for (const auto& unit : kept) from.scheduler->Moved(moved.first).EndKeepInPlace(unit);
+    EndCopy(moved, &found->second, outcome);
+  };
+  const auto copy = [this, from](const std::vector<ClientPages::Stretch>& stretches, Done done) {
+    CopyStretches(*from.pages, stretches, std::move(done));
+  };
+  if (!from.pages->StartMove(tensor, move->to.pages, copy, ended)) return Come(moved, move);
+  for (const auto& unit : kept) from.scheduler->Moved(client).KeepInPlace(unit);
+}
+
+void DeviceMoves::CopyStretches(const ClientPages& from,
+                                const std::vector<ClientPages::Stretch>& stretches, Done done) {
+  std::vector<TransferLane::Chunk> chunks;
+  const core::Bytes most = options_.ChunkOf(TransferLane::Urgency::kDemand);
+  for (const ClientPages::Stretch& stretch : stretches) {
+    const SlabMap whole(stretch.bytes);
+    const auto cut = Cut(stretch.to, {}, whole, stretch.from, {}, whole, stretch.bytes, most);
+    chunks.insert(chunks.end(), cut.begin(), cut.end());
+  }
+  Link& link = links_.at(from.device());
+  const JobId job =
+      link.lane->Submit(std::move(chunks), from.turn(), TransferLane::Urgency::kDemand, nullptr, 0);
+  link.jobs.emplace(job, std::move(done));
+}
+
+void DeviceMoves::EndCopy(const Key& key, Move* move, const core::Status& outcome) {
+  owner_->Progressed(move->from.pages);
+  if (outcome.ok()) return End(key, false);
+  if (!move->has_come && !move->has_expired) return Come(key, move);
+  if (move->has_come) Unpin(key, *move);
+  Fail(key, outcome.error());
+}
+
+void DeviceMoves::Come(const Key& key, Move* move) {
+  move->stage = Stage::kComes;
+  Handle(key, move->from, owner_->Get(move->from.pages, key.second));
+}
+
+void DeviceMoves::End(const Key& key, bool recompute) {
+  const auto [client, tensor] = key;  // it may be the entry's
+  const Move move = moves_.extract(key).mapped();
+  Free({client, tensor}, move.from);
   owner_->Progressed(move.to.pages);
-  moves_.erase(found);
-  owner_->Moved(client, tensor, move.to.pages, move.is_discarded);
+  owner_->Moved(client, tensor, move.to.pages, recompute);
 }
 
 void DeviceMoves::Unpin(const Key& key, const Move& move) {
@@ -211,8 +204,45 @@ void DeviceMoves::Free(const Key& key, const Side& side) {
 
 void DeviceMoves::Fail(const Key& key, Error error) {
   const Key failed = key;  // it may be the entry's
-  pool_->Free(moves_.extract(failed).mapped().piece);
+  const Move move = moves_.extract(failed).mapped();
+  if (move.stage > Stage::kCreates) Free(failed, move.to);
   owner_->NotMoved(failed.first, failed.second, std::move(error));
+}
+
+// ---- Links.
+
+core::Status DeviceMoves::Open() {
+  for (uint16_t i = 0; i < devices_.size() && devices_.size() > 1; ++i) {
+    Link& link = links_[DeviceId{i}];
+    link.lane = std::make_unique<TransferLane>(
+        "device " + std::to_string(i) + " to others",
+        [this, i] { return devices_[i]->OpenPeerChannel(); }, options_, &words_.emplace_back(0),
+        [&link](JobId job, const core::Status& outcome) {
+          const Done done = std::move(link.jobs.extract(job).mapped());
+          done(outcome);
+        });
+    RAVEN_RETURN_IF_ERROR(link.lane->Open());
+  }
+  return core::Ok();
+}
+
+bool DeviceMoves::Poll(core::Tick now) {
+  bool busy = false;
+  for (const auto& [device, link] : links_) busy |= link.lane->Pump(now);
+  return busy;
+}
+
+bool DeviceMoves::IsCopying() const {
+  for (const auto& [device, link] : links_) {
+    if (!link.lane->idle()) return true;
+  }
+  return false;
+}
+
+core::Tick DeviceMoves::NextPump(core::Tick poll) const {
+  core::Tick next = core::kNever;
+  for (const auto& [device, link] : links_) next = std::min(next, link.lane->NextPump(poll));
+  return next;
 }
 
 }  // namespace ravenstore::daemon

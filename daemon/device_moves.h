@@ -1,29 +1,36 @@
 // Gets of tensors on another device than theirs: the tensor moves there.
 //
-// It becomes resident on its device, as for a get there. When its streams have reached its puts,
-// its bytes are copied to the host pool. From then on it may leave its device. It is created on the
-// other device, its bytes are copied there, and it is freed on the first one.
+// It is created on the other device. When its streams have reached its puts, its bytes are copied
+// there: those that are resident from its device, the others from their pools. Then it is freed on
+// the first one, which it may leave until its bytes are copied. Where a part cannot be copied so,
+// it becomes resident on its device first, as for a get there.
 //
 // A tensor whose bytes were discarded is created on the other device without them.
 //
 // A step that fails leaves the tensor on its device, idle or away. A copy that is under way at the
 // deadline ends first.
 //
-// Owns: the copies in the host pool. Sides outlive their client's moves. Threads: the planner loop.
-// Errors: Owner::NotMoved. Cost: O(log moves) a call.
+// Owns: the links between the devices. Sides outlive their client's moves. Threads: the planner
+// loop. Errors: Owner::NotMoved. Cost: O(log moves) a call.
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "core/execution/page_executor.h"
 #include "core/result.h"
 #include "core/schedule/page_scheduler.h"
 #include "core/types.h"
 #include "daemon/client_pages.h"
-#include "daemon/page_pool.h"
+#include "daemon/transfers.h"
+#include "device/device.h"
 
 namespace ravenstore::daemon {
 
@@ -42,21 +49,24 @@ class DeviceMoves {
     // PageScheduler::Create on that device, with all copies that the client may have.
     virtual core::CallResult Create(ClientPages* pages, core::TensorNumber tensor,
                                     core::Bytes size) = 0;
+    // PageScheduler::Get; kLost if its bytes are.
+    virtual core::CallResult Get(ClientPages* pages, core::TensorNumber tensor) = 0;
     // Why a call fails there. Of kWaits: if it waits no longer.
     virtual core::Error ErrorOf(ClientPages* pages, core::TensorNumber tensor,
                                 core::CallResult result) const = 0;
     // The scheduler of that device may have something to do.
     virtual void Progressed(ClientPages* pages) = 0;
-    // The room that the client has in the host pool is to be set (PageBooks::SetPool).
-    virtual void UpdateRoom(ClientPages* pages) = 0;
     // The tensor is in use on the other device. `recompute`: without its bytes.
     virtual void Moved(core::ClientId client, core::TensorNumber tensor, ClientPages* to,
                        bool recompute) = 0;
     virtual void NotMoved(core::ClientId client, core::TensorNumber tensor, core::Error error) = 0;
   };
 
-  // Both outlive it.
-  DeviceMoves(PagePool* pool, Owner* owner) : pool_(pool), owner_(owner) {}
+  // The owner outlives it.
+  DeviceMoves(device::Devices devices, const TransferLane::Options& options, Owner* owner);
+
+  // May take long. Errors: those of the devices.
+  core::Status Open();
 
   // `is_reached`: the streams have come to all its puts. REQUIRES: the tensor has a row in `from`,
   // is not in use and does not move.
@@ -65,12 +75,8 @@ class DeviceMoves {
   bool Moves(core::ClientId client, core::TensorNumber tensor) const {
     return moves_.contains({client, tensor});
   }
-  // The device where the moving tensor is created; nullopt: it is not yet.
+  // The device where the moving tensor waits for its pages; nullopt: they are there.
   std::optional<core::DeviceId> WaitsOn(core::ClientId client, core::TensorNumber tensor) const;
-  // Bytes in the host pool of the client's tensors that move from there. O(moves of the client).
-  core::Bytes CopiesOf(core::ClientId client, const ClientPages* from) const;
-  // The moving tensor may leave its device: its bytes are in the host pool.
-  bool MayLeave(core::ClientId client, core::TensorNumber tensor) const;
 
   // ---- Reports of a tensor that moves.
   void Reached(core::ClientId client, core::TensorNumber tensor);
@@ -78,45 +84,62 @@ class DeviceMoves {
   void Granted(core::ClientId client, core::TensorNumber tensor, const ClientPages* on);
   // Its call on that device has failed.
   void Refused(core::ClientId client, core::TensorNumber tensor, core::Error error);
-  // The get has waited too long. It fails now, or after the copy that is under way.
+  // The get has waited too long. It fails now, unless its bytes are on their way to the device.
   void Expire(core::ClientId client, core::TensorNumber tensor);
   // The client is gone: its moves are none any more, without a report.
   void Forget(core::ClientId client);
 
+  // ---- The links, as PagePool's.
+  bool Poll(core::Tick now);
+  bool IsCopying() const;
+  core::Tick NextPump(core::Tick poll) const;
+  void EndCopies() { links_.clear(); }
+
  private:
   using Key = std::pair<core::ClientId, core::TensorNumber>;
+  using Done = std::function<void(const core::Status&)>;
   enum class Stage : uint8_t {
+    kCreates,    // its pages on the other device come
+    kIsReached,  // its streams are to reach its puts
     kComes,      // its pages on its device come
-    kIsThere,    // it is in use there until its puts are reached
-    kCopiesOut,  // it is copied to the host pool
-    kWaits,      // its pages on the other device come
-    kCopiesIn,   // it is copied there
+    kCopies,     // it is copied
   };
   struct Move {
     Side from;
     Side to;
-    core::Bytes size;
-    Stage stage = Stage::kComes;
+    Stage stage = Stage::kCreates;
     bool is_reached = false;
-    bool has_expired = false;
-    bool is_discarded = false;
-    PagePool::Piece piece{};  // in kWaits
+    bool has_come = false;     // it is in use on its device
+    bool has_expired = false;  // while its bytes were on their way
+  };
+  // From one device to the others.
+  struct Link {
+    std::unique_ptr<TransferLane> lane;
+    std::unordered_map<JobId, Done> jobs;
   };
 
   void Handle(const Key& key, const Side& side, core::CallResult result);
-  void StartOut(const Key& key, Move* move);
-  void EndOut(const Key& key, const core::Result<PagePool::Piece>& piece);
-  void Create(const Key& key, Move* move);
-  void StartIn(const Key& key, Move* move);
-  void EndIn(const Key& key, const PagePool::Piece& piece, const core::Status& outcome);
+  // Its pages on the other device are there.
+  void Created(const Key& key, Move* move);
+  void Come(const Key& key, Move* move);
+  // Its pages on its device are.
+  void Came(const Key& key, Move* move);
+  void Copy(const Key& key, Move* move);
+  void CopyStretches(const ClientPages& from, const std::vector<ClientPages::Stretch>& stretches,
+                     Done done);
+  void EndCopy(const Key& key, Move* move, const core::Status& outcome);
+  void End(const Key& key, bool recompute);
   // It is not in use on its device any more.
   void Unpin(const Key& key, const Move& move);
   void Free(const Key& key, const Side& side);
   void Fail(const Key& key, core::Error error);
 
-  PagePool* const pool_;
+  const device::Devices devices_;
+  const TransferLane::Options options_;
   Owner* const owner_;
   std::map<Key, Move> moves_;
+  std::deque<device::Word> words_;  // of the lanes, each its own
+  std::map<core::DeviceId, Link> links_;
 };
 
 }  // namespace ravenstore::daemon

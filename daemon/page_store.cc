@@ -65,7 +65,7 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
              {.grow = [this](core::GrowPool action) { replies_.push_back(action); },
               .shrink = [this](core::ShrinkPool action) { replies_.push_back(action); },
               .pacer = hooks_.pacer}),
-      moves_(&pools_.host(), static_cast<DeviceMoves::Owner*>(this)),
+      moves_(devices_, options_.transfers, static_cast<DeviceMoves::Owner*>(this)),
       limits_(options_.device_capacity),
       quotas_({.device_capacity = options_.device_capacity,
                .page = PagesFor(options_),
@@ -91,7 +91,8 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
 PageStore::~PageStore() = default;
 
 core::Status PageStore::Open() {
-  return pools_.Open(devices_);
+  RAVEN_RETURN_IF_ERROR(pools_.Open(devices_));
+  return moves_.Open();
 }
 
 void PageStore::Apply(const core::Event& event, Tick now, core::Plan* plan) {
@@ -105,6 +106,7 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
   now_ = now;
   MakeRoomInPools();
   bool busy = pools_.Poll(now);
+  busy |= moves_.Poll(now);
   busy |= ForgetRows();
   if (std::exchange(room_grew_, false)) {
     for (const auto& [pages, part] : parts_) {
@@ -433,10 +435,7 @@ void PageStore::On(const core::FetchRequested& event) {
   AddRequest(*client, slot, {.awaits = event.awaits, .deadline = event.deadline, .asked = now_});
   if (row.device != event.device && !row.lost) return BeginMove(*client, slot, event.device);
   Progressed(part.pages.get());
-  const core::CallResult result =
-      row.lost ? core::CallResult::kLost
-               : SchedulerOf(part).Get(client->id, ToInt(slot), ClockOf(client->id));
-  Handle(part, slot, result, event.fail_stuck);
+  Handle(part, slot, Get(part.pages.get(), ToInt(slot)), event.fail_stuck);
 }
 
 void PageStore::BeginMove(Client& client, SlotId slot, DeviceId device) {
@@ -783,19 +782,20 @@ core::CallResult PageStore::Create(ClientPages* pages, TensorNumber tensor, Byte
   return result;
 }
 
+core::CallResult PageStore::Get(ClientPages* pages, TensorNumber tensor) {
+  const Part& part = PartOf(pages);
+  const ClientId client = part.client->id;
+  return part.client->rows[tensor].lost ? core::CallResult::kLost
+                                        : SchedulerOf(part).Get(client, tensor, ClockOf(client));
+}
+
 void PageStore::Moved(ClientId id, TensorNumber tensor, ClientPages* to, bool recompute) {
   Part& part = PartOf(to);
   Row& row = part.client->rows[tensor];
   row.device = to->device();
-  // Its bytes were on their way when a pool lost the copy on the first device.
-  if (std::exchange(row.lost, false)) {
-    row.lives = true;
-    part.client->live += row.size;
-  }
   for (core::PlannerStats* stats : {&stats_, &clients_.at(id)->stats}) {
     if (recompute) break;
     stats->in += row.size;
-    stats->out += row.size;
   }
   AnswerFetch(part, SlotOf(tensor), recompute);
 }
@@ -815,7 +815,7 @@ bool PageStore::Revoke(ClientPages* pages, TensorNumber tensor) {
   Part& part = PartOf(pages);
   const ClientId client = part.client->id;
   // The client waits for a tensor that moves: its word is no other's.
-  if (!moves_.MayLeave(client, tensor) && !hooks_.drop(client, SlotOf(tensor))) return false;
+  if (!moves_.Moves(client, tensor) && !hooks_.drop(client, SlotOf(tensor))) return false;
   part.client->rows[ToInt(SlotOf(tensor))].past.prefetched = false;
   SetAway(part, SlotOf(tensor), true);
   return true;

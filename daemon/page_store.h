@@ -11,6 +11,7 @@
 // Owns: the clients, their pages, the pools' bookkeeping. Units: bytes. Threads: the planner loop.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -97,9 +98,14 @@ class PageStore final : public core::StorePlanner,
   bool IsQuiet(core::ClientId client) const;
   void Forget(core::ClientId client);
   // The daemon ends, with the pools' memory: copies under way end, and no other begins.
-  void EndCopies() { pools_.EndCopies(); }
-  bool IsCopying() const { return pools_.IsCopying(); }
-  core::Tick NextPump(core::Tick poll) const { return pools_.NextPump(poll); }
+  void EndCopies() {
+    moves_.EndCopies();
+    pools_.EndCopies();
+  }
+  bool IsCopying() const { return pools_.IsCopying() || moves_.IsCopying(); }
+  core::Tick NextPump(core::Tick poll) const {
+    return std::min(pools_.NextPump(poll), moves_.NextPump(poll));
+  }
 
   // ---- StorePlanner.
   void Apply(const core::Event& event, core::Tick now, core::Plan* plan) override;
@@ -245,7 +251,6 @@ class PageStore final : public core::StorePlanner,
   void CopyMoved(ClientPages* pages, core::plan::Unit unit, core::plan::PoolNumber pool) override;
   void DropCopy(ClientPages* pages, core::plan::Unit unit) override;
   bool MayMakePage(ClientPages* pages) override;
-  // Also DeviceMoves::Owner's.
   void UpdateRoom(ClientPages* pages) override;
   bool IsUnused(ClientPages* pages, core::TensorNumber tensor) const override;
 
@@ -257,6 +262,7 @@ class PageStore final : public core::StorePlanner,
                           core::Bytes size) override {
     return Create(pages, tensor, size, core::kNoStream);
   }
+  core::CallResult Get(ClientPages* pages, core::TensorNumber tensor) override;
   core::Error ErrorOf(ClientPages* pages, core::TensorNumber tensor,
                       core::CallResult result) const override;
   void Moved(core::ClientId client, core::TensorNumber tensor, ClientPages* to,

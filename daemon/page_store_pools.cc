@@ -91,8 +91,7 @@ Bytes PageStore::HostCapacityOf(const Part& part) {
   const ClientId client = part.client->id;
   const Bytes used = ExecutorOf(part).books().copies().pools().used(part.pages->host());
   core::CopyQuota& copies = quotas_.copies();
-  room_grew_ |= copies.SetCopies(client, part.pages->device(),
-                                 used + moves_.CopiesOf(client, part.pages.get()));
+  room_grew_ |= copies.SetCopies(client, part.pages->device(), used);
   Bytes room = copies.Room(client);
   // Pages that others have called for leave also where the pool's rest is kept: for those others.
   if (const uint32_t surplus = ExecutorOf(part).books().view().surplus; surplus > 0) {

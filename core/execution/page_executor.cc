@@ -141,12 +141,6 @@ Bytes PageExecutor::DropCopies(PoolNumber pool, Bytes bytes) {
   return dropped();
 }
 
-bool PageExecutor::MakeRoom(Bytes bytes, PoolNumber pool) {
-  const bool has_room = moves_.MakeRoomForCopy(bytes, pool);
-  moves_.FreeCopies();
-  return has_room;
-}
-
 void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
   const plan::UnitState& state = books_[unit];
   if (state.life == PageState::kClean && state.pool != plan::kNoPool)

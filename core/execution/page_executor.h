@@ -102,8 +102,6 @@ class PageExecutor {
   // Copies of resident units are dropped until they have taken `bytes`, or there are none. Returns
   // the bytes that they have taken.
   Bytes DropCopies(plan::PoolNumber pool, Bytes bytes);
-  // The pool gets room for bytes that are no unit's. Returns false if it has too little.
-  bool MakeRoom(Bytes bytes, plan::PoolNumber pool);
   // The copy of the unit is gone. If it was the only one, the tensors there end: calls that wait
   // for them are refused. Appends those to `lost`; their owner removes them. A copy of the unit
   // that is under way has to fail.
