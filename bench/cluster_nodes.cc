@@ -63,7 +63,7 @@ std::string ClusterNodes::InCluster(const std::string& name) const {
 std::unique_ptr<DaemonProcess> ClusterNodes::Start(const std::string& name,
                                                    const std::string& cluster) {
   Write(directory_ / name,
-        "[devices]\nslab = \"2MiB\"\n[host_pool]\nsize = \"2MiB\"\nstep = \"2MiB\"\n"
+        "[host_pool]\nsize = \"2MiB\"\nstep = \"2MiB\"\n"
         "ahead = \"2MiB\"\n[history]\npath = \"\"\n[harvest]\nrise_s = 0\n"
         "[host_backend]\ntotal = " +
             std::to_string(kDevice.count()) + '\n' + cluster);

@@ -41,15 +41,17 @@ class Node {
       : backend_(std::move(backend)), unit_(unit) {
     const bool host = backend_ == "host";
     const auto size = [](uint64_t bytes) { return std::to_string(bytes); };
-    std::ofstream(config())
-        << "[limits]\ndevice_reserve = " << size(device_total - 10 * unit)
-        << "\n[host_pool]\nsize = " << size(20 * unit) << "\nstep = " << size(unit)
-        << "\nahead = " << size(unit) << "\n[harvest]\nsize = " << size(8 * unit)
-        << "\nreserve = " << size(unit) << "\nsample_ms = 10\nrise_s = 0\nstep = "
-        << size(std::min<uint64_t>(unit / 4, core::MiB(256).count())) << '\n'
-        << (host ? "[devices]\nslab = \"2MiB\"\n[host_backend]\ndevices = 2\ntotal = " +
-                       size(10 * unit) + "\nbytes_per_second = 2e8\npeer_bytes_per_second = 1e10\n"
-                 : "");
+    std::ofstream(config()) << "[limits]\ndevice_reserve = " << size(device_total - 10 * unit)
+                            << "\n[host_pool]\nsize = " << size(20 * unit)
+                            << "\nstep = " << size(unit) << "\nahead = " << size(unit)
+                            << "\n[harvest]\nsize = " << size(8 * unit)
+                            << "\nreserve = " << size(unit)
+                            << "\nsample_ms = 10\nrise_s = 0\nstep = "
+                            << size(std::min<uint64_t>(unit / 4, core::MiB(256).count())) << '\n'
+                            << (host
+                                    ? "[host_backend]\ndevices = 2\ntotal = " + size(10 * unit) +
+                                          "\nbytes_per_second = 2e8\npeer_bytes_per_second = 1e10\n"
+                                    : "");
   }
 
   uint64_t unit() const { return unit_; }

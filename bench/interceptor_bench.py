@@ -84,7 +84,7 @@ def on_fakes(options, machine):
     with tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp") as work:
         os.environ["RAVENSTORE_FAKE_CUDA_SHARED"] = work + "/devices"
         flags = ["--backend", "host", "--device-total", "64MiB", "--pool-size", "64MiB"]
-        with Daemon(programs, flags + ["--slab", "16MiB"]) as daemon:
+        with Daemon(programs, flags + ["--page", "16MiB"]) as daemon:
             jobs = folder / "tests/interceptor"
             share = captured(programs, jobs, daemon)
             name = "interceptor.captured_fraction"

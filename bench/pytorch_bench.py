@@ -214,7 +214,7 @@ def daemon_options(arguments):
     """Of each process's private daemon: pools small enough that several fit into host memory."""
     if arguments.device == "cuda":
         return {"pool_size": 24 * GIB}
-    flags = ["--slab", "2MiB"]
+    flags = ["--page", "2MiB"]
     sizes = {"device_total": 2 * GIB, "pool_size": 2 * GIB}
     return {"backend": "host", "flags": flags, **sizes}
 

@@ -264,7 +264,7 @@ Cost CostAmong(const DaemonProcess& daemon, size_t clients, size_t per_client,
 
 void MeasureScale(double scale, const Report& report) {
   const size_t clients = scale < 1 ? 100 : 1000;
-  const std::vector<std::string> flags = {"--slab", "2MiB",          "--device-total",
+  const std::vector<std::string> flags = {"--page", "2MiB",          "--device-total",
                                           "8GiB",   "--clients-max", "1100"};
   Cost few{};
   {
@@ -293,7 +293,7 @@ void MeasureScale(double scale, const Report& report) {
 
 // Two clients that each use twice their budget, both ways at once.
 void MeasurePause(double scale, const Report& report) {
-  DaemonProcess daemon({"--slab", "16MiB"});
+  DaemonProcess daemon({"--page", "16MiB"});
   std::vector<std::thread> clients;
   for (int c = 0; c < 2; ++c) {
     clients.emplace_back([&] {

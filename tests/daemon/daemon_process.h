@@ -38,6 +38,12 @@ class DaemonProcess {
     return program != nullptr ? program : "daemon/ravenstored";
   }
 
+  // The flags of all daemons of this test have memory in slabs.
+  static bool InSlabs() {
+    const char* flags = std::getenv("RAVENSTORE_TEST_FLAGS");
+    return flags != nullptr && std::string(flags).find("slabs") != std::string::npos;
+  }
+
   // Starts the daemon with `flags` besides the socket's and the backend's, and waits until it
   // serves. It writes its log to a file of its own, or to the descriptor `log`.
   explicit DaemonProcess(std::vector<std::string> flags = {}, const std::string& backend = "host",

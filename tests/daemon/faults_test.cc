@@ -317,6 +317,7 @@ TEST(FaultsTest, PutsThatWaitForALateStreamAreNoReasonToExpel) {
 
 // Whatever a row says while its tensor is on its way: the daemon goes on.
 TEST(FaultsTest, APutOfWhatIsBeingPrefetchedHarmsNobody) {
+  if (!DaemonProcess::InSlabs()) GTEST_SKIP() << "on pages";
   DaemonProcess daemon(
       {"--slab", "2MiB", "--device-total", "4MiB", "--link-bytes-per-second", "2e7"});
   RawClient raw(daemon);

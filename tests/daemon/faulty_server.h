@@ -5,18 +5,14 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <future>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/check.h"
-#include "core/size_text.h"
 #include "core/types.h"
 #include "daemon/config.h"
 #include "daemon/pools.h"
@@ -50,7 +46,6 @@ class FaultyServer {
     config.backend = "host";
     config.host_check_moves = true;
     config.slab = core::MiB(2);
-    config.page = PageOfFlags();
     config.pool_size = options.host;
     config.remote_budget = options.remote_budget;
     config.pool_step = core::MiB(2);
@@ -80,14 +75,6 @@ class FaultyServer {
     if (!server.ok()) std::fprintf(stderr, "%s\n", core::Describe(server.error()).c_str());
     RAVEN_CHECK(server.ok());
     server_ = *std::move(server);
-  }
-
-  // As of a daemon's own process (daemon_process.h); nullopt: slabs.
-  static std::optional<core::Bytes> PageOfFlags() {
-    constexpr std::string_view kPage = "--page ";
-    const char* const text = std::getenv("RAVENSTORE_TEST_FLAGS");
-    const std::string_view flags = text != nullptr ? text : "";
-    return flags.starts_with(kPage) ? core::ParseBytes(flags.substr(kPage.size())) : std::nullopt;
   }
 
   std::string socket() const { return directory_ / "s"; }

@@ -168,14 +168,11 @@ TEST_F(LentMemoryTest, WhatHasNoRoomStaysInARecalledPieceUntilItIsLost) {
   for (const core::Bytes piece : pieces) Lose(piece);
   EXPECT_TRUE(Eventually([&] { return lenders_->pieces().empty(); }));
   // So that there is room to bring others back.
-  for (int i = 0; i < 3; ++i) {
-    held.erase(std::ranges::find_if(held, [&](const Held& one) {
-      return ViewOf(one).residency == core::Residency::kOnDevice;
-    }));
-  }
+  std::erase_if(
+      held, [&](const Held& one) { return ViewOf(one).residency == core::Residency::kOnDevice; });
   const int lost = CountLost(store, held);
   EXPECT_GT(lost, 0);
-  EXPECT_LT(lost, 27);
+  EXPECT_LT(lost, static_cast<int>(held.size()));
 }
 
 TEST_F(LentMemoryTest, RecalledPiecesThatAreKeptAreOfUseAgain) {
@@ -245,27 +242,31 @@ TEST_F(LentMemoryTest, APieceThatIsLostWhileTensorsAreCopiedThereLeavesNoWrongBy
   EXPECT_LT(CountLost(store, held) + CountLost(store, made), 14);
 }
 
-// The get beside it was promised over the same link.
+// Its bytes stay where they are. The get beside it waits for the same link.
 TEST_F(LentMemoryTest, ATransferThatFailsOrFallsShortFailsItsGetAlone) {
-  Store store = Connect();
   for (const Fault fault : {Fault::kFails, Fault::kFallsShort}) {
+    Store store = Connect();  // a new one: nothing comes ahead of its get
     std::vector<Held> held = Make(store, 24);
-    const std::vector<Held*> lent = Lent(held);
-    ASSERT_GE(lent.size(), 2u);
+    // All of whose pages are.
+    std::vector<Held*> lent;
+    for (size_t i = 1; i + 1 < held.size(); ++i) {
+      if (IsLent(held[i - 1]) && IsLent(held[i]) && IsLent(held[i + 1])) lent.push_back(&held[i]);
+    }
+    ASSERT_GE(lent.size(), 5u);
     lenders_->Hold(Way::kRead);
-    auto got = std::async(std::launch::async, [&] { return Read(store, *lent[0]); });
+    auto got = std::async(std::launch::async, [&] { return Read(store, *lent.front()); });
     ASSERT_TRUE(lenders_->AwaitHeld(1));
-    auto beside = std::async(std::launch::async, [&] { return Read(store, *lent[1]); });
+    auto beside = std::async(std::launch::async, [&] { return Read(store, *lent.back()); });
     ASSERT_TRUE(lenders_->AwaitHeld(2));
     // The first transfer is the first get's.
     lenders_->SetFault([fault, failed = false](Way, core::Bytes) mutable {
       return std::exchange(failed, true) ? Fault::kNone : fault;
     });
     lenders_->Release();
-    EXPECT_EQ(got.get(), Outcome::kLost);
+    EXPECT_THROW(got.get(), Error);
     EXPECT_EQ(beside.get(), Outcome::kRight);
     lenders_->SetFault(nullptr);
-    EXPECT_EQ(CountLost(store, held), 1);
+    ExpectAllRight(store, held);
   }
 }
 
@@ -305,6 +306,15 @@ TEST_F(LentMemoryTest, WhereNobodyLendsACreateSaysSo) {
                OutOfMemory);
   in_use.clear();
   lenders_->SetLends(true);
+  // They are asked again after a while.
+  EXPECT_TRUE(Eventually([&] {
+    try {
+      store.free(store.create(kBytes), nullptr);
+      return true;
+    } catch (const OutOfMemory&) {
+      return false;
+    }
+  }));
   std::vector<Held> more = Make(store, 8);
   ExpectAllRight(store, more);
   ExpectAllRight(store, held);
@@ -331,7 +341,7 @@ class LentBudgetTest : public LentMemoryTest {
 
 TEST_F(LentBudgetTest, AUserHasNoMoreWithLendersThanItsBudget) {
   Store store = Connect();
-  std::vector<Held> held = Make(store, 18);
+  std::vector<Held> held = Make(store, 17);
   std::vector<Tensor> more;
   const CreateOptions soon{.timeout = std::chrono::milliseconds(300)};
   EXPECT_THROW(
@@ -340,7 +350,7 @@ TEST_F(LentBudgetTest, AUserHasNoMoreWithLendersThanItsBudget) {
         store.put(more.back(), nullptr);
       },
       OutOfMemory);
-  EXPECT_GT(Used(), core::MiB(2));
+  EXPECT_GE(Used(), core::MiB(2));
   EXPECT_LE(Used(), core::MiB(4));
   more.clear();
   ExpectAllRight(store, held);

@@ -298,10 +298,8 @@ TEST_F(StoreTest, TensorsKeepTheirBytesOnEachDeviceThatTheyMoveTo) {
 
 // As a network card does that has registered the address: without a get.
 TEST_F(StoreTest, WhatIsKeptInPlaceStaysWhileOthersLeave) {
-  std::vector<std::string> flags{"--slab", "2MiB", "--devices", "2"};
-  if (std::getenv("RAVENSTORE_TEST_FLAGS") == nullptr)
-    flags.insert(flags.end(), {"--page", "2MiB"});
-  DaemonProcess daemon(flags);
+  if (DaemonProcess::InSlabs()) GTEST_SKIP() << "in slabs";
+  DaemonProcess daemon({"--page", "2MiB", "--devices", "2"});
   Store store = Connect(daemon, MiB(16));
   Tensor registered = store.create(MiB(3));
   auto* data = static_cast<std::byte*>(registered.data());
@@ -333,8 +331,8 @@ TEST_F(StoreTest, WhatIsKeptInPlaceStaysWhileOthersLeave) {
 }
 
 TEST_F(StoreTest, NothingIsKeptInPlaceInSlabs) {
-  DaemonProcess daemon({"--slab", "2MiB"});
-  if (std::getenv("RAVENSTORE_TEST_FLAGS") != nullptr) GTEST_SKIP() << "on pages";
+  if (!DaemonProcess::InSlabs()) GTEST_SKIP() << "on pages";
+  DaemonProcess daemon;
   Store store = Connect(daemon, MiB(16));
   Tensor tensor = store.create(MiB(1));
   try {
