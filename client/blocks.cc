@@ -69,7 +69,7 @@ BlockAllocator::BlockAllocator(std::shared_ptr<Store> store, StreamOrder* order,
     : store_(std::move(store)),
       order_(order),
       device_budget_(Lesser(device_budget, granted.device_budget)),
-      in_pages_(granted.in_pages != 0),
+      in_pages_(granted.page_bytes != 0),
       born_(CountForks()) {}
 
 BlockAllocator::~BlockAllocator() {
@@ -470,7 +470,10 @@ std::string BlockAllocator::DescribeHolders(uint64_t bytes, int device) const {
                                ? "The smallest device_budget that would do is " + Size(needed) +
                                      ", without fragmentation."
                                : "Its budget has room for that: what lacks is memory that others "
-                                 "hold, or one run of it.";
+                                 "hold, or " +
+                                     std::string(in_pages_ ? "pages that nothing in use lies in; "
+                                                             "a larger device_budget has more."
+                                                           : "one run of it.");
   return "The store found no room for " + Size(bytes) + " on device " + std::to_string(device) +
          ": of its budget of " + Size(device_budget_) + " this process uses " + Size(held.used) +
          " in " + std::to_string(held.used_blocks) + " blocks, and has " + Size(held.parked) +

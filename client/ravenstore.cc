@@ -620,7 +620,7 @@ ravenstore_code_t ravenstore_get_stats(ravenstore_store_t* store, ravenstore_sta
     filled.stall_ns = asked.stall_ns;
     filled.pinned_bytes = asked.daemon_stats.pinned_bytes;
     filled.pinned_locked = asked.daemon_stats.pinned_locked;
-    filled.in_pages = asked.daemon_stats.in_pages;
+    filled.page_bytes = asked.daemon_stats.page_bytes;
     std::memcpy(stats, &filled, room);
     return core::Ok();
   });

@@ -298,7 +298,7 @@ typedef struct ravenstore_stats {
   uint64_t stall_ns;      /* this client's calls waited so long on the CPU */
   uint64_t pinned_bytes;  /* this client's blocks of pinned memory; part of host_bytes */
   uint64_t pinned_locked; /* what is pinned for the blocks of all this user's clients */
-  uint64_t in_pages;      /* 1: the daemon has memory in pages (devices.memory); 0: in slabs */
+  uint64_t page_bytes;    /* of device memory, of several devices the largest; 0: it is in slabs */
 } ravenstore_stats_t;
 
 /* The physical memory beneath a tensor in use stays there, also after its put, until its free or

@@ -279,7 +279,7 @@ bool Read(std::string_view bytes, Stats* stats) {
       case 15: field.Into(&stats->bytes_in); break;
       case 31: field.Into(&stats->pinned_bytes); break;
       case 32: field.Into(&stats->pinned_locked); break;
-      case 35: field.Into(&stats->in_pages); break;
+      case 35: field.Into(&stats->page_bytes); break;
     }
     return true;
   });

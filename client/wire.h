@@ -133,7 +133,7 @@ struct Stats {
   uint64_t bytes_in = 0;
   uint64_t pinned_bytes = 0;
   uint64_t pinned_locked = 0;
-  uint64_t in_pages = 0;
+  uint64_t page_bytes = 0;
 };
 
 struct DaemonPacket {

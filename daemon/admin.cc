@@ -118,7 +118,7 @@ void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core:
   }
   const core::PlannerStats& all = client ? planner.StatsOf(*client) : planner.stats();
   stats->set_clients(planner.Clients().size());
-  stats->set_in_pages(loop.in_pages());
+  stats->set_page_bytes(loop.page().count());
   stats->set_creates(all.creates);
   stats->set_frees(all.frees);
   stats->set_gets(all.hits + all.late_hits + all.misses);

@@ -149,7 +149,7 @@ class Loop {
                                Harvest::Then then);
   // Nullopt: nothing is harvested of the device.
   std::optional<Harvest::View> ViewHarvest(core::DeviceId device) const;
-  bool in_pages() const { return pages_ != nullptr; }
+  core::Bytes page() const { return pages_ != nullptr ? pages_->LargestPage() : core::Bytes{}; }
   // With LoopOptions::check_moves: how many moves were, and how many left other bytes.
   const MoveChecks& move_checks() const { return move_checks_; }
   void SetClientBudgets(core::ClientId client, core::Budgets budgets);

@@ -41,7 +41,9 @@ constexpr SlotId SlotOf(TensorNumber tensor) {
 std::vector<Bytes> PagesFor(const PageStore::Options& options) {
   std::vector<Bytes> pages;
   for (const Bytes capacity : options.device_capacity)
-    pages.push_back(options.page > Bytes{} ? options.page : core::plan::PageOfDevice(capacity));
+    pages.push_back(options.page > Bytes{}
+                        ? options.page
+                        : core::plan::PageOfDevice(capacity, options.host_capacity));
   return pages;
 }
 
@@ -93,6 +95,12 @@ PageStore::~PageStore() = default;
 core::Status PageStore::Open() {
   RAVEN_RETURN_IF_ERROR(pools_.Open(devices_));
   return moves_.Open();
+}
+
+Bytes PageStore::LargestPage() const {
+  Bytes largest;
+  for (const Device& device : on_) largest = std::max(largest, device.page);
+  return largest;
 }
 
 void PageStore::Apply(const core::Event& event, Tick now, core::Plan* plan) {

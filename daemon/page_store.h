@@ -90,6 +90,8 @@ class PageStore final : public core::StorePlanner,
 
   // REQUIRES: the slot has a tensor. Errors: kWrongState if it is not in use.
   core::Status KeepInPlace(core::ClientId client, core::SlotId slot, Keeping keeping);
+  // Of its devices.
+  core::Bytes LargestPage() const;
   // A client's mapper has done these instructions.
   void MapsEnded(core::ClientId client, const std::vector<MapOrders::Ended>& ended);
   // Ends what has ended, begins what there is to do, and appends answers. True when anything was.

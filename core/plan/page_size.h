@@ -42,10 +42,16 @@ constexpr Bytes PageSizeFor(Bytes budget, bool is_shared) {
 inline constexpr Bytes kLargestPageOfDevice = MiB(64);
 inline constexpr Bytes kSmallestPageOfDevice = MiB(2);
 inline constexpr uint64_t kPagesOfDevice = 1024;
+// A page that leaves needs a piece of the host pool that is as large.
+inline constexpr uint64_t kPagesOfHostPool = 64;
 
-// The largest power of two that gives kPagesOfDevice pages, between these two.
-constexpr Bytes PageOfDevice(Bytes capacity) {
-  return PageBetween(kSmallestPageOfDevice, kLargestPageOfDevice, kPagesOfDevice, capacity);
+// The largest power of two that gives kPagesOfDevice pages and has kPagesOfHostPool of them in the
+// host pool, between these two.
+constexpr Bytes PageOfDevice(Bytes capacity, Bytes host) {
+  const auto page = [](uint64_t pages, Bytes of) {
+    return PageBetween(kSmallestPageOfDevice, kLargestPageOfDevice, pages, of);
+  };
+  return std::min(page(kPagesOfDevice, capacity), page(kPagesOfHostPool, host));
 }
 
 }  // namespace ravenstore::core::plan

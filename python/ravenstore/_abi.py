@@ -172,7 +172,7 @@ class StatsStruct(_Options):
         ("stall_ns", c_uint64),
         ("pinned_bytes", c_uint64),
         ("pinned_locked", c_uint64),
-        ("in_pages", c_uint64),
+        ("page_bytes", c_uint64),
     ]
 
 

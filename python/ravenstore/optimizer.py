@@ -77,8 +77,8 @@ def offload_optimizer(
     opt: Adam, AdamW or SGD with momentum, before or after its first step; not a subclass. Its class
         is replaced by one of the same name that derives from it.
     store: where to; by default one of its own at the node's daemon, with a device budget of four
-        chunks. Kept until the optimizer is gone. After StatesLost: call this again with a new store
-        (or, without `store`, just load_state_dict), then load the checkpoint.
+        chunks and two pages. Kept until the optimizer is gone. After StatesLost: call this again
+        with a new store (or, without `store`, just load_state_dict), then load the checkpoint.
     in_backward: update a chunk's parameters as soon as their gradients are complete, in the
         backward pass, and free the gradients. optimizer.step() then ends the step: call it once
         after each backward pass. Not with DDP, FSDP, GradScaler, gradient accumulation or clipping.
@@ -110,7 +110,7 @@ def offload_optimizer(
     may_cut = type(opt) in _CLASSES or bool(elementwise)
     largest = max((p.numel() * 8 for p in params_of(opt) if not may_cut), default=0)
     budget = max(_WINDOW * max(chunk_bytes, largest), _BUDGET_BYTES_MIN)
-    own = functools.partial(Store.connect, name="optimizer states", device_budget=budget)
+    own = functools.partial(_own_store, budget)
     size = sum(state_bytes(opt, precision))
     part = min(bytes_of(on_device) / size, 1.0) if size else 0.0
     offload = States(opt, store, own, chunk_bytes, in_backward, precision, may_cut, part)
@@ -123,6 +123,17 @@ def offload_optimizer(
     offload.register_hooks(opt)
     offload.take(opt)
     return opt
+
+
+def _own_store(budget: int) -> Store:
+    """One with room for `budget` bytes in use. What lies at the ends of the window keeps one page
+    more, and one is free for what comes."""
+    store = Store.connect(name="optimizer states", device_budget=budget)
+    page = store.stats().page_bytes
+    if page == 0:
+        return store
+    store.close()
+    return Store.connect(name="optimizer states", device_budget=budget + 2 * page)
 
 
 def _check(

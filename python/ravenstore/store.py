@@ -78,7 +78,7 @@ class Stats:
     stall_ns: int  # how long calls waited on the CPU
     pinned_bytes: int  # this client's blocks of pinned memory; part of host_bytes
     pinned_locked: int  # what is pinned for the blocks of all of this user's clients
-    in_pages: int  # 1: the daemon has memory in pages (devices.memory); 0: in slabs
+    page_bytes: int  # of device memory, of several devices the largest; 0: the daemon has slabs
 
 
 class HostStream:

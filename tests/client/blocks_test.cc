@@ -291,7 +291,7 @@ TEST_F(BlocksTest, IdleBlocksGiveWayToOneThatComesBackThoughItsRoomLiesBetweenTh
   // Of eight that lie together every other one comes free, and the rest is idle.
   for (size_t first : {16, 17})
     for (size_t i = first; i < 24; i += 2) blocks_->Release(halves[i]);
-  ASSERT_EQ(stats().idle, store_->stats().in_pages != 0 ? 0 : kBudget / 16);
+  ASSERT_EQ(stats().idle, store_->stats().page_bytes != 0 ? 0 : kBudget / 16);
   const void* address = blocks_->Open(away, nullptr);
   EXPECT_TRUE(Holds(address, MiB(8), 7));
   EXPECT_EQ(stats().idle, 0u);
@@ -304,7 +304,7 @@ TEST_F(BlocksTest, IdleBlocksGiveWayToOneThatComesBackThoughItsRoomLiesBetweenTh
 TEST_F(BlocksTest, WhereMoreWasNeededThanFitsLittleStaysIdleThoughThereIsRoom) {
   ParkAndRead(20);  // 80 MiB in a budget of 64
   EXPECT_EQ(stats().used + stats().parked, 0u);
-  EXPECT_LE(stats().idle, store_->stats().in_pages != 0 ? 0 : kBudget / 16);
+  EXPECT_LE(stats().idle, store_->stats().page_bytes != 0 ? 0 : kBudget / 16);
 }
 
 TEST_F(BlocksTest, WithoutRoomTheErrorNamesWhatIsHeldAndTheBudgetThatWouldDo) {

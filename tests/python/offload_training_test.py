@@ -11,6 +11,9 @@ import xml_main
 from offload_harness import MIB, OffloadCase, bits, offloading, press, random
 from torch.utils.checkpoint import checkpoint
 
+# More than the harness's: of 16 pages blocks in use would keep all.
+offload.BUDGET = 40 * MIB
+
 
 def layers(count=6):
     torch.manual_seed(0)

@@ -38,7 +38,7 @@ def step(net, opt, number):
 
 class SavedTest(harness.StoreCase):
     def setUp(self):
-        self.store = self.enterContext(self.connect(device_budget="2MiB"))
+        self.store = self.enterContext(self.connect(device_budget="6MiB"))
         self.addCleanup(gc.collect)
         self.net, plain = made(), made()
         self.plain = torch.optim.AdamW(plain.parameters(), lr=1e-2)
@@ -202,7 +202,7 @@ class SavedTest(harness.StoreCase):
         with harness.daemon() as socket:
             from ravenstore import Store
 
-            store = Store.connect(socket=socket, timeout=10, device_budget="2MiB")
+            store = Store.connect(socket=socket, timeout=10, device_budget="6MiB")
             net = made()
             opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
             offload_optimizer(opt, store, chunk=256 << 10)

@@ -67,7 +67,7 @@ def loss_of(params, step):
 
 class OptimizerCase(harness.StoreCase):
     def setUp(self):
-        self.store = self.enterContext(self.connect(device_budget="2MiB"))
+        self.store = self.enterContext(self.connect(device_budget="4MiB"))
 
     def offload(self, opt, **options):
         same = offload_optimizer(opt, options.pop("store", self.store), chunk=CHUNK, **options)
@@ -292,7 +292,8 @@ class TrainingLoopTest(OptimizerCase):
             groups = [{"params": params[:5], "momentum": 0.0}, {"params": params[5:]}]
             return torch.optim.SGD(groups, momentum=0.9)
 
-        plain, a, moved, b = self.pair(sgd)
+        store = self.enterContext(self.connect(device_budget="6MiB"))
+        plain, a, moved, b = self.pair(sgd, store=store)
         self.run_both(plain, a, moved, b, 2)
         for opt in (a, b):
             opt.param_groups[0]["momentum"] = 0.5
@@ -809,7 +810,7 @@ class FailureTest(OptimizerCase):
 
     def test_the_daemons_death_is_an_error_that_says_what_is_lost(self):
         with contextlib.ExitStack() as first:
-            store = Store.connect(socket=first.enter_context(daemon()), device_budget="2MiB")
+            store = Store.connect(socket=first.enter_context(daemon()), device_budget="6MiB")
             plain, a, moved, b = self.pair(lambda p: adamw(name_of(p)), store=store)
             self.run_both(plain, a, moved, b, 2)
             saved = copy.deepcopy(b.state_dict())

@@ -16,5 +16,13 @@ TEST(PageSizeTest, PagesThatChangeHandsAreLarge) {
   EXPECT_EQ(PageSizeFor(MiB(100), true), MiB(32));
 }
 
+TEST(PageSizeTest, OfADeviceItIsByTheDevicesAndTheHostsMemory) {
+  EXPECT_EQ(PageOfDevice(GiB(139), GiB(24)), MiB(64));
+  EXPECT_EQ(PageOfDevice(GiB(24), GiB(24)), MiB(16));
+  EXPECT_EQ(PageOfDevice(MiB(64), GiB(24)), MiB(2));
+  EXPECT_EQ(PageOfDevice(GiB(139), GiB(2)), MiB(32));
+  EXPECT_EQ(PageOfDevice(GiB(139), MiB(64)), MiB(2));
+}
+
 }  // namespace
 }  // namespace ravenstore::core::plan
