@@ -43,11 +43,13 @@ def gpu_names():
     return answer.stdout.strip().splitlines() if answer.returncode == 0 else []
 
 
-def ravensim(command, trace, budget, up, down):
+def ravensim(command, trace, budget, up, down, compute=None):
     """The JSON that `ravensim COMMAND` prints for the trace, with a budget in bytes and a link in
-    GB/s. If it fails: None, and its message on stderr."""
+    GB/s; `compute`: seconds that all of it computes, if not as recorded. If it fails: None, and its
+    message on stderr."""
     ask = [built("sim/ravensim"), command, str(trace), "--json", "--budget", str(budget)]
     ask += ["--up", str(up), "--down", str(down)]
+    ask += [] if compute is None else ["--compute", str(compute)]
     answer = subprocess.run(ask, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         print(answer.stderr + answer.stdout, file=sys.stderr)

@@ -143,7 +143,9 @@ def moving(bench):
             bench.miss(name)
             continue
         rate = found["link"] or NO_LINK
-        stall = pytorch_record.least_stall(trace, budget, found["recorded_steps"], rate)
+        stall = pytorch_record.least_stall(
+            trace, budget, found["recorded_steps"], rate, found["plain"]
+        )
         if stall is None:
             bench.say(name, None, "ratio", 1.05, False, failed="ravensim gave no bound")
             continue

@@ -81,10 +81,11 @@ def budget_for(ample, percent):
     return int(ample["needed_peak"] - ample["saved"] * (100 - percent) // 100)
 
 
-def least_stall(trace, budget, steps, rate):
+def least_stall(trace, budget, steps, rate, plain):
     """Seconds of a recorded step that no policy avoids with so many bytes of the device and a link
-    of `rate` bytes a second each way (ravensim bound). None where the trace has no bound."""
-    bound = figures.ravensim("bound", trace, budget, rate / 1e9, rate / 1e9)
+    of `rate` bytes a second each way (ravensim bound). `plain`: seconds that a step computes; the
+    recorded times have waits of the CPU in them. None where the trace has no bound."""
+    bound = figures.ravensim("bound", trace, budget, rate / 1e9, rate / 1e9, plain * steps)
     return bound and bound["bound_s"] / steps
 
 

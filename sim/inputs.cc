@@ -83,11 +83,35 @@ core::PoolKind KindOf(const std::string& name) {
                           : core::PoolKind::kRemote;
 }
 
+// Hints that are times are scaled as well.
+core::Status ScaleCompute(double seconds, Trace* trace) {
+  core::Duration sum{0};
+  for (const Op& op : trace->ops) sum += op.time;
+  const core::Duration scaled = core::FromSeconds(seconds);
+  if (sum == core::Duration{0} || scaled > kComputeMax) {
+    return core::Error{ErrorCode::kInvalidArgument,
+                       "the compute times of \"" + trace->name + "\", " +
+                           std::to_string(core::Seconds(sum)) + " s in sum, cannot be scaled to " +
+                           std::to_string(seconds) + " s"};
+  }
+  const double factor = core::Seconds(scaled) / core::Seconds(sum);
+  const auto scale = [factor](core::Duration time) {
+    return core::FromSeconds(core::Seconds(time) * factor);
+  };
+  for (Op& op : trace->ops) {
+    op.time = scale(op.time);
+    if (op.next_use.kind == core::NextUse::Kind::kAt)
+      op.next_use.at = core::Tick(scale(op.next_use.at.time_since_epoch()));
+  }
+  return core::Ok();
+}
+
 }  // namespace
 
 Result<Trace> Load(const TraceChoice& choice) {
   RAVEN_ASSIGN_OR_RETURN(const Hardware hardware, HardwareOf(choice));
   RAVEN_ASSIGN_OR_RETURN(Trace trace, Open(choice, hardware));
+  if (choice.compute) RAVEN_RETURN_IF_ERROR(ScaleCompute(*choice.compute, &trace));
   if (const Bytes footprint = trace.Footprint(); footprint > kFootprintMax) {
     return core::Error{ErrorCode::kLimit, "what lives at once in \"" + choice.name + "\" is " +
                                               core::SizeText(footprint) +

@@ -25,12 +25,16 @@ struct TraceChoice {
   uint64_t seed = 1;
   std::string hints = "keep";    // keep, none, time, order, dropped
   std::string disturb = "none";  // none, times, reorder, period
+  // Seconds to which the compute times are scaled in sum: those of a recording may have waits of
+  // the CPU in them.
+  std::optional<double> compute = std::nullopt;
 };
 
 inline constexpr std::string_view kHintChoices[] = {"keep", "none", "time", "order", "dropped"};
 inline constexpr std::string_view kDisturbances[] = {"none", "times", "reorder", "period"};
 
-// Errors: kInvalidArgument for an unknown hardware, disturbance or choice of hints; kNotFound for
+// Errors: kInvalidArgument for an unknown hardware, disturbance or choice of hints, and for compute
+// times to be scaled where there are none, or more than a trace may have; kNotFound for
 // what is neither a generator nor a file; kLimit for more than a replay takes; those of Read.
 core::Result<Trace> Load(const TraceChoice& choice);
 

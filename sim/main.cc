@@ -246,6 +246,11 @@ void AddTraceOptions(CLI::App* app, TraceChoice* choice) {
                   "Times by up to 25%, 5% of the gets out of order, 3/4 the size from half way on")
       ->check(one_of(kDisturbances))
       ->capture_default_str();
+  app->add_option("--compute", choice->compute,
+                  "Seconds to which the compute times are scaled in sum, as where a program ran "
+                  "without waits")
+      ->check(core::Finite)
+      ->check(CLI::Range(1e-6, 5e5));
 }
 
 int Main(int argc, char** argv) {

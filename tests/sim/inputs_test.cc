@@ -135,6 +135,31 @@ TEST(InputsTest, EveryChoiceIsKnown) {
         Load({.name = "gpt2-small", .iterations = 2, .disturb = std::string(disturb)}).ok());
 }
 
+TEST(InputsTest, ComputeTimesAreScaledToASum) {
+  const auto sum = [](const Trace& trace) {
+    core::Duration all{0};
+    for (const Op& op : trace.ops) all += op.time;
+    return core::Seconds(all);
+  };
+  const auto load = [](std::optional<double> compute) {
+    return Load({.name = "gpt2-small", .iterations = 1, .hints = "time", .compute = compute});
+  };
+  const Trace plain = *load(std::nullopt);
+  const Trace half = *load(sum(plain) / 2);
+  EXPECT_NEAR(sum(half), sum(plain) / 2, sum(plain) * 1e-4);
+  ASSERT_EQ(half.ops.size(), plain.ops.size());
+  for (size_t i = 0; i < plain.ops.size(); ++i) {
+    const auto at = [i](const Trace& of) {
+      return of.ops[i].next_use.at.time_since_epoch().count();
+    };
+    // The hints are computed from the scaled times.
+    EXPECT_NEAR(static_cast<double>(at(half)), static_cast<double>(at(plain)) / 2, 1e4) << i;
+  }
+  const auto too_long = load(1e9);
+  ASSERT_FALSE(too_long.ok());
+  EXPECT_NE(too_long.error().message.find("cannot be scaled"), std::string::npos);
+}
+
 TEST(InputsTest, BudgetsAreSharesOrSizes) {
   Trace trace;
   trace.ops = {{.kind = OpKind::kCreate, .tensor = 0}};
