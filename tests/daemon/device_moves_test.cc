@@ -254,6 +254,21 @@ TEST_P(DeviceMovesGoneTest, AClientMayGoInEachStepOfAMove) {
   for (int i = 0; i < GetParam(); ++i) Pump();
 }
 
+// Its page is leaving with another tensor's bytes.
+TEST_P(DeviceMovesGoneTest, AMoveMayBeginInEachStepOfItsPagesLeaving) {
+  const TensorId tensor = CreateOn(kDevice, SlotId{0}, MiB(1));
+  const TensorId neighbour = CreateOn(kDevice, SlotId{1}, MiB(1));
+  for (const TensorId one : {tensor, neighbour}) Put(one, 1);
+  AskFor(SlotId{2}, kClient, MiB(8));
+  for (int i = 0; i < GetParam(); ++i) Pump();
+  GetOnOther(tensor);
+  ExpectIsOnOther(tensor);
+  Put(Await<core::AllocReply>(SlotId{2}).tensor, 1);
+  if (AwayOf(kClient).count(SlotId{1}) == 0) return;
+  Apply(core::FetchRequested{neighbour, kDevice, core::kNever});
+  EXPECT_EQ(Await<core::FetchReply>(SlotId{1}).device, kDevice);
+}
+
 INSTANTIATE_TEST_SUITE_P(Passes, DeviceMovesGoneTest, testing::Range(0, 30));
 
 }  // namespace
