@@ -27,8 +27,8 @@ uint64_t RoundUp(uint64_t bytes) {
 // What one operation frees the next one wants again, and the daemon could give it only once the GPU
 // is there.
 constexpr uint64_t kIdleShare = 16;
-// Idle blocks may be a sixteenth of what was ever needed at a time beyond it, and in a small
-// program 32 MiB. Every size has its peak at another moment: all of them would add up.
+// Idle blocks may exceed it by a sixteenth of the peak bytes in use, and in a small program by 32
+// MiB. Every size has its peak at another moment: all of them would add up.
 constexpr uint64_t kWasteShare = 16;
 constexpr uint64_t kWasteLeast = MiB(32);
 
@@ -466,14 +466,13 @@ void BlockAllocator::ResetPeaks(int device) {
 std::string BlockAllocator::DescribeHolders(uint64_t bytes, int device) const {
   const BlocksStats held = stats(device);
   const uint64_t needed = held.used + bytes;
-  const std::string mend = needed > device_budget_
-                               ? "The smallest device_budget that would do is " + Size(needed) +
-                                     ", without fragmentation."
-                               : "Its budget has room for that: what lacks is memory that others "
-                                 "hold, or " +
-                                     std::string(in_pages_ ? "pages that nothing in use lies in; "
-                                                             "a larger device_budget has more."
-                                                           : "one run of it.");
+  const std::string mend =
+      needed > device_budget_ ? "The smallest device_budget that would do is " + Size(needed) +
+                                    ", without fragmentation."
+      : in_pages_ ? "Its budget has room for that, but other clients hold the memory, or "
+                    "blocks in use occupy each page of it."
+                  : "Its budget has room for that, but other clients hold the memory, or "
+                    "no free range is large enough.";
   return "The store found no room for " + Size(bytes) + " on device " + std::to_string(device) +
          ": of its budget of " + Size(device_budget_) + " this process uses " + Size(held.used) +
          " in " + std::to_string(held.used_blocks) + " blocks, and has " + Size(held.parked) +

@@ -349,7 +349,7 @@ void ClientPages::Ended(const MapOrders::Ended& ended) {
 }
 
 void ClientPages::Destroy(uint32_t index) {
-  // An export or an import may use the page still.
+  // A copy to or from another device may use the page still.
   if (moving_ > 0) return doomed_.push_back(index);
   ++working_;
   --made_;
@@ -585,7 +585,7 @@ PagePool::Range ClientPages::ArenaRange(TensorNumber tensor, uint32_t part) cons
           .bytes = executor_->tensors().BytesIn(tensor, part)};
 }
 
-// What is copied to another device, and from where.
+// The copies that move a tensor to another device.
 struct ClientPages::Crossing {
   struct Source {
     std::vector<PagePool::Range> ranges;  // between the pool and the other device's arena
@@ -606,7 +606,7 @@ std::shared_ptr<ClientPages::Crossing> ClientPages::CrossingOf(TensorNumber tens
   for (uint32_t i = 0; i < to.executor_->tensors()[tensor].units.count; ++i)
     targets.push_back(to.ArenaRange(tensor, i));
   auto target = targets.begin();
-  // Calls `add` with where so many bytes from there on go to.
+  // Calls add(from, to, bytes) for each piece of [from, from + bytes).
   const auto cut = [&target](Bytes from, Bytes bytes, auto add) {
     while (bytes > Bytes{}) {
       if (target->bytes == Bytes{}) ++target;

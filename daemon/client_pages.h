@@ -143,11 +143,11 @@ class ClientPages final : public core::PageBackend {
   };
   // Copies all of them, and says when that has ended.
   using CopyStretches = std::function<void(const std::vector<Stretch>&, PagePool::Done)>;
-  // Copies the tensor to `to`: what is resident by `copy`, what is away from its pool. `done` is
-  // called when all has ended. REQUIRES: its client does not use it; it is resident in `to`, and
-  // what is resident here stays so until the end, unless the client goes.
-  // Returns false, and copies nothing, if a part is being mapped or copied in, or if the link of
-  // its pool to the other device does not copy any part of a page.
+  // Copies the tensor to `to`: resident units by `copy`, the others from their pools. `done` is
+  // called when all copies have ended. REQUIRES: its client does not use it; it is resident in
+  // `to`; its resident units here stay resident until the end, unless the client goes.
+  // Returns false, and copies nothing, if a unit is being mapped or copied in, or if its pool has
+  // no link to the other device that copies any part of a page.
   bool StartMove(core::TensorNumber tensor, ClientPages* to, const CopyStretches& copy,
                  PagePool::Done done);
   core::TurnOwner turn() const { return {attachment_->tenant, attachment_->id}; }

@@ -26,7 +26,7 @@ struct Config {
   std::vector<std::string> uuids;  // empty: all that the driver shows
   std::string memory = "pages";    // of clients: "pages", "slabs"
   core::Bytes slab = core::MiB(64);
-  core::Bytes page;  // 0: of each device's memory
+  core::Bytes page;  // 0: by the memory of each device and of the host pool
   // [limits] of every tenant (Unix user) until ravenctl changes them; 0: all there is
   core::Bytes device_budget;
   core::Bytes host_budget;

@@ -45,11 +45,8 @@ void DeviceMoves::Handle(const Key& key, const Side& side, CallResult result) {
 
 std::optional<DeviceId> DeviceMoves::WaitsOn(ClientId client, TensorNumber tensor) const {
   const auto found = moves_.find({client, tensor});
-  if (found == moves_.end()) return std::nullopt;
-  const Move& move = found->second;
-  if (move.stage == Stage::kCreates) return move.to.pages->device();
-  if (move.stage == Stage::kComes) return move.from.pages->device();
-  return std::nullopt;
+  if (found == moves_.end() || found->second.stage != Stage::kCreates) return std::nullopt;
+  return found->second.to.pages->device();
 }
 
 void DeviceMoves::Reached(ClientId client, TensorNumber tensor) {
@@ -123,9 +120,8 @@ void DeviceMoves::Came(const Key& key, Move* move) {
   // Its bytes may have been discarded while the call waited for room.
   const bool is_discarded = !ExecutorOf(move->from, client).tensors()[tensor].lives();
   move->from.scheduler->BeginUse(client, tensor);
-  if (!is_discarded) return Copy(key, move);
-  move->from.scheduler->EndBytes(client, tensor);
-  End(key, true);
+  if (is_discarded) return End(key, true);
+  Copy(key, move);
 }
 
 void DeviceMoves::Copy(const Key& key, Move* move) {
@@ -134,7 +130,7 @@ void DeviceMoves::Copy(const Key& key, Move* move) {
   const auto [client, tensor] = moved;
   const Side from = move->from;
   const core::PageExecutor& executor = ExecutorOf(from, client);
-  // What is resident stays so until it is copied.
+  // Resident units stay resident until they are copied.
   std::vector<core::plan::UnitSpan> kept;
   const core::plan::UnitSpan& units = executor.tensors()[tensor].units;
   for (uint32_t i = 0; i < units.count; ++i) {

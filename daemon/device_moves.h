@@ -1,9 +1,9 @@
 // Gets of tensors on another device than theirs: the tensor moves there.
 //
 // It is created on the other device. When its streams have reached its puts, its bytes are copied
-// there: those that are resident from its device, the others from their pools. Then it is freed on
-// the first one, which it may leave until its bytes are copied. Where a part cannot be copied so,
-// it becomes resident on its device first, as for a get there.
+// there: resident units from its device, the others from their pools. Then it is freed on the first
+// device. Until the copy begins it may leave that device. If a unit cannot be copied so, the tensor
+// becomes resident on its device first, as for a get there.
 //
 // A tensor whose bytes were discarded is created on the other device without them.
 //
@@ -75,7 +75,7 @@ class DeviceMoves {
   bool Moves(core::ClientId client, core::TensorNumber tensor) const {
     return moves_.contains({client, tensor});
   }
-  // The device where the moving tensor waits for its pages; nullopt: they are there.
+  // The device on which the moving tensor waits to be created; nullopt: it is created.
   std::optional<core::DeviceId> WaitsOn(core::ClientId client, core::TensorNumber tensor) const;
 
   // ---- Reports of a tensor that moves.

@@ -54,7 +54,7 @@ class PageStore final : public core::StorePlanner,
     core::Bytes host_capacity;
     core::Bytes host_step;
     core::Bytes host_ahead;
-    core::Bytes page;                    // 0: of the device's capacity (core/plan/page_size.h)
+    core::Bytes page;                    // 0: by PageOfDevice (core/plan/page_size.h)
     uint64_t guaranteed_part = 0;        // as PageLimits::Options
     std::vector<core::LinkModel> links;  // of each device to the host
     std::vector<StorePools::Other> others{};

@@ -113,7 +113,7 @@ bool PageStore::SetPool(const Part& part, PoolNumber pool, Bytes capacity) {
   const StorePools::Member& member = *PoolsOf(part)[pool];
   const core::LinkModel link = member.LinkOf(part.pages->device());
   // A copy was dropped for the call that waits. Another client's copy ahead could take its room.
-  // Nothing is borrowed from other nodes for what stays.
+  // No memory is borrowed from other nodes for units that stay.
   const bool ahead = pool == part.pages->host() ? !room_for_ || *room_for_ == part.client->id
                                                 : member.of.pool.kind != core::PoolKind::kRemote;
   if (as.capacity == capacity && as.ahead == ahead && as.in_rate == link.up_bytes_per_second &&

@@ -21,6 +21,7 @@ struct UnitSpan {
 
   // The number of the i-th unit; of consecutive ones it differs by 2.
   Unit operator[](uint32_t i) const { return first + 2 * i; }
+  // The i-th unit alone.
   UnitSpan Part(uint32_t i) const { return {(*this)[i], 1, slots_per_page}; }
   // One more than the largest unit.
   Unit end() const { return count == 0 ? 0 : (*this)[count - 1] + 1; }

@@ -126,14 +126,12 @@ def offload_optimizer(
 
 
 def _own_store(budget: int) -> Store:
-    """One with room for `budget` bytes in use. What lies at the ends of the window keeps one page
-    more, and one is free for what comes."""
-    store = Store.connect(name="optimizer states", device_budget=budget)
-    page = store.stats().page_bytes
-    if page == 0:
-        return store
-    store.close()
-    return Store.connect(name="optimizer states", device_budget=budget + 2 * page)
+    """A store with room for `budget` bytes in use. The window's first and last chunk share pages
+    with other chunks, which takes one page more. Another page stays free for the next chunk."""
+    connect = functools.partial(Store.connect, name="optimizer states")
+    with connect(device_budget=budget) as store:
+        page = store.stats().page_bytes
+    return connect(device_budget=budget + 2 * page)
 
 
 def _check(

@@ -242,12 +242,12 @@ TEST_F(LentMemoryTest, APieceThatIsLostWhileTensorsAreCopiedThereLeavesNoWrongBy
   EXPECT_LT(CountLost(store, held) + CountLost(store, made), 14);
 }
 
-// Its bytes stay where they are. The get beside it waits for the same link.
+// Its bytes stay in their pool. The other get waits for the same link.
 TEST_F(LentMemoryTest, ATransferThatFailsOrFallsShortFailsItsGetAlone) {
   for (const Fault fault : {Fault::kFails, Fault::kFallsShort}) {
     Store store = Connect();  // a new one: nothing comes ahead of its get
     std::vector<Held> held = Make(store, 24);
-    // All of whose pages are.
+    // Tensors of which all pages are lent.
     std::vector<Held*> lent;
     for (size_t i = 1; i + 1 < held.size(); ++i) {
       if (IsLent(held[i - 1]) && IsLent(held[i]) && IsLent(held[i + 1])) lent.push_back(&held[i]);
@@ -306,7 +306,7 @@ TEST_F(LentMemoryTest, WhereNobodyLendsACreateSaysSo) {
                OutOfMemory);
   in_use.clear();
   lenders_->SetLends(true);
-  // They are asked again after a while.
+  // The daemon asks the lenders again after a second.
   EXPECT_TRUE(Eventually([&] {
     try {
       store.free(store.create(kBytes), nullptr);

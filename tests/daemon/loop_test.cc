@@ -352,6 +352,7 @@ TEST(LoopTest, ARequestFindsEveryPutThatWasLoggedBeforeIt) {
   daemon.Continue();
   const Tensor next = store.create(MiB(2));
   EXPECT_TRUE(sooner.ready());
+  EXPECT_THROW(store.get(later, nullptr), Lost);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ class ServerTest : public testing::Test {
     config_.host_device_total = MiB(64);
     config_.slab = MiB(4);
     config_.pool_size = MiB(128);
-    // Nothing is pinned at the start: that it is done would come into the mailbox.
+    // The pool pins no memory ahead: its report would be one more message in the mailbox.
     config_.pool_ahead = core::Bytes{0};
     config_.drain = milliseconds(50);
   }

@@ -11,7 +11,7 @@ import xml_main
 from offload_harness import MIB, OffloadCase, bits, offloading, press, random
 from torch.utils.checkpoint import checkpoint
 
-# More than the harness's: of 16 pages blocks in use would keep all.
+# More than the harness's budget: blocks in use would occupy all of its 16 pages.
 offload.BUDGET = 40 * MIB
 
 
