@@ -43,13 +43,14 @@ def gpu_names():
     return answer.stdout.strip().splitlines() if answer.returncode == 0 else []
 
 
-def ravensim(command, trace, budget, up, down, compute=None):
+def ravensim(command, trace, budget, up, down, compute=None, page=None):
     """The JSON that `ravensim COMMAND` prints for the trace, with a budget in bytes and a link in
-    GB/s; `compute`: seconds that all of it computes, if not as recorded. If it fails: None, and its
-    message on stderr."""
+    GB/s; `compute`: seconds that all of it computes, if not as recorded; `page`: bytes of one, if
+    not of the budget. If it fails: None, and its message on stderr."""
     ask = [built("sim/ravensim"), command, str(trace), "--json", "--budget", str(budget)]
     ask += ["--up", str(up), "--down", str(down)]
     ask += [] if compute is None else ["--compute", str(compute)]
+    ask += [] if page is None else ["--page", str(page)]
     answer = subprocess.run(ask, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         print(answer.stderr + answer.stdout, file=sys.stderr)

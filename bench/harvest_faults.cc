@@ -337,7 +337,7 @@ class Life {
       } else {
         const auto given = [this](const daemon::Harvest::GivenBack&) { ++counts_.give_backs; };
         const bool asked = server_.Ask([&](daemon::Loop& loop) {
-          const core::Bytes held = loop.planner().Harvested(device);
+          const core::Bytes held = loop.store().Harvested(device);
           const core::Bytes wanted(random() % (held.count() + 1));
           return wanted > core::Bytes{} &&
                  loop.GiveBackHarvest(device, wanted, milliseconds(50), given).ok();

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "bench/harvest_day.h"
+#include "bench/figure.h"
 
 namespace ravenstore::bench {
 

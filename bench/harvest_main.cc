@@ -4,11 +4,9 @@
 #include <string>
 
 #include "bench/figure.h"
-#include "bench/harvest_burst.h"
-#include "bench/harvest_day.h"
 #include "bench/harvest_faults.h"
 #include "bench/harvest_node.h"
-#include "bench/harvest_shares.h"
+#include "bench/harvest_owners.h"
 
 namespace ravenstore::bench {
 namespace {
@@ -25,7 +23,7 @@ int Main(int argc, char** argv) {
   uint64_t faults = 0;
   app.add_option("--faults", faults, "injects so many faults into a daemon, and does no more");
   uint64_t seed = 20261126;
-  app.add_option("--seed", seed, "of the faults, and of what tenants do");
+  app.add_option("--seed", seed, "of the faults");
   std::string gpu = "no GPU";
   app.add_option("--gpu-name", gpu, "what the figures call them");
   CLI11_PARSE(app, argc, argv);
@@ -33,10 +31,6 @@ int Main(int argc, char** argv) {
     if (!node.empty()) return MeasureHarvestNode(node, PrintEach(Machine(gpu)));
     const Report report = PrintEach(Machine("no GPU, simulated"));
     if (faults > 0) return MeasureHarvestFaults(faults, seed, report);
-    MeasureShares(scale, static_cast<uint32_t>(seed), report);
-    MeasureGiveBack(report);
-    MeasureBurst(report);
-    MeasureHarvestDay(scale, report);
     MeasureUnawareOwners(scale, report);
     MeasureHarvestFaults(static_cast<uint64_t>(kFaults * scale), seed, report);
   });

@@ -80,7 +80,7 @@ def step_times(options):
     step = getattr(importlib.import_module(module_of(job)), job)(
         options["device"], options["small"]
     )
-    times = []
+    times, page = [], None
     for _ in range(options["steps"]):
         began = time.perf_counter()
         step(memory)
@@ -93,7 +93,9 @@ def step_times(options):
 
         told = memory.stats() if job in CACHE_BUDGETS else ravenstore.explain()
         print(told, file=sys.stderr)
-    return {"times": times, "peak": peak}
+        with ravenstore.Store.connect(embedded=True) as store:
+            page = store.stats().page_bytes
+    return {"times": times, "peak": peak, "page": page}
 
 
 def store_memory(job, options):
@@ -212,7 +214,7 @@ def measure(job, arguments, rates):
     if offloaded:
         trace, recorded = record(job, options | {"budget": budget})
     if recorded and job not in KEPT:
-        told = figures.ravensim("run", trace, budget, *rates)
+        told = figures.ravensim("run", trace, budget, *rates, page=recorded["page"])
         means = per_step(told, arguments.steps) if told else {}
     detail = {
         "plain_s": plain and typical(plain["times"]),

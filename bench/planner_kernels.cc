@@ -8,7 +8,6 @@
 #include "bench/planner_sets.h"
 #include "sim/generators.h"
 #include "sim/score.h"
-#include "sim/simulator.h"
 
 namespace ravenstore::bench {
 
@@ -102,29 +101,28 @@ class Kernels {
 };
 
 // `named`: a failure is told with its budget and machine; else only `whose` it is.
-void ReplayTightly(const Trace& trace, const sim::Hardware& hardware, core::Heuristics heuristics,
-                   const std::string& whose, bool named, Failures* failures) {
+void ReplayTightly(const Trace& trace, const sim::Hardware& hardware, const std::string& whose,
+                   bool named, Failures* failures) {
+  const Replay replay = ReplayOnPagesByHints();
   for (const uint64_t share : kTight) {
     const Bytes budget = Bytes(trace.LargestStep().count() / 100 * share).RoundUp(core::MiB(2));
-    sim::Setup setup = *sim::SetupFor("value", hardware, budget);
-    setup.heuristics = heuristics;
     const std::string where = named ? whose + " at " + std::to_string(share) +
                                           "% of its largest step on " + std::string(hardware.name)
                                     : whose;
     for (const Hints hints : {Hints::kNone, Hints::kTime, Hints::kOrder})
-      failures->Take(sim::Simulate(sim::WithHints(trace, hints), setup), where);
+      failures->Take(replay(sim::WithHints(trace, hints), hardware, budget, hints != Hints::kNone),
+                     where);
   }
 }
 
 }  // namespace
 
-void ReplayTight(core::Heuristics heuristics, Failures* failures) {
+void ReplayTight(Failures* failures) {
   for (const char* machine : kScoreMachines) {
     const sim::Hardware& hardware = *sim::FindHardware(machine);
-    for (const std::string& name : sim::GeneratorNames()) {
-      ReplayTightly(sim::Generate(name, hardware, kTightIterations), hardware, heuristics, name,
-                    true, failures);
-    }
+    for (const std::string& name : sim::GeneratorNames())
+      ReplayTightly(sim::Generate(name, hardware, kTightIterations), hardware, name, true,
+                    failures);
   }
 }
 
@@ -132,25 +130,15 @@ void ReplayTight(const TraceSet& judge, Failures* failures) {
   for (const char* machine : kScoreMachines) {
     const sim::Hardware& hardware = *sim::FindHardware(machine);
     for (const TraceSet::Entry& entry : judge.traces)
-      ReplayTightly(judge.generate(entry.name, hardware), hardware, {}, judge.CaseName(), false,
+      ReplayTightly(judge.generate(entry.name, hardware), hardware, judge.CaseName(), false,
                     failures);
   }
 }
 
 void MeasureKernelLevel(bool table, Failures* failures, const Report& report) {
-  const auto replay = [](const Trace& trace, const sim::Hardware& hardware, Bytes budget,
-                         bool /*hinted*/) {
-    return sim::Simulate(trace, *sim::SetupFor("value", hardware, budget));
-  };
-  Kernels kernels(replay, table, failures);
+  Kernels kernels(ReplayOnPagesByHints(), table, failures);
   kernels.AddTraces();
-  if (!table) kernels.ReportWorst("planner.kernel_level_learned", report);
-}
-
-void MeasureKernelLevelOnPages(Failures* failures, const Report& report) {
-  Kernels kernels(ReplayOnPagesByHints(), false, failures);
-  kernels.AddTraces();
-  kernels.ReportWorst("planner.paged_kernel_level_learned", report);
+  if (!table) kernels.ReportWorst("planner.paged_kernel_level_learned", report);
 }
 
 }  // namespace ravenstore::bench

@@ -7,6 +7,7 @@
 #include "bench/planner_score.h"
 #include "core/check.h"
 #include "core/plan/residency_plan.h"
+#include "sim/demand_paging.h"
 #include "sim/generators.h"
 #include "sim/paged_replay.h"
 #include "sim/score.h"
@@ -59,8 +60,7 @@ class PagedScorer {
     const Outcome without = replay(trace, Foresight::kLearned);
     double learned = 0;
     if (entry.periodic) learned = Judge(of, without, LearnedFrom(entry, trace), &result_.learned);
-    const Outcome demand =
-        sim::Simulate(trace, *sim::SetupFor("demand-lru", hardware, budget.bytes));
+    const Outcome demand = sim::ReplayDemandPaging(trace, hardware, budget.bytes, {});
     result_.against_lru.Take(
         demand, with_hints.front(), without,
         entry.name + " at " + std::to_string(budget.percent) + "% on " + machine);
@@ -137,14 +137,10 @@ double PlanMilliseconds(uint32_t calls, uint32_t pages) {
 
 }  // namespace
 
-Outcome ReplayOnPages(const Trace& trace, const sim::Setup& setup, Foresight foresight) {
-  return sim::ReplayPaged(trace, {.hardware = setup.hardware,
-                                  .budget = setup.budget.RoundDown(sim::kBudgetUnit),
-                                  .foresight = foresight,
-                                  .mapping = {},
-                                  .host = setup.host,
-                                  .pools = setup.pools})
-      .outcome;
+Outcome ReplayOnPages(const Trace& trace, sim::ReplaySetup setup, Foresight foresight) {
+  setup.budget = setup.budget.RoundDown(sim::kBudgetUnit);
+  setup.foresight = foresight;
+  return sim::ReplayPaged(trace, setup);
 }
 
 Replay ReplayOnPagesByHints() {

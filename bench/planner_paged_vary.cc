@@ -108,19 +108,18 @@ class PagedCases {
 
 }  // namespace
 
-void CountPagedConstants(const Report& report) {
-  report({.name = "planner.paged_tuned_constants",
+void CountConstants(const Report& report) {
+  report({.name = "planner.tuned_constants",
           .unit = "constants",
-          .value = static_cast<double>(CountConstants(ConstantKind::kPaged)),
-          .target = 15.0});
+          .value = static_cast<double>(TunedConstants()),
+          .target = 20.0});
 }
 
-void MeasurePagedConstants(const TraceSet& set, const std::vector<std::string>& names,
-                           const Report& report) {
+void MeasureConstants(const TraceSet& set, const std::vector<std::string>& names,
+                      const Report& report) {
   if (!ConstantsVary(report)) return;
   const PagedCases cases(set);
-  VaryConstants(ConstantKind::kPaged, names,
-                [&](const std::string& name) { cases.Compare(name, report); });
+  VaryConstants(names, [&](const std::string& name) { cases.Compare(name, report); });
 }
 
 }  // namespace ravenstore::bench

@@ -10,35 +10,24 @@
 #include "sim/generators.h"
 #include "sim/inputs.h"
 #include "sim/lower_bound.h"
-#include "sim/score.h"
-#include "sim/simulator.h"
 
 namespace ravenstore::bench {
 
 namespace {
 
 constexpr const char* kJobs[] = {"gpt2-xl", "llama-7b-lora", "dlrm"};
-constexpr size_t kRows = 2;  // of kJobs: dlrm
 constexpr int kIterations = 6;
 constexpr const char* kPools[] = {"host:25%", "peer:25%:390:390", "file:1TiB:7:5"};
 
-// The core that is replayed.
-enum class Core { kSlabs, kPages };
-
-sim::Outcome ReplayOn(const sim::Trace& trace, const sim::Setup& setup, Core core) {
-  if (core == Core::kSlabs) return sim::Simulate(trace, setup);
-  return ReplayOnPages(trace, setup, sim::Foresight::kHints);
-}
-
 // (compute + stall) / (compute + bound with these pools); with none of `pools` there are two.
-double ScoreOf(const sim::Trace& trace, bool pools, Core core, Failures* failures) {
+double ScoreOf(const sim::Trace& trace, bool pools, Failures* failures) {
   const sim::Hardware& hardware = sim::kHardware[0];
   const core::Bytes budget = sim::ParseBudget("50%", trace).value().bytes;
-  sim::Setup setup = *sim::SetupFor("value", hardware, budget);
+  sim::ReplaySetup setup{.hardware = hardware, .budget = budget};
   for (const char* pool : kPools) {
     if (pools) RAVEN_CHECK(sim::AddPool(pool, trace, &setup).ok());
   }
-  const sim::Outcome outcome = ReplayOn(trace, setup, core);
+  const sim::Outcome outcome = ReplayOnPages(trace, setup, sim::Foresight::kHints);
   failures->Take(outcome, trace.name + (pools ? " in four pools" : " in two pools"));
   const sim::LowerBound bound = sim::LeastStall(trace, setup);
   return core::Seconds(outcome.compute + outcome.stall) /
@@ -57,13 +46,13 @@ struct Scores {
   std::vector<double> two;
 };
 
-Scores ScoreJobs(Core core, Failures* failures) {
+Scores ScoreJobs(Failures* failures) {
   Scores scores;
   for (const char* job : kJobs) {
     const sim::Trace trace =
         sim::WithHints(sim::Generate(job, sim::kHardware[0], kIterations), sim::Hints::kTime);
-    scores.four.push_back(ScoreOf(trace, true, core, failures));
-    scores.two.push_back(ScoreOf(trace, false, core, failures));
+    scores.four.push_back(ScoreOf(trace, true, failures));
+    scores.two.push_back(ScoreOf(trace, false, failures));
   }
   return scores;
 }
@@ -74,33 +63,19 @@ double MeanOf(const std::vector<double>& scores) {
   return std::exp(logarithms / static_cast<double>(scores.size()));
 }
 
-void ReportFourPools(const char* name, double target, const Scores& scores, const Report& report) {
-  std::string each;
-  for (size_t i = 0; i < std::size(kJobs); ++i)
-    each += std::string(i == 0 ? "" : ", ") + kJobs[i] + " " + Rounded(scores.four[i]);
-  report({.name = name,
-          .unit = "x",
-          .value = MeanOf(scores.four),
-          .bound = 1.0,
-          .target = target,
-          .detail = each + "; with two pools " + Rounded(MeanOf(scores.two))});
-}
-
 }  // namespace
 
 void MeasurePools(Failures* failures, const Report& report) {
-  const Scores slabs = ScoreJobs(Core::kSlabs, failures);
-  const Scores pages = ScoreJobs(Core::kPages, failures);
-  ReportFourPools("planner.four_pools_vs_two", 1.10, slabs, report);
-  ReportFourPools("planner.paged_four_pools_vs_two", 1.15, pages, report);
-  report({.name = "planner.paged_dlrm_over_today_two",
+  const Scores scores = ScoreJobs(failures);
+  std::string each;
+  for (size_t i = 0; i < std::size(kJobs); ++i)
+    each += std::string(i == 0 ? "" : ", ") + kJobs[i] + " " + Rounded(scores.four[i]);
+  report({.name = "planner.paged_four_pools_vs_two",
           .unit = "x",
-          .value = pages.two[kRows] / slabs.two[kRows],
-          .target = 1.0});
-  report({.name = "planner.paged_dlrm_over_today_four",
-          .unit = "x",
-          .value = pages.four[kRows] / slabs.four[kRows],
-          .target = 1.0});
+          .value = MeanOf(scores.four),
+          .bound = 1.0,
+          .target = 1.15,
+          .detail = each + "; with two pools " + Rounded(MeanOf(scores.two))});
 }
 
 }  // namespace ravenstore::bench

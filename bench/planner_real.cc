@@ -14,8 +14,8 @@
 #include "core/check.h"
 #include "ipc/clock.h"
 #include "sim/generators.h"
+#include "sim/paged_replay.h"
 #include "sim/score.h"
-#include "sim/simulator.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace ravenstore::bench {
@@ -29,6 +29,7 @@ using sim::OpKind;
 using sim::Trace;
 
 constexpr double kBytesPerSecond = 5e8;
+constexpr Bytes kPage = core::MiB(2);  // that of a device of 2 GiB
 constexpr int kRuns = 5;
 
 struct Scaled {
@@ -137,7 +138,10 @@ double HowFar(const Scaled& scaled, int runs, std::string* detail) {
   const Trace trace = sim::WithHints(Shrink(scaled, sim::kHardware[0]), scaled.hints);
   const Bytes budget =
       Bytes(trace.Footprint().count() / 100 * scaled.percent).RoundUp(core::MiB(2));
-  const sim::Outcome outcome = sim::Simulate(trace, *sim::SetupFor("value", HostBackend(), budget));
+  const sim::Outcome outcome = sim::ReplayPaged(trace, {.hardware = HostBackend(),
+                                                        .budget = budget,
+                                                        .page = kPage,
+                                                        .foresight = sim::Foresight::kHints});
   RAVEN_CHECK(outcome.failure.empty());
   const double simulated = SimulatedSeconds(trace, outcome);
   std::vector<double> times;

@@ -36,25 +36,12 @@ void ReportScore(const std::string& name, const Score& score, const TraceSet& se
                  const std::string& skipped, double target, std::optional<double> tail_target,
                  const Report& report);
 
-struct SetScore {
-  Score hinted;
-  Score learned;
-  std::string missing;  // a case without a reference; those count in no score
-};
-
-// `table`: prints each case as a line of a markdown table. Of several sets `against_lru` and
-// `failures` are of all of them.
-SetScore ScoreSet(const TraceSet& set, const References& references, LruRatios* against_lru,
-                  Failures* failures, bool table = false);
-
 // Adds those of all cases of these sets that are not there. Of all of them that takes minutes.
 void FindReferences(const std::vector<const TraceSet*>& sets, References* references);
 
-void ReportSetScore(const TraceSet& set, const SetScore& score, const Report& report);
 // The validation set's figures without values, and why.
 void SkipValidation(const Report& report);
 
-// The same cases with memory in pages, under the new core's plan (sim/paged_replay.h).
 struct PagedScore {
   Score foreseen;  // all calls and lives are known
   Score hinted;
@@ -63,6 +50,7 @@ struct PagedScore {
   int failed = 0;
   std::string missing;  // a case without a reference
 };
+// `table`: prints each case as a line of a markdown table.
 PagedScore ScorePaged(const TraceSet& set, const References& references, bool table = false);
 void ReportPagedScore(const TraceSet& set, const PagedScore& score, const Report& report);
 // What making one plan takes.
@@ -70,19 +58,12 @@ void MeasurePlanCost(const Report& report);
 // What a call of a client takes on 10^6 live tensors, and how long a new plan holds the loop.
 void MeasurePagedEventCost(double scale, const Report& report);
 
-// What each heuristic is worth: how much longer the set takes without it, in the worst of five
-// variants; what two tenants stall; and which replays fail. Budgets from 50% up, one machine.
-// `together`: only what these names are worth together. REQUIRES: they are heuristics'.
-void MeasureAblation(const TraceSet& set, const std::vector<std::string>& together,
-                     const Report& report);
-// The same of each tuned constant (core/tuned.def), with half of it and with twice as much; of a
-// build with --config=vary. `names`: of these alone; empty: of all.
+// What each tuned constant (core/tuned.def) is worth, with half of it and with twice as much: how
+// much longer the set takes, hinted or learned; of a build with --config=vary. `names`: of these
+// alone; empty: of all.
 void MeasureConstants(const TraceSet& set, const std::vector<std::string>& names,
                       const Report& report);
-// The same of the constants of the plan on pages: how much longer the set takes, hinted or learned.
-void MeasurePagedConstants(const TraceSet& set, const std::vector<std::string>& names,
-                           const Report& report);
 // How many those are.
-void CountPagedConstants(const Report& report);
+void CountConstants(const Report& report);
 
 }  // namespace ravenstore::bench

@@ -11,7 +11,6 @@
 #include "sim/generators.h"
 #include "sim/oracle.h"
 #include "sim/score.h"
-#include "sim/simulator.h"
 
 namespace ravenstore::bench {
 
@@ -75,13 +74,21 @@ class Tenants {
     }
   }
 
-  TenantFigures figures() const {
-    return {std::exp(logarithms_ / cases_),
-            std::exp(learned_logarithms_ / cases_),
-            unfair_,
-            judged_,
-            failed_,
-            unfair_where_};
+  void ReportFigures(const Report& report) const {
+    char learned[96];
+    std::snprintf(learned, sizeof(learned), "hinted by time; learned %.3f; %d replays failed",
+                  std::exp(learned_logarithms_ / cases_), failed_);
+    report({.name = "planner.paged_two_tenants_vs_oracle",
+            .unit = "x",
+            .value = std::exp(logarithms_ / cases_),
+            .bound = 1.0,
+            .target = 0.75,
+            .detail = learned});
+    report({.name = "planner.paged_two_tenants_unfair",
+            .unit = "cases",
+            .value = unfair_,
+            .target = 2.0,
+            .detail = std::to_string(judged_) + " cases" + unfair_where_});
   }
 
  private:
@@ -128,47 +135,12 @@ class Tenants {
   std::string unfair_where_;
 };
 
-TenantFigures Judge(const Replay& replay) {
-  Tenants tenants(replay);
-  for (const char* machine : kScoreMachines) tenants.Run(*sim::FindHardware(machine));
-  return tenants.figures();
-}
-
-void ReportTenants(const std::string& name, const TenantFigures& figures, double unfair,
-                   const Report& report) {
-  char learned[96];
-  std::snprintf(learned, sizeof(learned), "hinted by time; learned %.3f; %d replays failed",
-                figures.learned_vs_oracle, figures.failed);
-  report({.name = name + "_vs_oracle",
-          .unit = "x",
-          .value = figures.vs_oracle,
-          .bound = 1.0,
-          .target = 0.75,
-          .detail = learned});
-  report({.name = name + "_unfair",
-          .unit = "cases",
-          .value = figures.unfair,
-          .target = unfair,
-          .detail = std::to_string(figures.judged) + " cases" + figures.unfair_where});
-}
-
 }  // namespace
 
-TenantFigures JudgeTwoTenants(core::Heuristics heuristics) {
-  return Judge([heuristics](const Trace& trace, const sim::Hardware& hardware, core::Bytes budget,
-                            bool /*hinted*/) {
-    sim::Setup setup = *sim::SetupFor("value", hardware, budget);
-    setup.heuristics = heuristics;
-    return sim::Simulate(trace, setup);
-  });
-}
-
 void MeasureTwoTenants(const Report& report) {
-  ReportTenants("planner.two_tenants", JudgeTwoTenants({}), 0, report);
-}
-
-void MeasureTwoTenantsOnPages(const Report& report) {
-  ReportTenants("planner.paged_two_tenants", Judge(ReplayOnPagesByHints()), 2, report);
+  Tenants tenants(ReplayOnPagesByHints());
+  for (const char* machine : kScoreMachines) tenants.Run(*sim::FindHardware(machine));
+  tenants.ReportFigures(report);
 }
 
 }  // namespace ravenstore::bench

@@ -1,34 +1,21 @@
 // What nobody can learn in order, only by how often it is used.
 #include <algorithm>
-#include <functional>
 #include <string>
-#include <utility>
 
 #include "bench/planner_figures.h"
 #include "bench/planner_sets.h"
-#include "sim/score.h"
-#include "sim/simulator.h"
+#include "sim/demand_paging.h"
 
 namespace ravenstore::bench {
 
 namespace {
 
-// The rivals are the store's own, with another rule for what leaves.
-constexpr const char* kRivals[] = {"lru", "gdsf"};
 constexpr const char* kTuned = "zipf";
 constexpr const char* kJudged = "prefix-cache";
 
-sim::Outcome Simulated(const sim::Trace& trace, const sim::Setup& setup) {
-  return sim::Simulate(trace, setup);
-}
-
-// Replays a trace on the machine and budget of the setup.
-using SetupReplay = std::function<sim::Outcome(const sim::Trace& trace, const sim::Setup& setup)>;
-
 class AgainstRivals {
  public:
-  // `own`: what is judged.
-  AgainstRivals(SetupReplay own, Failures* failures) : own_(std::move(own)), failures_(*failures) {}
+  explicit AgainstRivals(Failures* failures) : failures_(*failures) {}
 
   void Run(const TraceSet& set, const char* name) {
     for (const char* machine : kScoreMachines) {
@@ -54,14 +41,17 @@ class AgainstRivals {
 
  private:
   void Judge(const sim::Trace& trace, const sim::Hardware& hardware, const ScoreBudget& budget) {
-    const auto stall = [&](const SetupReplay& replay, const char* policy) {
-      const sim::Outcome outcome = replay(trace, *sim::SetupFor(policy, hardware, budget.bytes));
+    const auto stall = [&](const sim::Outcome& outcome) {
       failures_.Take(outcome, where_);
       return outcome.failure.empty() ? outcome.stall : core::Duration::max();
     };
     core::Duration best = core::Duration::max();
-    for (const char* rival : kRivals) best = std::min(best, stall(Simulated, rival));
-    const core::Duration own = stall(own_, "value");
+    for (const sim::EvictionOrder order : {sim::EvictionOrder::kLru, sim::EvictionOrder::kGdsf}) {
+      best = std::min(best, stall(sim::ReplayDemandPaging(trace, hardware, budget.bytes,
+                                                          {.order = order, .copies_out = false})));
+    }
+    const core::Duration own = stall(ReplayOnPages(
+        trace, {.hardware = hardware, .budget = budget.bytes}, sim::Foresight::kLearned));
     if (own == core::Duration::max() || best == core::Duration::max() || best == core::Duration{0})
       return;
     const double ratio = core::Seconds(own) / core::Seconds(best);
@@ -70,7 +60,6 @@ class AgainstRivals {
     worst_where_ = where_;
   }
 
-  const SetupReplay own_;
   Failures& failures_;
   std::string where_;
   double worst_ = 0;
@@ -80,20 +69,11 @@ class AgainstRivals {
 }  // namespace
 
 void MeasureZipf(const TraceSet* validation, Failures* failures, const Report& report) {
-  AgainstRivals rivals(Simulated, failures);
+  AgainstRivals rivals(failures);
   rivals.Run(TuningSet(), kTuned);
   if (validation != nullptr) rivals.Run(*validation, kJudged);
-  rivals.ReportWorst("planner.zipf_vs_best",
+  rivals.ReportWorst("planner.paged_zipf_vs_best",
                      validation == nullptr ? "; prefix-cache only with --validation" : "", report);
-}
-
-void MeasureZipfOnPages(Failures* failures, const Report& report) {
-  const SetupReplay on_pages = [](const sim::Trace& trace, const sim::Setup& setup) {
-    return ReplayOnPages(trace, setup, sim::Foresight::kLearned);
-  };
-  AgainstRivals rivals(on_pages, failures);
-  rivals.Run(TuningSet(), kTuned);
-  rivals.ReportWorst("planner.paged_zipf_vs_best", "", report);
 }
 
 }  // namespace ravenstore::bench

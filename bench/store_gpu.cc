@@ -189,7 +189,7 @@ double CreateMicroseconds(Store& store, uint64_t bytes, Tensor* tensor) {
 void MeasureSlabs(double scale, const Report& report) {
   constexpr uint64_t kSlab = MiB(64);
   constexpr int kSlabs = 8;  // from so many on a client gets its next ahead of need
-  // Of a budget of which much is in use, slabs are a 64th.
+  // Of a budget of which much is in use.
   DaemonProcess daemon({"--device-budget", std::to_string(kSlab * 64)}, "cuda");
   const auto connect = [&] { return Store::connect({.socket = daemon.socket()}); };
   std::vector<double> made;

@@ -190,7 +190,7 @@ double CpuSeconds(pid_t pid) {
 void MeasureCreateFree(double scale, const Report& report) {
   DaemonProcess daemon;
   Store store = Connect(daemon);
-  CreateFreeMicroseconds(store, 1000);  // slabs, rows
+  CreateFreeMicroseconds(store, 1000);  // pages, rows
   report({.name = "store.create_free_us",
           .unit = "us",
           .value = CreateFreeMicroseconds(store, static_cast<int>(50000 * scale)),

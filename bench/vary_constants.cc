@@ -13,7 +13,6 @@ using namespace core;  // NOLINT(google-build-using-namespace): for the types an
                        // table
 
 struct Constant {
-  ConstantKind kind;
   const char* name;
   void (*scale)(double by);
 };
@@ -38,23 +37,17 @@ constexpr bool kVary = false;
 
 constexpr Constant kConstants[] = {
 #define FIXED(why, ...)
-#define PAGED(type, name, value, halved, doubled, source) \
-  {ConstantKind::kPaged, #name, SCALE(type, name, value)},
-#define TUNED(type, name, value, halved, doubled, source) \
-  {ConstantKind::kTuned, #name, SCALE(type, name, value)},
+#define TUNED(type, name, value, halved, doubled, source) {#name, SCALE(type, name, value)},
 #include "core/tuned.def"
 #undef TUNED
-#undef PAGED
 #undef FIXED
 };
 #undef SCALE
 
 }  // namespace
 
-size_t CountConstants(ConstantKind kind) {
-  return static_cast<size_t>(
-      std::count_if(std::begin(kConstants), std::end(kConstants),
-                    [kind](const Constant& one) { return one.kind == kind; }));
+size_t TunedConstants() {
+  return std::size(kConstants);
 }
 
 bool ConstantsVary(const Report& report) {
@@ -65,10 +58,9 @@ bool ConstantsVary(const Report& report) {
   return false;
 }
 
-void VaryConstants(ConstantKind kind, const std::vector<std::string>& names,
+void VaryConstants(const std::vector<std::string>& names,
                    const std::function<void(const std::string& name)>& measure) {
   for (const Constant& one : kConstants) {
-    if (one.kind != kind) continue;
     if (!names.empty() && std::find(names.begin(), names.end(), one.name) == names.end()) continue;
     for (const double by : {0.5, 2.0}) {
       one.scale(by);

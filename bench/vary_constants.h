@@ -10,15 +10,12 @@
 
 namespace ravenstore::bench {
 
-// kTuned: of today's planner; kPaged: of the plan on pages.
-enum class ConstantKind { kTuned, kPaged };
-
-size_t CountConstants(ConstantKind kind);
+size_t TunedConstants();
 // Returns false, and reports why, in a build whose constants do not vary.
 bool ConstantsVary(const Report& report);
 // Calls `measure` with a constant's name and "_halved" or "_doubled" while it has that value.
-// `names`: these alone; empty: all of the kind. REQUIRES: ConstantsVary.
-void VaryConstants(ConstantKind kind, const std::vector<std::string>& names,
+// `names`: these alone; empty: all. REQUIRES: ConstantsVary.
+void VaryConstants(const std::vector<std::string>& names,
                    const std::function<void(const std::string& name)>& measure);
 
 }  // namespace ravenstore::bench

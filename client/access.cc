@@ -82,7 +82,7 @@ Result<Begun> Begin(Session& session, TensorRecord& tensor, const ClientDevice* 
       // A denial that another thread has not read yet: if we took the tensor now, that thread would
       // take our holder for the answer to its own get.
       if (tensor.turn.load(std::memory_order_acquire) == FetchTurn::kTaken &&
-          (lease.state == LeaseState::kIdle || lease.state == LeaseState::kLeaving)) {
+          lease.state == LeaseState::kIdle) {
         return Begun{Hold::kElsewhere, LeaseState::kIdle};
       }
     }
@@ -100,7 +100,6 @@ Result<Begun> Begin(Session& session, TensorRecord& tensor, const ClientDevice* 
       if (lease.state == LeaseState::kInUse) {
         return WrongState(tensor, "it is in use on another device: put it there first");
       }
-      if (lease.state == LeaseState::kLeaving) return Begun{Hold::kElsewhere, lease.state};
     } else if (lease.state == LeaseState::kFetching) {
       return Begun{Hold::kElsewhere, lease.state};
     } else if (lease.state == LeaseState::kLost) {
@@ -190,7 +189,7 @@ Status AwaitFetch(Session& session, TensorRecord& tensor, Tick deadline) {
 Status AwaitOthers(Session& session, const TensorRecord& tensor, LeaseState pending,
                    Tick deadline) {
   if (ipc::Now() < deadline) {
-    if (pending != LeaseState::kFetching && pending != LeaseState::kLeaving) {
+    if (pending != LeaseState::kFetching) {
       // A thread of ours is about to ask, or reads its answer: no change of the word may follow.
       std::this_thread::sleep_for(kTurnPoll);
       return session.CheckUsable();

@@ -23,12 +23,9 @@ uint64_t RoundUp(uint64_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// In slabs a sixteenth of the budget may be idle even where others' bytes have to leave for it.
-// What one operation frees the next one wants again, and the daemon could give it only once the GPU
-// is there.
-constexpr uint64_t kIdleShare = 16;
-// Idle blocks may exceed it by a sixteenth of the peak bytes in use, and in a small program by 32
-// MiB. Every size has its peak at another moment: all of them would add up.
+// Where a block has to be made, idle blocks may exceed a program's peak by a sixteenth of it, and
+// in a small program by 32 MiB. Every size has its peak at another moment: all of them would add
+// up.
 constexpr uint64_t kWasteShare = 16;
 constexpr uint64_t kWasteLeast = MiB(32);
 
@@ -69,7 +66,6 @@ BlockAllocator::BlockAllocator(std::shared_ptr<Store> store, StreamOrder* order,
     : store_(std::move(store)),
       order_(order),
       device_budget_(Lesser(device_budget, granted.device_budget)),
-      in_pages_(granted.page_bytes != 0),
       born_(CountForks()) {}
 
 BlockAllocator::~BlockAllocator() {
@@ -121,14 +117,12 @@ void BlockAllocator::BecomeIdle(Block* block) {
   magazines_[{block->device_, block->stream_, block->bytes_}].push_back(block);
 }
 
-// For the daemon idle blocks are in use, and cannot leave: where others' bytes move they are
-// between what could make room together for a large block. On pages the daemon reuses places in the
-// stream's order itself. There none is idle where bytes move: which calls the daemon sees would
-// depend on what is idle when, and it could not foresee them.
+// For the daemon idle blocks are in use, and cannot leave. It reuses places in the stream's order
+// itself. Where bytes move none is idle: which calls the daemon sees would depend on what is idle
+// when, and it could not foresee them.
 uint64_t BlockAllocator::MostIdle(const Ledger& ledger, uint64_t others) const {
-  const uint64_t share = in_pages_ ? 0 : device_budget_ / kIdleShare;
-  if (std::max(ledger.needed_ever, others) > device_budget_) return share;
-  return std::max(device_budget_ - others, share);
+  if (std::max(ledger.needed_ever, others) > device_budget_) return 0;
+  return device_budget_ - others;
 }
 
 bool BlockAllocator::BecomeIdleFromParked(Block* block) noexcept {
@@ -467,12 +461,11 @@ std::string BlockAllocator::DescribeHolders(uint64_t bytes, int device) const {
   const BlocksStats held = stats(device);
   const uint64_t needed = held.used + bytes;
   const std::string mend =
-      needed > device_budget_ ? "The smallest device_budget that would do is " + Size(needed) +
-                                    ", without fragmentation."
-      : in_pages_ ? "Its budget has room for that, but other clients hold the memory, or "
-                    "blocks in use occupy each page of it."
-                  : "Its budget has room for that, but other clients hold the memory, or "
-                    "no free range is large enough.";
+      needed > device_budget_
+          ? "The smallest device_budget that would do is " + Size(needed) +
+                ", without fragmentation."
+          : "Its budget has room for that, but other clients hold the memory, or blocks in use "
+            "occupy each page of it.";
   return "The store found no room for " + Size(bytes) + " on device " + std::to_string(device) +
          ": of its budget of " + Size(device_budget_) + " this process uses " + Size(held.used) +
          " in " + std::to_string(held.used_blocks) + " blocks, and has " + Size(held.parked) +

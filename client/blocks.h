@@ -19,8 +19,7 @@
 // device, stream and size (Bonwick and Adams, "Magazines and Vmem", 2001): the next allocation of
 // that size on that stream takes it without a call. Once blocks in use and parked were more than
 // the budget together, none stays idle: the daemon has the memory for what it brings in, and sees
-// all calls, which repeat. Their places are reused in the order of the stream (CreateOptions). If
-// the daemon has memory in slabs, a sixteenth of the budget stays idle: the oldest are freed. And
+// all calls, which repeat. Their places are reused in the order of the stream (CreateOptions). And
 // where a block has to be made, idle ones are freed, the largest first, until all of them together
 // are at most a sixteenth more (in a small program 32 MiB) than was ever needed.
 //
@@ -214,7 +213,6 @@ class BlockAllocator {
   const std::shared_ptr<Store> store_;
   StreamOrder* const order_;
   const uint64_t device_budget_;
-  const bool in_pages_;
   const uint64_t born_;  // the process's forks
 
   mutable std::mutex mutex_;   // of all below, and of the blocks

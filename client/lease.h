@@ -23,8 +23,7 @@ inline bool CasLease(proto::LeaseSlot& row, uint64_t* seen, proto::LeaseState st
 
 // True where a get finds the bytes on the device and needs no help of the daemon.
 constexpr bool IsResident(proto::LeaseState state) {
-  return state == proto::LeaseState::kInUse || state == proto::LeaseState::kIdle ||
-         state == proto::LeaseState::kLeaving;
+  return state == proto::LeaseState::kInUse || state == proto::LeaseState::kIdle;
 }
 
 enum class Waited {

@@ -99,8 +99,7 @@ enum {
   /* Do not wait for room once nothing of the client's can leave any more, all its streams' work is
    * done and no other client holds what it wants. */
   RAVENSTORE_FAIL_STUCK = 2,
-  /* It will stay in use for long, as parameters do: it gets a place apart from what comes and
-   * goes. */
+  /* It will stay in use for long, as parameters do. A hint, which has no effect at present. */
   RAVENSTORE_LONG_LIVED = 4,
   /* Only work that comes later on `stream` uses it, or work that waits for that. So it may have the
    * memory of a tensor that was created like this and freed on this stream, which has not come
@@ -298,14 +297,13 @@ typedef struct ravenstore_stats {
   uint64_t stall_ns;      /* this client's calls waited so long on the CPU */
   uint64_t pinned_bytes;  /* this client's blocks of pinned memory; part of host_bytes */
   uint64_t pinned_locked; /* what is pinned for the blocks of all this user's clients */
-  uint64_t page_bytes;    /* of device memory, of several devices the largest; 0: it is in slabs */
+  uint64_t page_bytes;    /* of device memory, of several devices the largest */
 } ravenstore_stats_t;
 
 /* The physical memory beneath a tensor in use stays there, also after its put, until its free or
  * ravenstore_end_keep_in_place: for network cards and others that have registered its address. It
- * counts as in use. Waits for the daemon's answer. WRONG_STATE if the tensor is not in use;
- * UNSUPPORTED where the daemon has memory in slabs (devices.memory): a tensor that was put may move
- * there. While its place is kept, a get on another device fails with WRONG_STATE. */
+ * counts as in use. Waits for the daemon's answer. WRONG_STATE if the tensor is not in use. While
+ * its place is kept, a get on another device fails with WRONG_STATE. */
 RAVENSTORE_API ravenstore_code_t ravenstore_keep_in_place(ravenstore_store_t* store,
                                                           ravenstore_tensor_t* tensor);
 RAVENSTORE_API ravenstore_code_t ravenstore_end_keep_in_place(ravenstore_store_t* store,

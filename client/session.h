@@ -109,7 +109,7 @@ class Session {
   // Tells the daemon that the next iteration begins. Errors: kTimedOut (the ring stayed full),
   // kLost.
   core::Status Step();
-  // Asks the daemon to take back slabs as they come to hold nothing.
+  // Asks the daemon to take back memory as it comes to hold nothing.
   core::Status Trim();
   // The daemon keeps the tensor's physical memory beneath it, or does not any more.
   core::Status KeepInPlace(const wire::KeepInPlace& keep);

@@ -177,8 +177,7 @@ bool ClientStream::WasLost(const Expected& expected) const {
   const auto state = proto::UnpackLease(row.word.load(std::memory_order_acquire)).state;
   if (row.id.load(std::memory_order_relaxed) != expected.id) return true;  // freed since: not known
   return state != proto::LeaseState::kInUse && state != proto::LeaseState::kIdle &&
-         state != proto::LeaseState::kLeaving && state != proto::LeaseState::kAway &&
-         state != proto::LeaseState::kFetching;
+         state != proto::LeaseState::kAway && state != proto::LeaseState::kFetching;
 }
 
 bool ClientStream::SawLoss() {

@@ -47,7 +47,7 @@ struct OffloadOptions {
   // copies; where it does not, memory that torch holds is memory that the store cannot prefetch
   // into, nor lend to other jobs, and 0 is right. Unset: 0 until all the tensors saved at once
   // are seen to fit into the store's device budget; from the next step on as many bytes as were
-  // seen, in the budget's stead: the store's own empty slabs go back to the daemon.
+  // seen, in the budget's stead: the store's own empty pages go back to the daemon.
   std::optional<uint64_t> torch_bytes = {};
   // Tell the store in which order the backward pass will want the tensors. Without, it learns that
   // from one iteration to the next.

@@ -1,7 +1,4 @@
-// What the planner learns (Event) and what it proposes (Action).
-//
-// A plan proposes; the executor (the daemon's, or a simulator's) acts; the events that report
-// completion commit. Nothing is forgotten because a copy was asked for.
+// What the store is told (Event), and what it answers (Action).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +23,7 @@ struct Budgets {
   Bytes host;
   // Of a tenant alone, on each device: while it holds no more, other tenants' requests make nothing
   // of it leave, and up to that it takes what others hold beyond theirs. Not set: what
-  // PlannerOptions::guaranteed_part says.
+  // the daemon's guaranteed part says.
   std::optional<Bytes> device_guarantee{};
   // Of each pool that is neither a device's nor the host's; of those that are not named all that
   // there is.
@@ -48,17 +45,7 @@ struct NextUse {
 // the client said at the put. Between clients it says nothing.
 enum class Priority : uint8_t { kNormal, kLow, kHigh };
 
-// Where a tensor is, as far as its bytes go.
-// kLeaving: a get may still rescue it. kLeavingIrrevocably: no get can, and part of its room may
-// belong to another tensor.
-enum class Residency : uint8_t {
-  kOnDevice,
-  kLeaving,
-  kLeavingIrrevocably,
-  kAway,
-  kArriving,
-  kLost
-};
+enum class Residency : uint8_t { kOnDevice, kAway, kLost };
 
 // ---- Events ----
 
@@ -80,9 +67,9 @@ struct ClientLimits {
 // need the memory. What lies above is given back as when a budget shrinks.
 struct DeviceLimit {
   DeviceId device;
-  Bytes capacity;  // more than PlannerOptions::device_capacity means that
+  Bytes capacity;  // more than what it has means that
 };
-// The client wants no slab that holds nothing, until it needs another.
+// The client wants no memory that holds nothing, until it needs more.
 struct Trimmed {
   ClientId client;
 };
@@ -91,24 +78,7 @@ struct ClientGone {
   ClientId client;
 };
 
-// Answers to AddSlab, RemoveSlab and GrowPool.
-struct SlabAdded {
-  ClientId client;
-  DeviceId device;
-  Bytes offset;
-  Bytes size;
-};
-struct SlabFailed {  // the device has no such room just now
-  ClientId client;
-  DeviceId device;
-  Bytes offset;
-  std::string limit = {};  // what ran out if it was not memory, for those that wait for the slab
-};
-struct SlabRemoved {
-  ClientId client;
-  DeviceId device;
-  Bytes offset;
-};
+// Answers to GrowPool.
 struct PoolGrown {
   PoolId pool;
   Bytes offset;
@@ -160,15 +130,14 @@ struct ChunkLost {
 };
 
 // Copies between devices and a pool go at most so fast together from now on; before the first, as
-// fast as its links. Cost: that of Topology::Make.
+// fast as its links. Cost: O(clients).
 struct PoolRate {
   PoolId pool;
   double bytes_per_second = 0;  // 0: as fast as its links
 };
 
 // A pool that is neither a device's nor the host's lost what is in it, for good: what is there
-// alone is lost, and nothing goes there any more. Of its moves that are under way, and of those
-// that were proposed, none ends with Moved::Outcome::kDone from now on. Cost: O(tensors).
+// alone is lost, and nothing goes there any more. Copies that are under way fail. Cost: O(tensors).
 struct PoolFailed {
   PoolId pool;
 };
@@ -184,7 +153,7 @@ struct PinnedUsed {
   ClientId client;
   Bytes bytes;
 };
-// A slab of that size is wanted for the client and may not be had (Planner::MayPin): room is made
+// A slab of that size is wanted for the client and may not be had (PageStore::MayPin): room is made
 // as far as it goes.
 struct PinnedWanted {
   ClientId client;
@@ -200,7 +169,6 @@ struct CreateRequested {
   Tick deadline;
   bool fail_fast;
   bool fail_stuck = false;
-  bool long_lived = false;  // the client expects it to stay in use for long
   // Only work that comes later on this stream uses it, so that it may have memory that the stream
   // is still to leave. kNoStream: the client does not say so.
   StreamId stream = kNoStream;
@@ -245,43 +213,19 @@ struct GetSeen {
   TensorId tensor;
 };
 
-// Answer to Drop.
-struct Dropped {
-  TensorId tensor;
-  bool taken;  // false: a get was faster; the tensor is in use
-};
-// Of a Move that is irrevocable: the lease is Away, so that no get can come between any more, and
-// the first `bytes` are there; their room is free. Reported at the beginning, with 0, and as the
-// copy goes on. Moved follows.
-struct MoveProgressed {
-  TensorId tensor;
-  Bytes bytes;
-};
-// Answer to Move.
-struct Moved {
-  TensorId tensor;
-  enum class Outcome : uint8_t {
-    kDone,
-    kRescued,   // a get came between, and the copy may be torn
-    kNotBegun,  // a get was faster
-    kFailed     // the copy failed, and no get came between
-  } outcome;
-};
-
-// Time passed: deadlines, prefetch, pre-cleaning.
+// Time passed: deadlines.
 struct TimePassed {};
 
 using Event =
     std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientGone,
-                 SlabAdded, SlabFailed, SlabRemoved, PoolGrown, PoolGrowFailed, PoolShrunk,
-                 PoolShrinkFailed, PoolLimit, ChunkRecalled, ChunkKept, ChunkLost, PoolRate,
-                 PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted, CreateRequested, FetchRequested,
-                 FreeSeen, Freed, PutSeen, StreamComplete, GetSeen, StepMarked, Dropped,
-                 MoveProgressed, Moved, TimePassed>;
+                 PoolGrown, PoolGrowFailed, PoolShrunk, PoolShrinkFailed, PoolLimit, ChunkRecalled,
+                 ChunkKept, ChunkLost, PoolRate, PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted,
+                 CreateRequested, FetchRequested, FreeSeen, Freed, PutSeen, StreamComplete, GetSeen,
+                 StepMarked, TimePassed>;
 
 // ---- Actions ----
 
-// A tensor, its client, and the slot where it stands there: the executor need not ask whose it is.
+// A tensor, its client, and the slot where it stands there: the loop need not ask whose it is.
 struct TensorOfClient {
   TensorId tensor;
   ClientId client;
@@ -293,21 +237,6 @@ struct Place {
   Bytes offset;
 };
 
-// Create, map and hand to the client `size` bytes at `offset` of its arena. Answer: SlabAdded or
-// SlabFailed.
-struct AddSlab {
-  ClientId client;
-  DeviceId device;
-  Bytes offset;
-  Bytes size;
-};
-// Nothing of the client lives there: have the client unmap it, then destroy it. Answer:
-// SlabRemoved.
-struct RemoveSlab {
-  ClientId client;
-  DeviceId device;
-  Bytes offset;
-};
 // Make `size` more bytes of the pool's memory at its `offset`: of the host's pin them. Answer:
 // PoolGrown or PoolGrowFailed.
 struct GrowPool {
@@ -341,13 +270,11 @@ struct AllocError {
   SlotId slot;
   Error error;
 };
-// The fetch is answered: in use at `offset`, valid for a stream once its copy is done (a Move
-// that was proposed before this action, in this plan or an earlier one; none when `arriving` is
-// false). With `recompute` the bytes were discarded and the client recomputes them.
+// The fetch is answered: in use at `offset`, with its bytes. With `recompute` they were discarded,
+// and the client recomputes them.
 struct FetchReply : TensorOfClient {
   DeviceId device;
   Bytes offset;
-  bool arriving;
   bool recompute = false;
 };
 // The fetch failed; the tensor stays away, or where it was to leave for another device.
@@ -361,54 +288,8 @@ struct Release {
   SlotId slot;
   TensorId tensor;
 };
-// Take the idle, clean tensor off the device (lease Idle -> Away). Answer: Dropped, immediately.
-struct Drop : TensorOfClient {};
-// Copy the tensor's bytes from one pool to another. There is one move of a tensor at a time.
-// Answer: Moved. One between two pools that are no device's changes no lease: the tensor is away
-// before and after. One to a device is published (lease Away -> Idle) unless a client asked
-// meanwhile.
-struct Move : TensorOfClient {
-  // What becomes of the bytes that are copied.
-  enum class Source : uint8_t {
-    kStays,
-    // The tensor is idle on its device and leaves with the copy (lease Idle -> Leaving -> Away).
-    kLeaves,
-    // The same, and its client waits in a get on another device: its lease is Fetching, nothing may
-    // touch the tensor, and the copy commits unless the client is gone.
-    kIsHeld,
-    // The lease goes from Idle to Away before the copy, and MoveProgressed reports each part. An
-    // executor may take it for kLeaves.
-    kLeavesIrrevocably
-  };
-  Place from;
-  Place to;
-  Bytes size;
-  Source source = Source::kStays;
-  bool demand = false;  // a client waits: for the room that comes free, or by a FetchReply for the
-                        // bytes
-  ClientId behalf{};    // that client; else the one whose tensor it is
-};
-// The tensor leaves as soon as the move under way, beside which it stays, is done, and a request
-// waits for that: the copy goes before those that no request waits for. No answer, except with
-// `irrevocable`: if nothing happened to the tensor since the move began, it becomes one that is
-// irrevocable.
-struct Prioritize : TensorOfClient {
-  DeviceId device;
-  PoolId pool;      // that it is copied to
-  ClientId behalf;  // the client that waits
-  bool irrevocable = false;
-};
-
-// What a client that is gone leaves behind: tables, which may be large. Free them on a thread that
-// may take its time.
-struct DeferDestroy {
-  TenantId tenant;
-  std::shared_ptr<const void> remains;
-};
-
-using Action =
-    std::variant<AddSlab, RemoveSlab, GrowPool, ShrinkPool, ReclaimPinned, AllocReply, AllocError,
-                 FetchReply, FetchError, Release, Drop, Move, Prioritize, DeferDestroy>;
+using Action = std::variant<GrowPool, ShrinkPool, ReclaimPinned, AllocReply, AllocError, FetchReply,
+                            FetchError, Release>;
 using Plan = std::vector<Action>;
 
 }  // namespace ravenstore::core

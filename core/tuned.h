@@ -17,11 +17,9 @@ namespace ravenstore::core {
 #else
 #define TUNED(type, name, value, halved, doubled, source) inline constexpr type name{value};
 #endif
-#define PAGED TUNED
 #define FIXED(why, ...)
 #include "core/tuned.def"
 #undef FIXED
-#undef PAGED
 #undef TUNED
 
 }  // namespace ravenstore::core

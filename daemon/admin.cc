@@ -22,25 +22,22 @@ constexpr size_t kClientsPerPage = 128;
 const char* StateName(const core::TensorView& view) {
   switch (view.residency) {
     case core::Residency::kOnDevice: return view.in_use ? "in use" : "idle";
-    case core::Residency::kLeaving:
-    case core::Residency::kLeavingIrrevocably: return "leaving";
     case core::Residency::kAway: return "away";
-    case core::Residency::kArriving: return "arriving";
     case core::Residency::kLost: return "lost";
   }
   return "unknown";
 }
 
-std::string TierName(const core::StorePlanner& planner, core::PoolId pool) {
-  return pool == core::kHostPool ? "host" : planner.NameOf(pool);
+std::string TierName(const PageStore& store, core::PoolId pool) {
+  return pool == core::kHostPool ? "host" : store.NameOf(pool);
 }
 
-std::string TierName(const core::StorePlanner& planner, const core::TensorView& view) {
+std::string TierName(const PageStore& store, const core::TensorView& view) {
   const std::string device = "device " + std::to_string(ToInt(view.device));
   const bool on_device =
       view.residency != core::Residency::kAway && view.residency != core::Residency::kLost;
   if (!view.has_copy) return on_device ? device : "nowhere";
-  const std::string away = TierName(planner, view.away);
+  const std::string away = TierName(store, view.away);
   return on_device ? device + " + " + away : away;
 }
 
@@ -52,7 +49,7 @@ bool Visible(Loop& loop, const Audience& audience, ClientId client) {
 
 // From `from` on, in order.
 std::vector<ClientId> VisibleFrom(Loop& loop, const Audience& audience, ClientId from) {
-  std::vector<ClientId> ids = loop.planner().Clients();
+  std::vector<ClientId> ids = loop.store().Clients();
   std::erase_if(ids, [&](ClientId id) {
     return id < from || loop.FindSession(id) == nullptr || !Visible(loop, audience, id);
   });
@@ -85,9 +82,9 @@ std::string NameOf(Loop& loop, const Names& names, ClientId client, core::NameId
 
 void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core::Tick started,
                core::Tick now, proto::Stats* stats) {
-  const core::StorePlanner& planner = loop.planner();
+  const PageStore& store = loop.store();
   if (client) {
-    const core::ClientView view = planner.View(*client);
+    const core::ClientView view = store.View(*client);
     FillTier("device", {view.budgets.device, view.device_held, view.device_used},
              stats->add_tiers());
     const core::Bytes host = view.host_used + view.pinned;
@@ -99,25 +96,25 @@ void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core:
   } else {
     for (size_t i = 0; i < devices; ++i) {
       FillTier("device " + std::to_string(i),
-               planner.DeviceTier(core::DeviceId{static_cast<uint16_t>(i)}), stats->add_tiers());
+               store.DeviceTier(core::DeviceId{static_cast<uint16_t>(i)}), stats->add_tiers());
     }
-    FillTier("host", planner.HostTier(), stats->add_tiers());
-    for (const core::PoolId pool : planner.OtherPools())
-      FillTier(TierName(planner, pool), planner.OtherTier(pool), stats->add_tiers());
+    FillTier("host", store.HostTier(), stats->add_tiers());
+    for (const core::PoolId pool : store.OtherPools())
+      FillTier(TierName(store, pool), store.OtherTier(pool), stats->add_tiers());
     uint64_t tensors = 0;
     core::Bytes pinned;
-    for (const ClientId id : planner.Clients()) {
-      const core::ClientView view = planner.View(id);
+    for (const ClientId id : store.Clients()) {
+      const core::ClientView view = store.View(id);
       tensors += view.tensors;
       pinned += view.pinned;
     }
     stats->set_tensors(tensors);
     stats->set_pinned_bytes(pinned.count());
     stats->set_pinned_locked(loop.pinned().HeldByAll().count());
-    stats->set_waiting(planner.stats().waiting);
+    stats->set_waiting(store.stats().waiting);
   }
-  const core::PlannerStats& all = client ? planner.StatsOf(*client) : planner.stats();
-  stats->set_clients(planner.Clients().size());
+  const core::PlannerStats& all = client ? store.StatsOf(*client) : store.stats();
+  stats->set_clients(store.Clients().size());
   stats->set_page_bytes(loop.page().count());
   stats->set_creates(all.creates);
   stats->set_frees(all.frees);
@@ -126,16 +123,13 @@ void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core:
   stats->set_late_hits(all.late_hits);
   stats->set_misses(all.misses);
   stats->set_prefetches(all.prefetches);
-  stats->set_prefetches_unused(all.prefetches_unused);
   stats->set_rescues(all.rescues);
-  stats->set_drops_clean(all.drops_clean);
   stats->set_discarded(all.discarded);
   stats->set_recomputes(all.recomputes);
   stats->set_predictions_right(all.predictions_right);
   stats->set_predictions_wrong(all.predictions_wrong);
   stats->set_bytes_out(all.out.count());
   stats->set_bytes_in(all.in.count());
-  stats->set_bytes_precleaned(all.precleaned.count());
   stats->set_stall_ns(static_cast<uint64_t>(all.waited.count()));
   stats->set_log_dropped(loop.log_dropped());
   stats->set_bad_requests(loop.bad_requests());
@@ -154,7 +148,7 @@ void FillTensor(Loop& loop, const Names& names, const core::TensorView& view,
   info->set_bytes(view.size.count());
   info->set_device(ToInt(view.device));
   info->set_state(StateName(view));
-  info->set_tier(TierName(loop.planner(), view));
+  info->set_tier(TierName(loop.store(), view));
   info->set_dirty(view.dirty);
 }
 
@@ -175,10 +169,6 @@ std::string FutureText(const core::Explanation& why) {
     case Future::kHintedOrder: return "its client gave its place in an order";
     case Future::kHintedNever: return "its client will not read it again";
     case Future::kLearned: return "learned from earlier iterations";
-    case Future::kLearnedFreed: return "in earlier iterations it was freed, not read";
-    case Future::kCorrelated: return "it followed what its client used last before";
-    case Future::kLastInFirstOut:
-      return "nothing is learned yet: what was put last is expected first";
   }
   return "unknown";
 }
@@ -187,9 +177,9 @@ std::string FutureText(const core::Explanation& why) {
 
 bool FillExplanation(Loop& loop, const Names& names, const Audience& audience, core::TensorId id,
                      core::Tick now, proto::TensorExplained* explained) {
-  const core::StorePlanner& planner = loop.planner();
-  if (!planner.Knows(id) || !Visible(loop, audience, planner.View(id).client)) return false;
-  const core::Explanation why = planner.Explain(id, now);
+  const PageStore& store = loop.store();
+  if (!store.Knows(id) || !Visible(loop, audience, store.View(id).client)) return false;
+  const core::Explanation why = store.Explain(id, now);
   const auto nanoseconds = [](core::Duration duration) {
     return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0));
   };
@@ -223,7 +213,7 @@ void FillTensors(Loop& loop, const Names& names, const Audience& audience,
     if (client != from) slot = 0;
     // Where the last client ended exactly at the limit, this one is the next page's.
     const bool more =
-        views.size() == limit || loop.planner().List(client, &slot, limit - views.size(), &views);
+        views.size() == limit || loop.store().List(client, &slot, limit - views.size(), &views);
     if (!more) continue;
     tensors->set_next_cursor(uint64_t{ToInt(client)} << 32 | slot);
     break;
@@ -238,7 +228,7 @@ void FillClients(Loop& loop, const Audience& audience, const proto::ListClients&
     if (clients->clients_size() == static_cast<int>(kClientsPerPage))
       return clients->set_next_cursor(ToInt(client));
     const Attachment& attachment = loop.FindSession(client)->attachment();
-    const core::ClientView view = loop.planner().View(client);
+    const core::ClientView view = loop.store().View(client);
     proto::ClientInfo* info = clients->add_clients();
     info->set_client(ToInt(client));
     info->set_pid(static_cast<uint32_t>(attachment.pid));

@@ -1,18 +1,22 @@
 #include "daemon/config.h"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <toml++/toml.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "core/size_text.h"
@@ -506,8 +510,6 @@ std::map<std::string, Key> MakeKeys() {
       {"socket.mode", Whole(&C::socket_mode, 0, 0777, "a whole number from 0 to 0o777")},
       {"devices.backend", OneOf(&C::backend, {"auto", "cuda", "host"})},
       {"devices.uuids", Checked(Texts(&C::uuids), FaultOfUuids)},
-      {"devices.memory", OneOf(&C::memory, {"pages", "slabs"})},
-      {"devices.slab", Checked(Size(&C::slab), WholePages(&C::slab))},
       {"devices.page", Checked(Size(&C::page), FaultOfPage)},
       {"limits.device_budget", Live(Checked(Size(&C::device_budget), ABudget(&C::device_budget)))},
       {"limits.host_budget", Live(Checked(Size(&C::host_budget), ABudget(&C::host_budget)))},
@@ -551,10 +553,6 @@ std::map<std::string, Key> MakeKeys() {
        Checked(Number(&C::admission_max_slowdown, "a factor, or 0 for no cap"), FaultOfSlowdown)},
       {"admission.settle_s", Time(&C::admission_settle, seconds(1), kSeconds)},
       {"transfer.chunk", Checked(Size(&C::chunk), FaultOfChunk)},
-      {"transfer.prefetch", Flag(&C::prefetch)},
-      {"transfer.preclean", Flag(&C::preclean)},
-      {"planner.policy", OneOf(&C::policy, {"value", "lru", "gdsf"})},
-      {"planner.learn", Flag(&C::learn)},
       {"loop.spin_us", Time(&C::spin, microseconds(1), kMicroseconds)},
       {"loop.poll_us", Time(&C::poll, microseconds(1), kMicroseconds)},
       {"log.level", Live(OneOf(&C::log_level, {"trace", "debug", "info", "warn", "error"}))},
@@ -578,6 +576,10 @@ Error At(const std::string& name, const toml::source_region& source, const std::
           name + ":" + std::to_string(source.begin.line) + ": " + what};
 }
 
+// Keys of earlier releases that have no effect any more.
+constexpr std::string_view kGone[] = {"devices.memory", "devices.slab",      "planner.learn",
+                                      "planner.policy", "transfer.preclean", "transfer.prefetch"};
+
 }  // namespace
 
 core::Status ParseConfig(const std::string& text, const std::string& name, Config* config) {
@@ -597,6 +599,10 @@ core::Status ParseConfig(const std::string& text, const std::string& name, Confi
     for (const auto& [key, node] : *table) {
       const std::string full = section_name + "." + std::string(key.str());
       const auto known = Keys().find(full);
+      if (std::find(std::begin(kGone), std::end(kGone), full) != std::end(kGone)) {
+        spdlog::warn("{}: \"{}\" has no effect any more; remove the line", name, full);
+        continue;
+      }
       if (known == Keys().end()) {
         return At(name, node.source(),
                   "unknown key \"" + full + "\"; deploy/ravenstored.toml lists them");

@@ -24,9 +24,7 @@ struct Config {
   // [devices]
   std::string backend = "auto";    // "cuda", "host", "auto"
   std::vector<std::string> uuids;  // empty: all that the driver shows
-  std::string memory = "pages";    // of clients: "pages", "slabs"
-  core::Bytes slab = core::MiB(64);
-  core::Bytes page;  // 0: by the memory of each device and of the host pool
+  core::Bytes page;                // 0: by the memory of each device and of the host pool
   // [limits] of every tenant (Unix user) until ravenctl changes them; 0: all there is
   core::Bytes device_budget;
   core::Bytes host_budget;
@@ -92,11 +90,6 @@ struct Config {
   std::string cluster_ucx_devices;  // named wherever cluster_transport is "ucx"
   // [transfer]
   core::Bytes chunk = core::MiB(16);
-  bool prefetch = true;
-  bool preclean = true;
-  // [planner]
-  std::string policy = "value";  // "value", "lru", "gdsf"
-  bool learn = true;
   // [loop]
   core::Duration spin{std::chrono::microseconds(200)};
   core::Duration poll{std::chrono::microseconds(50)};
@@ -118,7 +111,8 @@ struct Config {
 
 // Reads `text`, the content of the file `name` (for messages), into `config`.
 // Errors: kInvalidArgument naming the line, the key, what is wrong with it and what is accepted.
-// Unknown keys are errors: a misspelt limit must not be ignored.
+// Unknown keys are errors: a misspelt limit must not be ignored. Keys of earlier releases that have
+// no effect any more are logged and left out.
 core::Status ParseConfig(const std::string& text, const std::string& name, Config* config);
 // The same of the file at `path`, which must be a regular one. Does not wait.
 core::Status LoadConfig(const std::string& path, Config* config);

@@ -15,8 +15,8 @@ core::DeviceId IdOf(size_t device) {
 }  // namespace
 
 Bytes StoreDeviceMemory::HeldOf(size_t device) const {
-  const core::StorePlanner& planner = loop_->planner();
-  return planner.DeviceTier(IdOf(device)).held + planner.Harvested(IdOf(device));
+  const PageStore& store = loop_->store();
+  return store.DeviceTier(IdOf(device)).held + store.Harvested(IdOf(device));
 }
 
 std::vector<Bytes> StoreDeviceMemory::Held() const {
@@ -48,9 +48,8 @@ void StoreDeviceMemory::FindHeld(std::function<void(const Usage&)> then) {
 void StoreDeviceMemory::FindFor(core::TenantId user, size_t device,
                                 std::function<void(const DeviceUsage&)> then) {
   loop_->mailbox().Post([this, user, device, then = std::move(then)] {
-    DeviceUsage usage{.held = HeldOf(device),
-                      .kept = loop_->planner().Guaranteed(IdOf(device), user),
-                      .free = {}};
+    DeviceUsage usage{
+        .held = HeldOf(device), .kept = loop_->store().Guaranteed(IdOf(device), user), .free = {}};
     workers_->Run(user, [this, device, then, usage]() mutable {
       usage.free = Free(device);
       mailbox_->Post([then, usage] { then(usage); });

@@ -24,7 +24,7 @@ void FillHarvest(const Harvest::View& harvest, proto::HarvestUse* to) {
 void FillDevice(const DeviceUse& use, const MemoryWatch::Seen& seen, core::Tick now,
                 bool with_processes, proto::DeviceUse* to) {
   to->set_total(use.total.count());
-  to->set_slabs(use.slabs.count());
+  to->set_store(use.store.count());
   to->set_peer_pool(use.peer_pool.count());
   if (use.harvest) FillHarvest(*use.harvest, to->mutable_harvest());
   to->set_busy(seen.busy);
@@ -32,7 +32,7 @@ void FillDevice(const DeviceUse& use, const MemoryWatch::Seen& seen, core::Tick 
   to->set_fault(seen.fault);
   if (!seen.fault.empty()) return to->set_jobs(use.jobs.count());
   const Bytes used = Minus(use.total, seen.free);
-  const Bytes beyond_store = Minus(used, use.slabs + use.peer_pool + seen.context);
+  const Bytes beyond_store = Minus(used, use.store + use.peer_pool + seen.context);
   const Bytes jobs = std::min(use.jobs, beyond_store);
   to->set_context(seen.context.count());
   to->set_jobs(jobs.count());

@@ -13,7 +13,7 @@ namespace ravenstore::daemon {
 // Of one device.
 struct DeviceUse {
   core::Bytes total;
-  core::Bytes slabs;      // of clients
+  core::Bytes store;      // pages of clients
   core::Bytes peer_pool;  // for other devices' tensors: a share of fixed size, or what is harvested
   core::Bytes jobs;       // of legacy jobs beside that, as they say themselves
   std::optional<Harvest::View> harvest{};

@@ -27,19 +27,6 @@ bool LeaseRow::Drop(uint64_t idle_word) {
   return CasLease(idle_word, LeaseState::kAway, &away);
 }
 
-bool LeaseRow::BeginLeave(uint64_t idle_word, uint64_t* leaving_word) {
-  return CasLease(idle_word, LeaseState::kLeaving, leaving_word);
-}
-
-bool LeaseRow::Commit(uint64_t leaving_word) {
-  uint64_t away = 0;
-  return CasLease(leaving_word, LeaseState::kAway, &away);
-}
-
-bool LeaseRow::AbortLeave(uint64_t leaving_word, uint64_t* idle_word) {
-  return CasLease(leaving_word, LeaseState::kIdle, idle_word);
-}
-
 bool LeaseRow::Publish(uint32_t device, core::Bytes offset, uint64_t* idle_word) {
   const uint64_t away = word();
   if (proto::UnpackLease(away).state != LeaseState::kAway) return false;

@@ -37,13 +37,6 @@ class LeaseRow {
 
   // Idle -> Away, if the word still is `idle_word`.
   bool Drop(uint64_t idle_word);
-  // Idle -> Leaving, if the word still is `idle_word`. *leaving_word is what Commit needs.
-  bool BeginLeave(uint64_t idle_word, uint64_t* leaving_word);
-  // Leaving -> Away, if nothing happened since BeginLeave.
-  bool Commit(uint64_t leaving_word);
-  // Leaving -> Idle, if nothing happened since BeginLeave: the copy failed and the bytes stay.
-  // *idle_word is the new word.
-  bool AbortLeave(uint64_t leaving_word, uint64_t* idle_word);
   // Away -> Idle at the new place, unless a fetch is on its way. *idle_word is the new word.
   bool Publish(uint32_t device, core::Bytes offset, uint64_t* idle_word);
 

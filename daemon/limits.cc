@@ -152,7 +152,7 @@ void Limits::SetClient(const Caller& caller, uint64_t request, const proto::SetL
                               "no client " + std::to_string(limits.client()) + " is attached"}));
         }
         const Budgets budgets =
-            Changed(loop_->planner().View(client).budgets, limits, session->attachment().budgets);
+            Changed(loop_->store().View(client).budgets, limits, session->attachment().budgets);
         loop_->SetClientBudgets(client, budgets);
         connections_->PostAnswer(key, AnswerOf(request, budgets));
       });

@@ -53,7 +53,6 @@ Loop::Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Ou
       devices_(std::move(devices)),
       workers_(workers),
       outbox_(std::move(outbox)),
-      planner_(options_.pages ? nullptr : std::make_unique<core::Planner>(options_.planner)),
       turns_(kUnitsPerPass, kUnitsLeast),
       backoff_(options_.poll),
       memory_("bytes of the daemon's memory", options_.memory.count(), core::Shares::Unit::kBytes) {
@@ -62,7 +61,7 @@ Loop::Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Ou
 }
 
 Loop::~Loop() {
-  if (pages_ != nullptr) pages_->EndCopies();
+  if (store_ != nullptr) store_->EndCopies();
 }
 
 core::Result<std::unique_ptr<Loop>> Loop::Create(LoopOptions options, device::Devices devices,
@@ -83,62 +82,14 @@ core::Status Loop::Init() {
   event.data.u64 = kMailboxKey;
   RAVEN_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, mailbox_.descriptor(), &event) == 0);
 
-  RAVEN_ASSIGN_OR_RETURN(auto pool, devices_.front()->ReservePoolVaRange(
-                                        options_.planner.host_capacity, options_.host_numa_node));
+  RAVEN_ASSIGN_OR_RETURN(auto pool, devices_.front()->ReservePoolVaRange(options_.host_capacity,
+                                                                         options_.host_numa_node));
   host_pool_ = std::move(pool);
   away_.emplace(core::kHostPool, HostMemory(devices_, host_pool_));
   for (const auto& [pool, device, options] : options_.harvests)
     harvests_.emplace(device, HarvestOf{pool, Harvest(options)});
-  if (options_.pages) {
-    RAVEN_RETURN_IF_ERROR(InitPages());
-    return InitPinned();
-  }
-  RAVEN_RETURN_IF_ERROR(InitPinned());
-  for (uint16_t i = 0; i < devices_.size(); ++i) {
-    for (const auto& [pool, memory] : away_)
-      RAVEN_RETURN_IF_ERROR(AddLanes({core::DeviceId{i}, pool}));
-  }
-  const std::vector<core::Pool>& pools = options_.planner.topology.pools();
-  for (uint16_t i = 0; i < pools.size(); ++i) {
-    if (pools[i].chunk > core::Bytes{0}) RAVEN_RETURN_IF_ERROR(AddMovesOn(core::PoolId{i}));
-  }
-  return core::Ok();
-}
-
-core::Status Loop::AddMovesOn(core::PoolId pool) {
-  AwayMemory& memory = *away_.at(pool);
-  MovesOn& on = moves_on_[pool];
-  on.lane = std::make_unique<TransferLane>(
-      planner_->NameOf(pool) + " to the host", [&memory] { return memory.OpenToHost(); },
-      options_.transfers, &words_.emplace_back(0),
-      [this, pool](JobId job, const core::Status& outcome) { FinishOn(pool, job, outcome); });
-  return on.lane->Open();
-}
-
-core::Status Loop::AddLanes(Way way) {
-  AwayMemory& memory = *away_.at(way.pool);
-  const auto opener = [&memory, way](device::Direction direction) {
-    return [&memory, way, direction] { return memory.Open(way.device, direction); };
-  };
-  const std::string device = devices_[ToInt(way.device)]->info().uuid;
-  const std::string pool = planner_->NameOf(way.pool);
-  Lanes& lanes = lanes_[way];
-  lanes.out = std::make_unique<TransferLane>(
-      device + " to " + pool, opener(device::Direction::kDeviceToHost), options_.transfers,
-      &words_.emplace_back(0),
-      [this, way](JobId job, const core::Status& outcome) { FinishOut(way, job, outcome.ok()); },
-      [this, way](JobId job, core::Bytes done) { OnProgress(way, job, done); });
-  lanes.in = std::make_unique<TransferLane>(
-      device + " from " + pool, opener(device::Direction::kHostToDevice), options_.transfers,
-      &words_.emplace_back(0),
-      [this, way](JobId job, const core::Status& outcome) { FinishIn(way, job, outcome); });
-  // What a device has in its own share is no business of others.
-  if (const auto owner = memory.owner(); owner && *owner != way.device) {
-    lanes.out->PaceBy(PacerOf(*owner));
-    lanes.in->PaceBy(PacerOf(*owner));
-  }
-  RAVEN_RETURN_IF_ERROR(lanes.out->Open());
-  return lanes.in->Open();
+  RAVEN_RETURN_IF_ERROR(InitStore());
+  return InitPinned();
 }
 
 core::Pacer* Loop::PacerOf(core::DeviceId owner) {
@@ -147,7 +98,7 @@ core::Pacer* Loop::PacerOf(core::DeviceId owner) {
 
 std::vector<StorePools::Other> Loop::OtherPools() const {
   std::vector<StorePools::Other> others;
-  const core::Topology& topology = options_.planner.topology;
+  const core::Topology& topology = options_.topology;
   for (const auto& [id, memory] : away_) {
     if (id == core::kHostPool) continue;
     StorePools::Other& other = others.emplace_back();
@@ -160,7 +111,7 @@ std::vector<StorePools::Other> Loop::OtherPools() const {
   return others;
 }
 
-core::Status Loop::InitPages() {
+core::Status Loop::InitStore() {
   PageStore::Hooks hooks;
   hooks.attachment = [this](ClientId client) {
     Session& session = *FindSession(client);
@@ -192,24 +143,21 @@ core::Status Loop::InitPages() {
   };
   hooks.send_maps = [this](ClientId client) { SendMaps(*FindSession(client)); };
   hooks.pacer = [this](core::DeviceId owner) { return PacerOf(owner); };
-  const core::PlannerOptions& of = options_.planner;
-  auto pages = std::make_unique<PageStore>(
-      PageStore::Options{.device_capacity = of.device_capacity,
-                         .arena = of.arena,
-                         .host_capacity = of.host_capacity,
-                         .host_step = of.host_step,
-                         .host_ahead = of.host_ahead,
-                         .page = *options_.pages,
-                         .guaranteed_part = of.guaranteed_part,
+  store_ = std::make_unique<PageStore>(
+      PageStore::Options{.device_capacity = options_.device_capacity,
+                         .arena = options_.arena,
+                         .host_capacity = options_.host_capacity,
+                         .host_step = options_.host_step,
+                         .host_ahead = options_.host_ahead,
+                         .page = options_.page,
+                         .guaranteed_part = options_.guaranteed_part,
                          .links = options_.links,
                          .others = OtherPools(),
-                         .device_granularity = of.granularity,
+                         .device_granularity = options_.granularity,
                          .checks = options_.check_moves ? &move_checks_ : nullptr,
                          .transfers = options_.transfers},
       devices_, away_.at(core::kHostPool).get(), workers_, &mailbox_, std::move(hooks));
-  pages_ = pages.get();
-  planner_ = std::move(pages);
-  return pages_->Open();
+  return store_->Open();
 }
 
 core::Status Loop::InitPinned() {
@@ -217,6 +165,10 @@ core::Status Loop::InitPinned() {
   hooks.tell = [this](const core::Event& event) {
     ApplyEvent(event);
     Execute();
+  };
+  hooks.may_pin = [this](ClientId client, core::Bytes block, core::Bytes slab,
+                         const core::CopyQuota::Idle& without) {
+    return store_->MayPin(client, block, slab, without);
   };
   hooks.charge = [this](ClientId client, uint64_t bytes) {
     return Charge(*FindSession(client), bytes);
@@ -233,11 +185,11 @@ core::Status Loop::InitPinned() {
   };
   hooks.slab_ready = outbox_.pinned_slab;
   hooks.release_slab = outbox_.release_pinned_slab;
-  const Pinned::Options options{.capacity = options_.planner.host_capacity,
-                                .granularity = options_.planner.granularity,
+  const Pinned::Options options{.capacity = options_.host_capacity,
+                                .granularity = options_.granularity,
                                 .numa_node = options_.pinned_numa_node};
-  RAVEN_ASSIGN_OR_RETURN(pinned_, Pinned::Create(options, devices_, planner_.get(), workers_,
-                                                 &mailbox_, std::move(hooks)));
+  RAVEN_ASSIGN_OR_RETURN(pinned_,
+                         Pinned::Create(options, devices_, workers_, &mailbox_, std::move(hooks)));
   return core::Ok();
 }
 
@@ -293,19 +245,17 @@ bool Loop::Pass() {
   stages_[1] = ipc::Now();
   busy |= PollHot();
   stages_[2] = ipc::Now();
-  busy |= PollLanes();
-  if (pages_ != nullptr) {
-    busy |= pages_->Poll(now_, &plan_);
-    Execute();
-    ReleaseQuiet();
-  }
+  busy |= store_->Poll(now_, &plan_);
+  NoteFailedPools();
+  Execute();
+  ReleaseQuiet();
   stages_[3] = ipc::Now();
   // A quiet pass has the time to look for the clients that are not polled.
   if (!busy || now_ - last_source_poll_ > kSourcePollPeriod) {
     last_source_poll_ = now_;
     PollSources();
   }
-  if (now_ >= planner_->NextWake()) {
+  if (now_ >= store_->NextWake()) {
     ApplyEvent(core::TimePassed{});
     Execute();
   }
@@ -342,11 +292,11 @@ void Loop::MakeHot(Session& session) {
 }
 
 Duration Loop::SleepBound() {
-  const core::Tick copies = NextPump();
+  const core::Tick copies = store_->NextPump(now_ + options_.poll);
   if (copies <= now_ + options_.poll) return std::max(copies - now_, Duration(0));
-  const bool waiting = planner_->stats().waiting > 0;
+  const bool waiting = store_->stats().waiting > 0;
   core::Tick next =
-      std::min({copies, planner_->NextWake(), give_back_timer_.due(), pinned_->NextWake()});
+      std::min({copies, store_->NextWake(), give_back_timer_.due(), pinned_->NextWake()});
   for (const auto& [device, one] : harvests_) next = std::min(next, one.harvest.deadline());
   Duration bound = next == core::kNever ? Duration::max() : std::max(next - now_, Duration(0));
   if (!with_tickets_.empty() || pinned_->awaits_tickets()) {
@@ -408,13 +358,13 @@ void Loop::TrackRecent(Session& session) {
 // of.
 bool Loop::IsWarm(const Session& session) const {
   return !session.gone && now_ - session.last_active < kWarmFor &&
-         planner_->View(session.id()).away_used() > core::Bytes{0};
+         store_->View(session.id()).away_used() > core::Bytes{0};
 }
 
 void Loop::PollColdLogs() {
   // A put of anybody may be what a request waits for. With many clients that is many cache lines,
   // so not at every wake.
-  const bool waited_for = planner_->stats().waiting > 0 && now_ - last_sweep_ >= kWarmPoll;
+  const bool waited_for = store_->stats().waiting > 0 && now_ - last_sweep_ >= kWarmPoll;
   if (waited_for || !recorders_.empty()) {
     last_sweep_ = now_;
     for (auto& [id, session] : sessions_) {
@@ -550,12 +500,12 @@ bool Loop::PollTickets() {
       const auto reached = [&](const TicketQueues::Waiting& waiting) {
         busy = true;
         turns_.Spend(session->attachment().tenant, 1);
-        if (!planner_->Knows(waiting.tensor)) return;
+        if (!store_->Knows(waiting.tensor)) return;
         if (waiting.idle_word == 0) {
           ApplyEvent(core::Freed{waiting.tensor});
           return;
         }
-        const SlotId slot = planner_->View(waiting.tensor).slot;
+        const SlotId slot = store_->View(waiting.tensor).slot;
         LeaseRow lease = session->LeaseOf(slot);
         // An older put's ticket says nothing of the last one's.
         if (lease.word() != waiting.idle_word) return;
@@ -582,25 +532,14 @@ bool Loop::PollTickets() {
   return busy;
 }
 
-bool Loop::PollLanes() {
-  bool busy = false;
-  ForEachLane([&](core::PoolId, TransferLane& lane) { busy |= lane.Pump(now_); });
-  NoteFailedPools();
-  Execute();
-  return busy;
-}
-
 void Loop::NoteFailedPools() {
   for (const auto& [pool, memory] : away_) {
     if (failed_.contains(pool)) continue;
     const core::Status health = memory->Health();
     if (health.ok()) continue;
     failed_.insert(pool);
-    spdlog::error("{} failed, what lies there alone is lost: {}", planner_->NameOf(pool),
+    spdlog::error("{} failed, what lies there alone is lost: {}", store_->NameOf(pool),
                   core::Describe(health.error()));
-    ForEachLane([&, failed = pool](core::PoolId of, TransferLane& lane) {
-      if (of == failed) lane.Abort(health.error());
-    });
     ApplyEvent(core::PoolFailed{pool});
   }
 }
@@ -670,7 +609,7 @@ std::optional<Harvest::View> Loop::ViewHarvest(core::DeviceId device) const {
   const auto found = harvests_.find(device);
   if (found == harvests_.end()) return std::nullopt;
   const HarvestOf& one = found->second;
-  const core::TierView there = planner_->OtherTier(one.pool);
+  const core::TierView there = store_->OtherTier(one.pool);
   return Harvest::View{there.capacity, there.used, one.harvest.counts()};
 }
 
@@ -695,10 +634,7 @@ void Loop::UpdateHarvests() {
 }
 
 std::string Loop::WhyNotGiven(core::PoolId pool) const {
-  const auto on = moves_on_.find(pool);
-  if (on != moves_on_.end() && !on->second.moves.empty())
-    return std::to_string(on->second.moves.size()) + " tensor(s) are being copied to the host";
-  return planner_->OtherTier(pool).used > core::Bytes{0}
+  return store_->OtherTier(pool).used > core::Bytes{0}
              ? "copies to it or from it are under way"
              : "the driver has not released its memory yet";
 }
@@ -750,12 +686,9 @@ void Loop::Detach(ClientId client, std::function<void()> done) {
 }
 
 void Loop::ReleaseIfGone(Session& session) {
-  if (!session.gone || session.copies > 0) return;
   const ClientId client = session.id();
-  if (pages_ != nullptr) {
-    if (!pages_->IsQuiet(client)) return;
-    pages_->Forget(client);
-  }
+  if (!session.gone || !store_->IsQuiet(client)) return;
+  store_->Forget(client);
   Refund(session, session.charged);
   auto done = std::move(on_gone_[client]);
   on_gone_.erase(client);
@@ -801,16 +734,11 @@ core::Status Loop::KeepInPlace(ClientId client, core::SlotId slot, core::TensorI
   Session* session = FindSession(client);
   if (session == nullptr || session->gone)
     return core::Error{core::ErrorCode::kNotFound, "the client is gone"};
-  if (pages_ == nullptr) {
-    return core::Error{core::ErrorCode::kUnsupported,
-                       "a tensor that was put may move in slabs; the daemon keeps tensors in place "
-                       "in pages alone (devices.memory)"};
-  }
   ReadLog(client);  // it may have the get
   const bool is_there = ToInt(slot) < proto::kSlotCapacity && tensor != core::kNoTensor &&
-                        planner_->Find(client, slot) == tensor;
+                        store_->Find(client, slot) == tensor;
   if (!is_there) return core::Error{core::ErrorCode::kNotFound, "there is no such tensor"};
-  return pages_->KeepInPlace(client, slot, keeping);
+  return store_->KeepInPlace(client, slot, keeping);
 }
 
 void Loop::PinnedAlloc(ClientId client, Pinned::Ask ask) {
@@ -820,6 +748,9 @@ void Loop::PinnedAlloc(ClientId client, Pinned::Ask ask) {
   // What it freed before it asked lies in its ring still; of more than a pass reads the rest is
   // waited for.
   PollSession(*session);
+  // The room of copies that its frees end is there after the store's next look.
+  store_->Poll(now_, &plan_);
+  Execute();
   pinned_->Alloc(session->shared(), std::move(ask));
 }
 
@@ -843,22 +774,7 @@ uint64_t Loop::log_dropped() const {
 }
 
 bool Loop::Quiescent() const {
-  return !IsCopying() && planner_->stats().waiting == 0;
-}
-
-core::Tick Loop::NextPump() const {
-  core::Tick next = core::kNever;
-  ForEachLane([&](core::PoolId, const TransferLane& lane) {
-    next = std::min(next, lane.NextPump(now_ + options_.poll));
-  });
-  if (pages_ != nullptr) next = std::min(next, pages_->NextPump(now_ + options_.poll));
-  return next;
-}
-
-bool Loop::IsCopying() const {
-  bool copying = pages_ != nullptr && pages_->IsCopying();
-  ForEachLane([&copying](core::PoolId, const TransferLane& lane) { copying |= !lane.idle(); });
-  return copying;
+  return !store_->IsCopying() && store_->stats().waiting == 0;
 }
 
 }  // namespace ravenstore::daemon

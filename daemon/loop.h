@@ -3,13 +3,12 @@
 // In each pass a user's clients get a bounded amount of work together (daemon/turn_budget.h): log
 // entries, requests, tickets. What is beyond that waits for the next pass.
 //
-// It reads the clients' rings and logs, polls tickets and copies, tells the pure planner
-// (core/planner.h) what happened, and carries its actions out: lease swings (leases.h), copies
-// (transfers.h), slabs (workers). It blocks on nothing but its own epoll; whatever may take long
-// runs on the worker pool and comes back through the mailbox. No stream of the daemon ever waits on
-// a client.
+// It reads the clients' rings and logs, polls tickets, and tells the store (page_store.h) what
+// happened. It carries the store's answers out by changes of the lease words (leases.h). It blocks
+// on nothing but its own epoll. Calls that may take long run on the worker pool, and their ends
+// come back by the mailbox. No stream of the daemon ever waits on a client.
 //
-// Owns: the planner, the sessions, the memory of pools other than the devices' and the copy lanes.
+// Owns: the store, the sessions, and the memory of pools other than the devices'.
 // Threads: Run is the loop's thread. mailbox() may be posted to from any thread; every other method
 // runs on
 //   the loop's thread (post a closure).
@@ -31,9 +30,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/link_model.h"
 #include "core/pacer.h"
-#include "core/planner.h"
 #include "core/share.h"
+#include "core/topology.h"
 #include "core/types.h"
 #include "daemon/attachment.h"
 #include "daemon/away_memory.h"
@@ -58,7 +58,20 @@
 namespace ravenstore::daemon {
 
 struct LoopOptions {
-  core::PlannerOptions planner;
+  std::vector<core::Bytes> device_capacity{};  // bytes that the store may take of each device
+  std::vector<core::Bytes> arena{};            // addresses of each client on each device
+  core::Bytes host_capacity;                   // of the host pool
+  core::Bytes host_step = core::MiB(64);       // the pool grows by this
+  core::Bytes host_ahead = core::MiB(256);     // and ahead of need by this
+  core::Bytes granularity = core::MiB(2);      // of the devices' memory
+  core::Bytes page;  // 0: of the device's capacity (core/plan/page_size.h)
+  // All pools, and the links between them: the host pool, the devices', then further ones.
+  core::Topology topology;
+  std::vector<core::LinkModel> links{};  // of each device to the host
+  // Tenants do not trust each other (docs/decisions/0026). One without a guarantee of its own is
+  // guaranteed this part of each device: 8 means an eighth. As much of the host pool is kept for
+  // those who hold little of it. 0: nothing is guaranteed or kept.
+  uint64_t guaranteed_part = 0;
   TransferLane::Options transfers;
   int host_numa_node = -1;
   int pinned_numa_node = -1;  // of all blocks of pinned memory; -1: near their devices
@@ -66,11 +79,6 @@ struct LoopOptions {
   core::Duration poll{std::chrono::microseconds(50)};   // while copies or tickets are under way
   // Of the daemon's own memory that the clients of all users may make it hold, by core/share.h.
   core::Bytes memory = core::MiB(512);
-  // Plan on pages of this size (daemon/page_store.h); 0: of the device's capacity. Not set: on
-  // slabs.
-  std::optional<core::Bytes> pages{};
-  // Of each device to the host; with `pages`.
-  std::vector<core::LinkModel> links{};
   // The pools of what is harvested.
   struct HarvestOptions {
     core::PoolId pool{};
@@ -149,7 +157,7 @@ class Loop {
                                Harvest::Then then);
   // Nullopt: nothing is harvested of the device.
   std::optional<Harvest::View> ViewHarvest(core::DeviceId device) const;
-  core::Bytes page() const { return pages_ != nullptr ? pages_->LargestPage() : core::Bytes{}; }
+  core::Bytes page() const { return store_->LargestPage(); }
   // With LoopOptions::check_moves: how many moves were, and how many left other bytes.
   const MoveChecks& move_checks() const { return move_checks_; }
   void SetClientBudgets(core::ClientId client, core::Budgets budgets);
@@ -160,7 +168,7 @@ class Loop {
   // The client wants no slab that holds nothing.
   void Trim(core::ClientId client);
   // The physical memory beneath a tensor in use stays there until its free, or not any more.
-  // Errors: kNotFound; kWrongState if the tensor is not in use; kUnsupported without pages.
+  // Errors: kNotFound; kWrongState if the tensor is not in use.
   core::Status KeepInPlace(core::ClientId client, core::SlotId slot, core::TensorId tensor,
                            Keeping keeping);
   // Blocks of pinned memory. The reply to a client that is not there is kNotFound.
@@ -182,7 +190,7 @@ class Loop {
   // Null: there is none.
   Recorder* recorder(uint64_t key);
 
-  const core::StorePlanner& planner() const { return *planner_; }
+  const PageStore& store() const { return *store_; }
   Session* FindSession(core::ClientId client);
   size_t sessions() const { return sessions_.size(); }
   const Pauses& pauses() const { return pauses_; }
@@ -202,58 +210,17 @@ class Loop {
   // it.
   static constexpr uint64_t kTensorMemory = 512;
 
-  enum class MoveKind { kOut, kClean, kIn, kOn };
-  // What a lane is of: a device and another pool.
-  struct Way {
-    core::DeviceId device;
-    core::PoolId pool;
-    auto operator<=>(const Way&) const = default;
-  };
   struct HarvestOf {
     core::PoolId pool{};
     Harvest harvest;
     int in_motion = 0;   // chunks that come or go
     core::Tick moved{};  // when the last one did
   };
-  // A core::Move under way.
-  struct Move {
-    MoveKind kind;
-    core::ClientId client;
-    core::SlotId slot;
-    core::TensorId tensor;
-    Way way{};
-    core::Bytes device_offset{};
-    uint64_t word = 0;  // of the lease when it began
-    JobId job = 0;
-    bool promised = false;
-    bool waits_for_word = false;  // its reply waits for an arrival word
-    bool held = false;            // the client waits in a fetch: no lease swing
-    bool irrevocable = false;     // the lease is Away already
-    proto::WordValue arrival{};   // once the fetch is answered
-    // Where moves are checked: its bytes, and where they are at its end; null: in a medium.
-    Mark mark{};
-    const std::byte* end = nullptr;
-  };
-  struct Lanes {
-    std::unique_ptr<TransferLane> out;
-    std::unique_ptr<TransferLane> in;
-    std::unordered_map<JobId, Move> out_moves;
-    std::unordered_map<JobId, Move> in_moves;
-  };
-
-  // Out of memory that comes and goes to the host pool.
-  struct MovesOn {
-    std::unique_ptr<TransferLane> lane;
-    std::unordered_map<JobId, Move> moves;
-  };
-
   Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Outbox outbox,
        std::vector<std::unique_ptr<AwayMemory>> others);
   core::Status Init();
-  core::Status AddLanes(Way way);
-  core::Status AddMovesOn(core::PoolId pool);
   core::Status InitPinned();
-  core::Status InitPages();
+  core::Status InitStore();
   // Of copies from and to the device's memory for others.
   core::Pacer* PacerOf(core::DeviceId owner);
   std::vector<StorePools::Other> OtherPools() const;
@@ -278,25 +245,12 @@ class Loop {
   size_t ReadAccesses(Session& session, size_t most);
   void Rescan(Session& session, size_t most);
   bool PollTickets();
-  bool PollLanes();
-  // Calls `visit` with each lane and its pool.
-  template <typename Visit>
-  void ForEachLane(Visit visit) const {
-    for (const auto& [way, lanes] : lanes_) {
-      visit(way.pool, *lanes.in);
-      visit(way.pool, *lanes.out);
-    }
-    for (const auto& [pool, on] : moves_on_) visit(pool, *on.lane);
-  }
-  bool IsCopying() const;
-  // When a lane is to be pumped next.
-  core::Tick NextPump() const;
   void LookAtHarvests(const std::vector<MemoryWatch::Seen>& seen);
   void PaceCopies(const std::vector<MemoryWatch::Seen>& seen);
   void UpdateHarvests();
   // What is harvested of the device and can be given back.
   core::Bytes HeldOf(core::DeviceId device) const {
-    return planner_->Harvested(device) - planner_->HarvestStuck(device);
+    return store_->Harvested(device) - store_->HarvestStuck(device);
   }
   void LoseHarvest(core::PoolId pool, core::Bytes bytes);
   // A chunk of the pool begins to come or to go, or is done with that.
@@ -351,14 +305,10 @@ class Loop {
   void BadRequest(Session& session, const proto::Request& request, const char* why);
 
   void PostEvent(core::Event event);
-  // Applies the event to the planner and leaves its actions in plan_.
+  // Applies the event to the store and leaves its actions in plan_.
   void ApplyEvent(const core::Event& event);
   // Carries out plan_, and what follows from it, until nothing is left.
   void Execute();
-  void Do(const core::AddSlab& action);
-  // One side has unmapped a slab that is to go.
-  void Unmapped(Session& session, const core::RemoveSlab& slab, bool Session::UnmapHandshake::*by);
-  void Do(const core::RemoveSlab& action);
   // Whose work it is to make and destroy chunks of the pool.
   core::TenantId WorkOf(core::PoolId pool) const;
   void Do(const core::GrowPool& action);
@@ -367,51 +317,14 @@ class Loop {
   void Do(const core::AllocReply& action);
   void Do(const core::AllocError& action);
   void Do(const core::FetchReply& action);
-  bool TakeArrival(Session& session, const core::FetchReply& reply, Move* move);
   // As PageStore::Hooks.
   bool Promise(core::ClientId client, core::SlotId slot, core::DeviceId device, core::Bytes offset);
   void EndPromise(Session& session, core::SlotId slot, const core::Status& outcome);
   // Bytes that a fetch was promised do not come. REQUIRES: its arrival is written after this.
   void MarkLost(Session& session, core::SlotId slot, const std::string& why);
-  void SendPendingReplies(Session& session);
   void Do(const core::FetchError& action);
   void Do(const core::Release& action);
-  void Do(const core::Drop& action);
-  void Do(const core::Move& action);
-  void Do(const core::Prioritize& action);
-  void Do(core::DeferDestroy& action);
 
-  void StartCopyOut(const core::Move& action);
-  void StartCopyIn(const core::Move& action);
-  void StartCopyOn(const core::Move& action);
-  // Takes the lease as the move asks for; false: a get was faster.
-  static bool BeginLeave(Session& session, core::Move::Source source, Move* move);
-  // Whose turn of the link a copy takes that `client` waits for. When it is gone, the session's.
-  core::TurnOwner OwnerOf(core::ClientId client, Session& session);
-  void LeaveIrrevocably(Move& move);
-  // In such chunks copies go to a pool and from there.
-  core::Bytes ChunkOf(TransferLane::Urgency urgency, const AwayMemory& memory) const;
-  // The chunks of a copy between a tensor's place on its device and its place in another pool.
-  std::vector<TransferLane::Chunk> ChunksOf(Session& session, const core::Move& action,
-                                            TransferLane::Urgency urgency);
-  void OnProgress(Way way, JobId job, core::Bytes done);
-  // What became of the lease, and so of the move.
-  static core::Moved::Outcome EndLeave(Session& session, const Move& move, bool ok);
-  // Where moves are checked: the bytes that a move is to leave at its end, and where that is.
-  void MarkLeaving(Session& session, const core::Move& action, Move* move);
-  void MarkComing(const Session& session, const core::Move& action, const std::byte* end,
-                  Move* move);
-  // It left other bytes, or brought back an older version, as far as moves are checked.
-  bool IsWrong(Session& session, const Move& move);
-  // Counts that, and says it.
-  void TellWrong(const Move& move);
-  // How a move ended that was copied so. Errors: those of the copy; kCorrupt.
-  core::Status Checked(Session& session, const Move& move, core::Status copied);
-  void FinishOut(Way way, JobId job, bool ok);
-  void FinishIn(Way way, JobId job, const core::Status& copied);
-  void FinishOn(core::PoolId pool, JobId job, const core::Status& copied);
-  // The last of a gone client's copies may have ended.
-  void CopyEnded(Session& session);
   void ReleaseIfGone(Session& session);
   // Of clients that are gone, those of whose pages nothing is under way any more.
   void ReleaseQuiet();
@@ -428,8 +341,7 @@ class Loop {
   Mailbox mailbox_;
   std::atomic<bool> stopping_{false};
 
-  std::unique_ptr<core::StorePlanner> planner_;
-  PageStore* pages_ = nullptr;  // planner_, where it plans on pages
+  std::unique_ptr<PageStore> store_;
   core::Plan plan_;
   core::Tick now_{};
 
@@ -448,13 +360,9 @@ class Loop {
   std::map<core::PoolId, std::unique_ptr<AwayMemory>> away_;
   std::set<core::PoolId> failed_;
   std::unique_ptr<Pinned> pinned_;
-  std::deque<device::Word> words_;  // written by the lanes' channels, each its own
   // Of copies from and to a device's memory for others; while it is not busy without a rate.
   std::map<core::DeviceId, core::Pacer> pacers_;
-  std::map<Way, Lanes> lanes_;
-  std::map<core::PoolId, MovesOn> moves_on_;
   std::map<core::DeviceId, HarvestOf> harvests_;
-  std::unordered_map<core::TensorId, std::pair<Way, JobId>> arriving_;
 
   ipc::Spinner spinner_;
   core::Tick last_work_{};

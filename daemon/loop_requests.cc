@@ -95,7 +95,7 @@ size_t Loop::ReadAccesses(Session& session, size_t most) {
 // The row may have gone on since: then the trace has this put with the words of a later one.
 void Loop::RecordAccess(Session& session, const proto::Access& access) {
   const TensorId tensor = session.RowOf(SlotId{access.slot}).tensor;
-  const core::TensorView view = planner_->View(tensor);
+  const core::TensorView view = store_->View(tensor);
   const core::PutSeen put = PutIn(session.segment()->slots[access.slot], tensor);
   Record(session, [&](Recorder& recorder) {
     if (access.op == proto::AccessOp::kGet) {
@@ -220,8 +220,7 @@ void Loop::HandleCreate(Session& session, const proto::Request& request) {
   ApplyEvent(core::CreateRequested{
       session.id(), slot, core::Bytes(request.bytes), core::DeviceId{request.device},
       core::NameId{request.name}, DeadlineOf(request), (request.flags & proto::kFailFast) != 0,
-      (request.flags & proto::kFailStuck) != 0, (request.flags & proto::kLongLived) != 0,
-      core::StreamId{request.stream}});
+      (request.flags & proto::kFailStuck) != 0, core::StreamId{request.stream}});
 }
 
 void Loop::HandleFetch(Session& session, const proto::Request& request) {
@@ -238,8 +237,8 @@ void Loop::HandleFetch(Session& session, const proto::Request& request) {
     session.LeaseOf(slot).FailFetch(core::ErrorCode::kNotFound);
     return;
   }
-  if (planner_->View(tensor).residency == core::Residency::kOnDevice) CommitPut(session, request);
-  Record(session, [&](Recorder& recorder) { recorder.Got(planner_->View(tensor), now_); });
+  if (store_->View(tensor).residency == core::Residency::kOnDevice) CommitPut(session, request);
+  Record(session, [&](Recorder& recorder) { recorder.Got(store_->View(tensor), now_); });
   ApplyEvent(core::FetchRequested{.tensor = tensor,
                                   .device = core::DeviceId{request.device},
                                   .deadline = DeadlineOf(request),
@@ -273,7 +272,7 @@ void Loop::HandleFree(Session& session, const proto::Request& request) {
   if (session.LeaseOf(slot).state() != proto::LeaseState::kFreeing) {
     return BadRequest(session, request, "no free is under way");
   }
-  Record(session, [&](Recorder& recorder) { recorder.Freed(planner_->View(tensor), now_); });
+  Record(session, [&](Recorder& recorder) { recorder.Freed(store_->View(tensor), now_); });
   const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
   if (Reached(*session.segment(), ticket)) {
     ApplyEvent(core::Freed{tensor});

@@ -56,8 +56,6 @@ std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path, 
   app->add_option("--socket", config->socket_path, "socket.path");
   app->add_option("--backend", config->backend, "devices.backend: auto, cuda or host")
       ->check(CLI::IsMember({"auto", "cuda", "host"}));
-  app->add_option("--memory", config->memory, "devices.memory: pages or slabs")
-      ->check(CLI::IsMember({"pages", "slabs"}));
   app->add_option("--log-level", config->log_level, "log.level")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
   SizeFlag(*app, "--device-budget", &config->device_budget, "limits.device_budget");
@@ -66,7 +64,6 @@ std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path, 
   SizeFlag(*app, "--visible-memory", &config->visible_memory, "limits.visible_memory");
   SizeFlag(*app, "--pool-size", &config->pool_size, "host_pool.size");
   SizeFlag(*app, "--pool-ahead", &config->pool_ahead, "host_pool.ahead");
-  SizeFlag(*app, "--slab", &config->slab, "devices.slab");
   SizeFlag(*app, "--page", &config->page, "devices.page");
   SizeFlag(*app, "--device-total", &config->host_device_total, "host_backend.total");
   app->add_option("--devices", config->host_devices, "host_backend.devices")

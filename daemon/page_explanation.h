@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "core/schedule/scheduled_client.h"
-#include "core/store_planner.h"
+#include "core/store_views.h"
 #include "core/types.h"
 
 namespace ravenstore::daemon {

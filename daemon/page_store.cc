@@ -293,7 +293,7 @@ void PageStore::On(const core::ClientGone& event) {
     SchedulerOf(part).Leave(client.id);
     Progressed(part.pages.get());
   }
-  gone_.push_back(std::exchange(client.rows, {}));
+  if (!client.rows.empty()) gone_.push_back(std::exchange(client.rows, {}));
   quotas_.Detach(client.id);
   LimitsChanged(client.tenant);
   if (client.stats.waiting == 0) return;
@@ -438,12 +438,22 @@ void PageStore::On(const core::FetchRequested& event) {
   Row& row = client->rows[ToInt(slot)];
   if (row.request || row.is_freed()) return;
   Part& part = client->parts.at(row.device);
-  ++client->stats.misses;
-  ++stats_.misses;
+  const bool is_late = row.device == event.device && IsComing(part, ToInt(slot));
+  for (core::PlannerStats* stats : {&stats_, &client->stats})
+    ++(is_late ? stats->late_hits : stats->misses);
   AddRequest(*client, slot, {.awaits = event.awaits, .deadline = event.deadline, .asked = now_});
   if (row.device != event.device && !row.lost) return BeginMove(*client, slot, event.device);
   Progressed(part.pages.get());
   Handle(part, slot, Get(part.pages.get(), ToInt(slot)), event.fail_stuck);
+}
+
+bool PageStore::IsComing(const Part& part, TensorNumber tensor) const {
+  const core::PageExecutor& executor = ExecutorOf(part);
+  const core::plan::UnitSpan& units = executor.tensors()[tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i) {
+    if (executor.books()[units[i]].life == core::PageState::kAway) return false;
+  }
+  return units.count > 0;
 }
 
 void PageStore::BeginMove(Client& client, SlotId slot, DeviceId device) {
@@ -608,7 +618,6 @@ void PageStore::AnswerFetch(Part& part, SlotId slot, bool recompute) {
   reply.slot = slot;
   reply.device = row.device;
   reply.offset = part.pages->AddressOf(ToInt(slot));
-  reply.arriving = false;
   reply.recompute = recompute;
   part.client->stats.recomputes += recompute ? 1 : 0;
   stats_.recomputes += recompute ? 1 : 0;
@@ -638,6 +647,12 @@ core::Status PageStore::KeepInPlace(ClientId id, SlotId slot, Keeping keeping) {
 }
 
 // ---- What clients did.
+
+void PageStore::On(const core::StepMarked& event) {
+  Client* const client = FindPresent(event.client);
+  if (client == nullptr) return;
+  for (auto& [device, part] : client->parts) SchedulerOf(part).Step(client->id);
+}
 
 void PageStore::On(const core::GetSeen& event) {
   const auto [client, slot] = Find(event.tensor);
@@ -988,12 +1003,18 @@ void PageStore::MapsEnded(ClientId client, const std::vector<MapOrders::Ended>& 
 
 void PageStore::CountMoves(Part& part) {
   const core::PageExecutor::Stats now = ExecutorOf(part).stats();
+  const core::ForesightStats calls = SchedulerOf(part).client(part.client->id).foresight().stats();
   for (core::PlannerStats* stats : {&stats_, &part.client->stats}) {
     stats->in += now.in - part.counted.in;
     stats->out += now.out - part.counted.out;
     stats->discarded += now.discarded - part.counted.discarded;
+    stats->rescues += now.not_revoked - part.counted.not_revoked;
+    stats->predictions_right += calls.found - part.followed.found;
+    stats->predictions_wrong +=
+        calls.compared - part.followed.compared - (calls.found - part.followed.found);
   }
   part.counted = now;
+  part.followed = calls;
 }
 
 Tick PageStore::NextWake() const {
@@ -1169,11 +1190,11 @@ core::TierView PageStore::HostTier() const {
 }
 
 core::Status PageStore::MayPin(ClientId client, Bytes block, Bytes slab,
-                               const IdlePinned& without) const {
+                               const core::CopyQuota::Idle& without) const {
   const core::CopyQuota& copies = quotas_.copies();
   const PoolMemory& host = pools_.host().memory();
   const Bytes made = std::max(host.made(), host.used() + pools_.host().reserved());
-  if (copies.MayPin(client, block, slab, {without.own, without.others}, made)) return core::Ok();
+  if (copies.MayPin(client, block, slab, without, made)) return core::Ok();
   std::vector<Holder> holders;
   for (const auto& [id, of] : clients_)
     holders.push_back({.client = id, .tenant = of->tenant, .held = of->pinned});

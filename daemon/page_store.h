@@ -1,8 +1,8 @@
 // Plans for the daemon's clients on pages, with a scheduler for each device
 // (core/schedule/page_scheduler.h), and has what it plans done (daemon/client_pages.h).
 //
-// It takes the events of the loop and answers with its actions, as core::Planner does. Slabs, moves
-// and drops are none of these: what concerns pages goes by ClientPages and the hooks.
+// It takes the events of the loop and answers with actions (core/events.h). Maps, copies and
+// changes of the lease words go by ClientPages and the hooks.
 //
 // A create has its place when it is asked for, so that places follow from the order of the calls.
 // It is answered when its pages are mapped; a fetch when its bytes are there, too. Requests that
@@ -24,10 +24,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/books/copy_quota.h"
 #include "core/chunked.h"
 #include "core/link_model.h"
 #include "core/schedule/page_scheduler.h"
-#include "core/store_planner.h"
+#include "core/store_views.h"
 #include "core/types.h"
 #include "daemon/client_pages.h"
 #include "daemon/device_moves.h"
@@ -43,8 +44,7 @@ namespace ravenstore::daemon {
 // Whether the physical memory beneath a tensor stays there from now on.
 enum class Keeping : uint8_t { kBegins, kEnds };
 
-class PageStore final : public core::StorePlanner,
-                        private ClientPages::Owner,
+class PageStore final : private ClientPages::Owner,
                         private DeviceMoves::Owner,
                         private core::PageMaker {
  public:
@@ -84,7 +84,7 @@ class PageStore final : public core::StorePlanner,
 
   PageStore(Options options, device::Devices devices, AwayMemory* host, WorkerPool* workers,
             Mailbox* mailbox, Hooks hooks);
-  ~PageStore() override;
+  ~PageStore();
   // Errors: those of the devices.
   core::Status Open();
 
@@ -109,31 +109,52 @@ class PageStore final : public core::StorePlanner,
     return std::min(pools_.NextPump(poll), moves_.NextPump(poll));
   }
 
-  // ---- StorePlanner.
-  void Apply(const core::Event& event, core::Tick now, core::Plan* plan) override;
-  core::Tick NextWake() const override;
-  core::TensorId Find(core::ClientId client, core::SlotId slot) const override;
-  core::TensorView View(core::TensorId tensor) const override;
-  bool Knows(core::TensorId tensor) const override { return Find(tensor).client != nullptr; }
-  core::Explanation Explain(core::TensorId tensor, core::Tick now) const override;
+  // Takes `event` in and appends answers to `plan`.
+  void Apply(const core::Event& event, core::Tick now, core::Plan* plan);
+  // The earliest instant at which TimePassed has something to do; kNever when only an event has.
+  core::Tick NextWake() const;
+
+  // ---- Views.
+  // kNoTensor when the slot holds none.
+  core::TensorId Find(core::ClientId client, core::SlotId slot) const;
+  bool Knows(core::TensorId tensor) const { return Find(tensor).client != nullptr; }
+  // REQUIRES: Knows().
+  core::TensorView View(core::TensorId tensor) const;
+  // REQUIRES: Knows(). Its client may be gone.
+  core::Explanation Explain(core::TensorId tensor, core::Tick now) const;
+  // Adds up to `limit` tensors of one client whose slot is at or after `*slot`, which is advanced
+  // to where the next call continues; false when there are no more. It looks at a limited number of
+  // slots: fewer tensors, or none, need not be the end. REQUIRES: the client is attached.
   bool List(core::ClientId client, uint32_t* slot, size_t limit,
-            std::vector<core::TensorView>* views) const override;
-  core::ClientView View(core::ClientId client) const override;
-  core::TenantView View(core::TenantId tenant, core::DeviceId device) const override;
-  std::vector<core::ClientId> Clients() const override;
-  core::TierView DeviceTier(core::DeviceId device) const override;
-  core::Bytes Harvested(core::DeviceId device) const override;
-  core::Bytes HarvestStuck(core::DeviceId device) const override;
-  core::Bytes Guaranteed(core::DeviceId device, core::TenantId asker) const override;
-  std::string NameOf(core::PoolId pool) const override { return pools_.NameOf(pool); }
-  core::TierView HostTier() const override;
-  std::vector<core::PoolId> OtherPools() const override;
-  core::TierView OtherTier(core::PoolId pool) const override { return pools_.TierOf(pool); }
+            std::vector<core::TensorView>* views) const;
+  // REQUIRES: the client is attached.
+  core::ClientView View(core::ClientId client) const;
+  // REQUIRES: the tenant has had limits.
+  core::TenantView View(core::TenantId tenant, core::DeviceId device) const;
+  std::vector<core::ClientId> Clients() const;
+  core::TierView DeviceTier(core::DeviceId device) const;
+  // What is harvested of the device's memory, also what of it is to go.
+  core::Bytes Harvested(core::DeviceId device) const;
+  // Of that, what could not be destroyed: it counts for good.
+  core::Bytes HarvestStuck(core::DeviceId device) const;
+  // What of the device's held bytes the clients of other tenants than `asker` are guaranteed.
+  core::Bytes Guaranteed(core::DeviceId device, core::TenantId asker) const;
+  std::string NameOf(core::PoolId pool) const { return pools_.NameOf(pool); }
+  core::TierView HostTier() const;
+  // The pools other than the devices' and the host's, and one of them. Where memory comes and goes,
+  // `held` is all memory that is there and `capacity` the most that may be.
+  std::vector<core::PoolId> OtherPools() const;
+  core::TierView OtherTier(core::PoolId pool) const { return pools_.TierOf(pool); }
+  // Whether the client may have a block of pinned memory, for which a slab is made unless `slab` is
+  // zero, after these empty slabs have been released. Errors: kOutOfMemory, which says "pinned
+  // memory is exhausted" and names the holders. REQUIRES: the client is attached.
   core::Status MayPin(core::ClientId client, core::Bytes block, core::Bytes slab,
-                      const IdlePinned& without) const override;
-  const core::PlannerStats& stats() const override { return stats_; }
-  const core::PlannerStats& StatsOf(core::ClientId client) const override;
-  void CheckInvariants() const override;
+                      const core::CopyQuota::Idle& without = {}) const;
+  const core::PlannerStats& stats() const { return stats_; }
+  // The same counts for one client alone. REQUIRES: the client is attached.
+  const core::PlannerStats& StatsOf(core::ClientId client) const;
+  // Aborts on the first thing that disagrees with another: for tests and fuzzers; O(n).
+  void CheckInvariants() const;
 
  private:
   // A create or a fetch that is not answered yet.
@@ -182,6 +203,7 @@ class PageStore final : public core::StorePlanner,
     std::vector<core::SlotId> refused;
     std::vector<core::SlotId> ended_promises;
     core::PageExecutor::Stats counted;  // of its moves
+    core::ForesightStats followed;      // of its calls
   };
   struct Client {
     core::ClientId id{};
@@ -212,6 +234,7 @@ class PageStore final : public core::StorePlanner,
   void On(const core::Trimmed& event);
   void On(const core::CreateRequested& event);
   void On(const core::FetchRequested& event);
+  void On(const core::StepMarked& event);
   void On(const core::GetSeen& event);
   void On(const core::PutSeen& event);
   void On(const core::StreamComplete& event);
@@ -231,8 +254,6 @@ class PageStore final : public core::StorePlanner,
   void On(const core::PinnedUsed& event);
   void On(const core::PinnedWanted& event);
   void On(const core::TimePassed& event);
-  template <typename Other>
-  void On(const Other& /*event*/) {}
 
   // ---- ClientPages::Owner.
   bool Revoke(ClientPages* pages, core::TensorNumber tensor) override;
@@ -314,6 +335,8 @@ class PageStore final : public core::StorePlanner,
   // Ends the ids of some tensors of clients that are gone. Returns false if there are none.
   bool ForgetRows();
   void AddRequest(Client& client, core::SlotId slot, const Request& request);
+  // Each unit of the tensor is on the device, or on its way there.
+  bool IsComing(const Part& part, core::TensorNumber tensor) const;
   // The request is not one any more.
   Request TakeRequest(Part& part, core::SlotId slot);
   // Because it is answered.

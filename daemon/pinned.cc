@@ -51,7 +51,6 @@ core::PinnedBooks::Options BooksOptions(const Pinned::Options& options, size_t p
 }  // namespace
 
 Result<std::unique_ptr<Pinned>> Pinned::Create(const Options& options, device::Devices devices,
-                                               const core::StorePlanner* planner,
                                                WorkerPool* workers, Mailbox* mailbox, Hooks hooks) {
   std::vector<Pool> pools;
   std::vector<uint32_t> pool_of_device;
@@ -68,15 +67,13 @@ Result<std::unique_ptr<Pinned>> Pinned::Create(const Options& options, device::D
     }
     pool_of_device.push_back(static_cast<uint32_t>(pool - pools.begin()));
   }
-  return std::unique_ptr<Pinned>(new Pinned(options, planner, workers, mailbox, std::move(hooks),
+  return std::unique_ptr<Pinned>(new Pinned(options, workers, mailbox, std::move(hooks),
                                             std::move(pools), std::move(pool_of_device), straddle));
 }
 
-Pinned::Pinned(const Options& options, const core::StorePlanner* planner, WorkerPool* workers,
-               Mailbox* mailbox, Hooks hooks, std::vector<Pool> pools,
-               std::vector<uint32_t> pool_of_device, bool straddle)
+Pinned::Pinned(const Options& options, WorkerPool* workers, Mailbox* mailbox, Hooks hooks,
+               std::vector<Pool> pools, std::vector<uint32_t> pool_of_device, bool straddle)
     : options_(options),
-      planner_(planner),
       workers_(workers),
       mailbox_(mailbox),
       hooks_(std::move(hooks)),
@@ -140,7 +137,7 @@ Pinned::Served Pinned::ServeOne(Waiter& waiter) {
   if (waiter.failed) return Answer(waiter, *waiter.failed);
   if (waiter.slab) return Served::kWaits;
   const Bytes bytes = waiter.ask.bytes.RoundUp(core::PinnedBooks::kPage);
-  Status room = planner_->MayPin(waiter.client, bytes, Bytes{0});
+  Status room = hooks_.may_pin(waiter.client, bytes, Bytes{0}, {});
   if (room.ok()) {
     const PinnedBlockId id{waiter.client, waiter.ask.block};
     if (const auto offset = books_.Carve(waiter.user, id, waiter.pool, bytes)) {
@@ -159,9 +156,9 @@ Pinned::Served Pinned::ServeOne(Waiter& waiter) {
 Status Pinned::MakeSlab(Waiter& waiter) {
   const Bytes bytes = waiter.ask.bytes.RoundUp(core::PinnedBooks::kPage);
   const Bytes size = books_.PlanSlab(waiter.user, waiter.pool, bytes);
-  if (!planner_->MayPin(waiter.client, bytes, size).ok())
+  if (!hooks_.may_pin(waiter.client, bytes, size, {}).ok())
     hooks_.tell(core::PinnedWanted{waiter.client, size});
-  if (Status room = planner_->MayPin(waiter.client, bytes, size); !room.ok()) {
+  if (Status room = hooks_.may_pin(waiter.client, bytes, size, {}); !room.ok()) {
     // One step at a time: what is on its way may do.
     if (books_.releasing() == 0 && room_coming_ == 0) MakeIdleMakeWay(waiter, bytes, size);
     return room;
@@ -191,11 +188,11 @@ void Pinned::MakeIdleMakeWay(const Waiter& waiter, Bytes bytes, Bytes size) {
   };
   const auto own = books_.Idle(waiter.user);
   const auto others = books_.Idle(waiter.user, /*of_others=*/true);
-  const core::StorePlanner::IdlePinned without_own{sum(own), Bytes{0}};
-  const core::StorePlanner::IdlePinned without_all{sum(own), sum(others)};
-  if (!planner_->MayPin(waiter.client, bytes, size, without_all).ok()) return;
+  const core::CopyQuota::Idle without_own{sum(own), Bytes{0}};
+  const core::CopyQuota::Idle without_all{sum(own), sum(others)};
+  if (!hooks_.may_pin(waiter.client, bytes, size, without_all).ok()) return;
   for (const auto& slab : own) Release(slab.id);
-  if (planner_->MayPin(waiter.client, bytes, size, without_own).ok()) return;
+  if (hooks_.may_pin(waiter.client, bytes, size, without_own).ok()) return;
   for (const auto& slab : others) Release(slab.id);
 }
 

@@ -1,7 +1,7 @@
 // Blocks of pinned memory: makes the slabs, hands them to the processes of their user, and waits
 // for the streams of who frees a block.
 //
-// Room is the planner's to give (Planner::MayPin): blocks share the host pool's capacity, budgets
+// Hooks::may_pin says whether there is room: blocks share the host pool's capacity, budgets
 // and shares with tensors' copies. An allocation that finds none waits for what is on its way, a
 // block whose streams are not done, a slab that clients are unmapping or pool that is being
 // unpinned, until its deadline; where nothing is it fails at once.
@@ -19,8 +19,9 @@
 #include <string>
 #include <vector>
 
+#include "core/books/copy_quota.h"
+#include "core/events.h"
 #include "core/pinned.h"
-#include "core/planner.h"
 #include "core/result.h"
 #include "core/types.h"
 #include "daemon/attachment.h"
@@ -43,7 +44,11 @@ struct PinnedSlabForClient {
 class Pinned {
  public:
   struct Hooks {
-    // Applies an event to the planner and carries out what follows.
+    // As PageStore::MayPin.
+    std::function<core::Status(core::ClientId, core::Bytes block, core::Bytes slab,
+                               const core::CopyQuota::Idle& without)>
+        may_pin;
+    // Applies an event to the store and carries out what follows.
     std::function<void(const core::Event&)> tell;
     // Counts bytes of the daemon's memory to the client's user, and no longer.
     std::function<core::Status(core::ClientId, uint64_t)> charge;
@@ -63,10 +68,8 @@ class Pinned {
   };
   // Errors: the devices', where no addresses can be had.
   static core::Result<std::unique_ptr<Pinned>> Create(const Options& options,
-                                                      device::Devices devices,
-                                                      const core::StorePlanner* planner,
-                                                      WorkerPool* workers, Mailbox* mailbox,
-                                                      Hooks hooks);
+                                                      device::Devices devices, WorkerPool* workers,
+                                                      Mailbox* mailbox, Hooks hooks);
 
   struct Place {
     uint32_t pool = 0;
@@ -126,9 +129,8 @@ class Pinned {
   };
   enum class Served { kAnswered, kWaits };
 
-  Pinned(const Options& options, const core::StorePlanner* planner, WorkerPool* workers,
-         Mailbox* mailbox, Hooks hooks, std::vector<Pool> pools,
-         std::vector<uint32_t> pool_of_device, bool straddle);
+  Pinned(const Options& options, WorkerPool* workers, Mailbox* mailbox, Hooks hooks,
+         std::vector<Pool> pools, std::vector<uint32_t> pool_of_device, bool straddle);
 
   core::Status Check(const Client& client, const Ask& ask) const;
   void Serve();
@@ -148,7 +150,6 @@ class Pinned {
   void TellUsed(core::ClientId client);
 
   const Options options_;
-  const core::StorePlanner* const planner_;
   WorkerPool* const workers_;
   Mailbox* const mailbox_;
   const Hooks hooks_;

@@ -177,9 +177,8 @@ core::Result<OtherPools> MakeOtherPools(const Config& config, const device::Devi
                     "\"peer_pool.size\" is " + core::SizeText(config.peer_pool_size) +
                         ": of a device either a share is taken or what is idle"});
   }
-  const core::Bytes chunk = std::max(config.harvest_step, config.slab);
   for (const PeerKind& kind : {PeerKind{"peer_pool.size", config.peer_pool_size, core::Bytes{}},
-                               PeerKind{"harvest.size", config.harvest_size, chunk}})
+                               PeerKind{"harvest.size", config.harvest_size, config.harvest_step}})
     RAVEN_RETURN_IF_ERROR(AddPeerPools(kind, devices, links, &others));
   RAVEN_RETURN_IF_ERROR(AddFilePool(config, devices, &others));
   if (remote.medium != nullptr) AddRemotePool(devices, std::move(remote), &others);

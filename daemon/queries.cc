@@ -71,13 +71,13 @@ bool Queries::Handle(const Caller& caller, const proto::ClientPacket& packet) {
 
 void Queries::FillWhole(const Beside& beside, bool to_administrator, proto::Stats* stats) const {
   const core::Tick now = ipc::Now();
-  const core::StorePlanner& planner = options_.loop->planner();
+  const PageStore& store = options_.loop->store();
   for (size_t i = 0; i < options_.devices.size(); ++i) {
     const device::DeviceInfo& info = options_.devices[i]->info();
     const core::DeviceId id{static_cast<uint16_t>(i)};
     const DeviceUse use{.total = info.total,
-                        .slabs = planner.DeviceTier(id).held,
-                        .peer_pool = options_.peer_pools[i] + planner.Harvested(id),
+                        .store = store.DeviceTier(id).held,
+                        .peer_pool = options_.peer_pools[i] + store.Harvested(id),
                         .jobs = beside.jobs[i],
                         .harvest = options_.loop->ViewHarvest(id)};
     FillDevice(use, beside.devices[i], now, /*with_processes=*/to_administrator,
@@ -93,7 +93,7 @@ void Queries::FillWhole(const Beside& beside, bool to_administrator, proto::Stat
 void Queries::FillReplica(core::TensorId tensor, bool to_administrator,
                           proto::TensorExplained* explained) const {
   if (!options_.remote_pool) return;
-  const core::Explanation why = options_.loop->planner().Explain(tensor, ipc::Now());
+  const core::Explanation why = options_.loop->store().Explain(tensor, ipc::Now());
   if (!why.tensor.has_copy || why.tensor.away != options_.remote_pool) return;
   FillRemote(options_.cluster->view(), kClusterPiece, why.away_offset, why.tensor.size,
              /*with_nodes=*/to_administrator, explained->mutable_remote());

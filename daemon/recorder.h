@@ -21,7 +21,7 @@
 #include <unordered_map>
 
 #include "core/events.h"
-#include "core/planner.h"
+#include "core/store_views.h"
 #include "core/types.h"
 #include "proto/trace.pb.h"
 

@@ -23,7 +23,7 @@ namespace ravenstore::daemon {
 
 class SendQueue {
  public:
-  // A peer that lets so much pile up has stopped reading for good; what a client misses are slabs
+  // A peer that lets so much pile up has stopped reading for good; what a client misses is memory
   // that it will ask for in vain, until it is killed or goes on.
   static constexpr size_t kPacketsMax = 4096;
   // So many answers may lie unread, of so many bytes.

@@ -67,13 +67,6 @@ Bytes BookkeepingMemory() {
   return std::max(core::MiB(512), Bytes(MachineMemory().count() / 8));
 }
 
-// One size of slabs for all devices: what the slowest link asks for.
-Bytes LeastSlab(const std::vector<core::LinkModel>& links) {
-  Bytes least = core::SlabFor(links.front());
-  for (const auto& link : links) least = std::min(least, core::SlabFor(link));
-  return least;
-}
-
 uint64_t Milliseconds(core::Duration duration) {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
@@ -129,22 +122,13 @@ core::TenantPriority PriorityOf(const std::string& name) {
 
 LoopOptions LoopOptionsOf(const Config& config) {
   LoopOptions options;
-  core::PlannerOptions& planner = options.planner;
-  planner.slab = config.slab;
   options.transfers.chunk = config.chunk;
   options.transfers.in_flight = config.chunk * 2;
   options.busy_bytes_per_second = config.harvest_busy_bytes_per_second;
-  // Three times what the lane queues: twice as much is ready behind it.
-  planner.in_flight = options.transfers.in_flight * 3;
-  planner.host_step = config.pool_step;
-  planner.host_ahead = config.pool_ahead;
-  planner.prefetch = config.prefetch;
-  planner.preclean = config.preclean;
-  planner.policy = config.policy == "lru"    ? core::Policy::kLru
-                   : config.policy == "gdsf" ? core::Policy::kGdsf
-                                             : core::Policy::kValue;
-  planner.learn = config.learn;
-  planner.guaranteed_part = config.single_user ? 0 : kGuaranteedPart;
+  options.host_step = config.pool_step;
+  options.host_ahead = config.pool_ahead;
+  options.page = config.page;
+  options.guaranteed_part = config.single_user ? 0 : kGuaranteedPart;
   options.spin = config.spin;
   options.poll = config.poll;
   return options;
@@ -190,8 +174,8 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote,
   control.socket_group = config_.socket_group;
   control.socket_mode = config_.socket_mode;
   control.backend = backend_;
-  control.arenas = options.planner.arena;
-  control.capacities = options.planner.device_capacity;
+  control.arenas = options.arena;
+  control.capacities = options.device_capacity;
   control.links = links_;
   control.visible_memory = config_.visible_memory;
   control.slowdown_most = config_.admission_max_slowdown;
@@ -200,9 +184,9 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote,
   control.clients_max = config_.clients_max;
   control.single_user = config_.single_user;
   control.restart_timeout_ms = Milliseconds(config_.restart_timeout);
-  largest_device_ = *std::max_element(options.planner.device_capacity.begin(),
-                                      options.planner.device_capacity.end());
-  host_capacity_ = options.planner.host_capacity;
+  largest_device_ =
+      *std::max_element(options.device_capacity.begin(), options.device_capacity.end());
+  host_capacity_ = options.host_capacity;
   control.tenant_budgets = TenantBudgets();
   control.other_pools = other_pools_;
   control.peer_pools = others.shares;
@@ -225,7 +209,7 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote,
   spdlog::info("serving at {}: {} {} device(s), at most {} a tenant on each, host pool of {}",
                config_.socket_path, devices_.size(), backend_ == "host" ? "simulated" : "CUDA",
                core::SizeText(control.tenant_budgets.device),
-               core::SizeText(options.planner.host_capacity));
+               core::SizeText(options.host_capacity));
   return core::Ok();
 }
 
@@ -303,10 +287,9 @@ void Server::StartCluster() {
 
 core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
   LoopOptions options = LoopOptionsOf(config_);
-  core::PlannerOptions& planner = options.planner;
-  planner.granularity = devices_.front()->granularity();
+  options.granularity = devices_.front()->granularity();
   const Bytes arena_most =
-      Bytes(kArenaAddresses.count() / config_.clients_max).RoundDown(planner.granularity);
+      Bytes(kArenaAddresses.count() / config_.clients_max).RoundDown(options.granularity);
   for (size_t i = 0; i < devices_.size(); ++i) {
     const auto& device = devices_[i];
     const Bytes total = device->info().total;
@@ -322,21 +305,19 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
                                                     device->info().uuid + " (" +
                                                     core::SizeText(total) + ")"};
     }
-    planner.device_capacity.push_back(
-        (total - reserve - others.shares[i]).RoundDown(planner.granularity));
-    planner.arena.push_back(std::min(core::ArenaFor(planner.device_capacity.back()), arena_most));
+    options.device_capacity.push_back(
+        (total - reserve - others.shares[i]).RoundDown(options.granularity));
   }
   const Bytes pool =
       config_.pool_size == Bytes{0} ? Bytes(MachineMemory().count() / 4) : config_.pool_size;
-  planner.host_capacity = std::min(pool, core::kRangeMax).RoundDown(config_.pool_step);
-  if (planner.host_capacity == Bytes{0}) {
+  options.host_capacity = std::min(pool, core::kRangeMax).RoundDown(config_.pool_step);
+  if (options.host_capacity == Bytes{0}) {
     return Error{ErrorCode::kInvalidArgument,
                  "\"host_pool.size\" is less than one \"host_pool.step\""};
   }
-  if (backend_ == "cuda") planner.slab = std::max(planner.slab, LeastSlab(links_));
   RAVEN_ASSIGN_OR_RETURN(
-      planner.topology,
-      core::DevicesAroundHost(planner.device_capacity, planner.host_capacity, planner.granularity,
+      options.topology,
+      core::DevicesAroundHost(options.device_capacity, options.host_capacity, options.granularity,
                               links_, others.pools, others.links));
   for (const auto& [pool, device] : others.harvests) {
     options.harvests.push_back({pool,
@@ -346,16 +327,13 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
                                  .each_gib = config_.harvest_give_back,
                                  .hold = config_.harvest_rise}});
   }
-  if (config_.memory == "pages") options.pages = config_.page;
   options.links = links_;
-  if (options.pages) {
-    Bytes away = planner.host_capacity;
-    for (const core::Pool& other : others.pools) away += other.capacity;
-    // Of a client's addresses one half is of tensors, here or away; see daemon/client_pages.h.
-    for (size_t i = 0; i < devices_.size(); ++i) {
-      const Bytes all = (planner.device_capacity[i] + away) * 4;
-      planner.arena[i] = std::min(std::max(all, core::GiB(1)), arena_most);
-    }
+  Bytes away = options.host_capacity;
+  for (const core::Pool& other : others.pools) away += other.capacity;
+  // Of a client's addresses one half is of tensors, here or away; see daemon/client_pages.h.
+  for (const Bytes capacity : options.device_capacity) {
+    const Bytes all = (capacity + away) * 4;
+    options.arena.push_back(std::min(std::max(all, core::GiB(1)), arena_most));
   }
   options.check_moves = config_.host_check_moves && backend_ == "host";
   options.memory = BookkeepingMemory();

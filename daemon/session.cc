@@ -28,8 +28,7 @@ std::optional<proto::WordValue> ArrivalWords::Take() {
 }
 
 Session::Session(std::shared_ptr<Attachment> attachment)
-    : slabs(attachment->arenas.size()),
-      maps(&attachment->segment->maps),
+    : maps(&attachment->segment->maps),
       attachment_(std::move(attachment)),
       requests_(&attachment_->segment->requests) {}
 

@@ -6,12 +6,10 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "core/events.h"
@@ -19,9 +17,7 @@
 #include "daemon/attachment.h"
 #include "daemon/leases.h"
 #include "daemon/map_orders.h"
-#include "daemon/mark.h"
 #include "daemon/tickets.h"
-#include "daemon/transfers.h"
 #include "ipc/ring.h"
 
 namespace ravenstore::daemon {
@@ -113,24 +109,9 @@ class Session {
 
   TicketQueues tickets;
   ArrivalWords arrivals;
-  // Of copies under way, while all arrival words are in use; first come, first served.
-  std::deque<core::FetchReply> pending_replies;
-  // On pages: the arrival words of promised fetches.
+  // The arrival words of promised fetches.
   std::unordered_map<core::SlotId, proto::WordValue> promises;
-  std::vector<SlabMap> slabs;                    // by device
-  std::unordered_map<core::SlotId, Mark> marks;  // of what left, where moves are checked
   MapOrders maps;
-  using SlabKey = std::pair<uint32_t, uint64_t>;  // {device, offset}
-  std::map<SlabKey, uint32_t> slab_memory;        // the number that the client knows it by
-  size_t slabs_in_making = 0;
-  std::deque<core::AddSlab> slabs_to_make;  // once the client has imported some
-  // The slabs that are being unmapped, and which side maps them still.
-  struct UnmapHandshake {
-    bool client = true;
-    bool daemon = true;
-  };
-  std::map<SlabKey, UnmapHandshake> unmapping;
-  size_t copies = 0;         // under way
   uint32_t rescan = 0;       // next row to look at in one
   uint32_t rescan_left = 0;  // rows; it goes round
   uint32_t log_passes = 0;   // in a row that its requests have waited for its log

@@ -22,7 +22,7 @@
 #include "core/link_model.h"
 #include "core/plan/copy_pools.h"
 #include "core/result.h"
-#include "core/store_planner.h"
+#include "core/store_views.h"
 #include "core/topology.h"
 #include "core/types.h"
 #include "daemon/away_memory.h"

@@ -110,7 +110,7 @@ class MediumChannel : public Channel {
     std::atomic<bool> over{false};  // set last, by the medium's thread
   };
   struct Stage {
-    // Between the ring and a device, whose slabs meet at multiples of `granularity`; null: a
+    // Between the ring and a device, whose pages meet at multiples of `granularity`; null: a
     // medium's stage.
     std::unique_ptr<Channel> device;
     Bytes granularity;
@@ -284,7 +284,7 @@ class MediumChannel : public Channel {
     }
   }
 
-  // One copy must not run across two slabs.
+  // One copy must not run across two pages.
   Status BeginDevice(Stage& stage, uint64_t number) {
     const Chunk& chunk = ChunkAt(number);
     const bool first = IsFirst(stage);

@@ -38,8 +38,8 @@ core::Error NoDescriptors(const char* what) {
   return {
       core::ErrorCode::kLimit,
       std::string(what) +
-          ": no file descriptors are left, of which every slab takes some: end some jobs, raise "
-          "LimitNOFILE of the daemon's service, or make slabs larger"};
+          ": no file descriptors are left, of which every page takes some: end some jobs, raise "
+          "LimitNOFILE of the daemon's service, or make pages larger (devices.page)"};
 }
 
 core::Error SystemError(const char* what) {

@@ -40,8 +40,7 @@ enum class LeaseState : uint8_t {
   kFree = 0,       // a row without a tensor; daemon -> kFree, client -> kRequested
   kRequested = 1,  // a create is on its way to the daemon
   kInUse = 2,      // Userspace; `holders` gets (or the create) not yet put
-  kIdle = 3,       // Ravenspace, on its device; client -> kInUse, daemon -> kLeaving or kAway
-  kLeaving = 4,    // Ravenspace, being copied out; a get rescues it (client -> kInUse)
+  kIdle = 3,       // Ravenspace, on its device; client -> kInUse, daemon -> kAway
   kAway = 5,       // not on its device; client -> kFetching, daemon -> kIdle (prefetched)
   kFetching = 6,   // a get is on its way to the daemon; daemon -> kInUse, or kAway with an error
   kFailed = 7,     // the create failed; `error` says why; client -> kFree

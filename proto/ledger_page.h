@@ -42,7 +42,7 @@ struct alignas(64) LedgerRow {
       visible;                  // the daemon: the device's size as the job is shown it; 0: no limit
   std::atomic<uint64_t> asked;  // the interceptor: a smaller size that the job asked for; 0: none
   std::atomic<uint64_t> used;   // the interceptor: the kinds' sum, and what is being allocated
-  std::atomic<uint64_t> served;  // of it, held in the store's slabs
+  std::atomic<uint64_t> served;  // of it, held in the store's pages
   std::atomic<uint64_t> kinds[kLegacyKinds];
   std::atomic<uint64_t> together;  // the daemon: what the tenant's jobs may hold together; 0: all
   std::atomic<uint64_t> paused;    // the daemon: 1: an elastic job shall hold nothing of the device

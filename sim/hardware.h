@@ -24,14 +24,6 @@ struct Hardware {
   // From a copy's end to its being known, and what every copy costs the link besides its bytes.
   core::Duration latency{std::chrono::microseconds(12)};
   core::Duration per_copy{std::chrono::nanoseconds(2500)};
-  // To make a slab and have the client map it; to have it unmapped, and to destroy it, for which it
-  // is cleared, in bytes per second.
-  core::Duration slab_made{std::chrono::microseconds(235)};
-  core::Duration slab_unmapped{std::chrono::microseconds(150)};
-  double slab_cleared = 1.3e12;
-  // Assumed: to make a chunk of harvested memory, or to destroy it, by each 256 MiB that it begins.
-  // A device's driver does one at a time.
-  core::Duration chunk_changed{std::chrono::milliseconds(3)};
 };
 
 inline constexpr std::array<Hardware, 6> kHardware = {{

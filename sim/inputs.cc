@@ -14,7 +14,6 @@
 #include "core/size_text.h"
 #include "core/suggest.h"
 #include "sim/generators.h"
-#include "sim/simulator.h"
 
 namespace ravenstore::sim {
 
@@ -49,7 +48,7 @@ Result<Trace> Open(const TraceChoice& choice, const Hardware& hardware) {
   return Read(file);
 }
 
-// A number from 0 to 1e9, be it of milliseconds or chunks.
+// A number from 0 to 1e9.
 std::optional<double> NumberOf(std::string_view text) {
   double number = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -57,24 +56,13 @@ std::optional<double> NumberOf(std::string_view text) {
   return whole && number >= 0 && number <= 1e9 ? std::optional(number) : std::nullopt;
 }
 
-// "latency=MS", "growth=MS", "recall@MS=N" or "lose@MS=N"; false: it is none.
+// "latency=MS"; false: it is none.
 bool AddRemoteOption(std::string_view text, ExtraPool* pool) {
-  const size_t equals = text.find('=');
-  const size_t at = text.find('@');
-  if (equals == std::string_view::npos) return false;
-  const std::string_view name = text.substr(0, std::min(at, equals));
-  const auto value = NumberOf(text.substr(equals + 1));
-  if (!value) return false;
-  if (at > equals) {
-    if (name != "latency" && name != "growth") return false;
-    (name == "latency" ? pool->latency : pool->chunk_changed) = core::FromSeconds(*value * 1e-3);
-    return true;
-  }
-  const auto when = NumberOf(text.substr(at + 1, equals - at - 1));
-  if (!when || (name != "recall" && name != "lose")) return false;
-  pool->taken.push_back(
-      {core::FromSeconds(*when * 1e-3), static_cast<uint32_t>(*value), name == "lose"});
-  return true;
+  constexpr std::string_view kLatency = "latency=";
+  if (!text.starts_with(kLatency)) return false;
+  const auto value = NumberOf(text.substr(kLatency.size()));
+  if (value) pool->latency = core::FromSeconds(*value * 1e-3);
+  return value.has_value();
 }
 
 core::PoolKind KindOf(const std::string& name) {
@@ -145,7 +133,7 @@ Result<Hardware> HardwareOf(const TraceChoice& choice) {
   return hardware;
 }
 
-core::Status AddPool(const std::string& text, const Trace& trace, Setup* setup) {
+core::Status AddPool(const std::string& text, const Trace& trace, ReplaySetup* setup) {
   const auto wrong = [&](const std::string& why) {
     return core::Error{ErrorCode::kInvalidArgument, "the pool \"" + text + "\" " + why};
   };
@@ -180,11 +168,9 @@ core::Status AddPool(const std::string& text, const Trace& trace, Setup* setup) 
   if (setup->pools.size() == kPoolsMax)
     return wrong("is one more than the " + std::to_string(kPoolsMax) + " that can be");
   ExtraPool pool{KindOf(parts[0]), size->bytes, rates[0] * 1e9, rates[1] * 1e9};
-  if (remote) pool.limits = {{core::Duration{0}, size->bytes}};
   for (size_t i = 4; i < parts.size(); ++i) {
     if (!AddRemoteOption(parts[i], &pool))
-      return wrong("says \"" + parts[i] +
-                   "\", which is none of latency=MS, growth=MS, recall@MS=N and lose@MS=N");
+      return wrong("says \"" + parts[i] + "\", which is not latency=MS");
   }
   setup->pools.push_back(std::move(pool));
   return core::Ok();

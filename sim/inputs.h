@@ -46,9 +46,8 @@ core::Result<Budget> ParseBudget(const std::string& text, const Trace& trace);
 
 // Adds a pool to the setup: "host:SIZE", which says how large the host pool is, "peer:SIZE:IN:OUT"
 // or "file:SIZE:IN:OUT", SIZE as a budget's, IN and OUT in GB/s towards the device and back; or
-// "remote:SIZE:IN:OUT", which other nodes lend, with any of ":latency=MS", ":growth=MS" (of a
-// chunk), ":recall@MS=N" and ":lose@MS=N" (what becomes of the first N chunks, by time).
+// "remote:SIZE:IN:OUT[:latency=MS]", which other nodes lend.
 // Errors: kInvalidArgument.
-core::Status AddPool(const std::string& text, const Trace& trace, Setup* setup);
+core::Status AddPool(const std::string& text, const Trace& trace, ReplaySetup* setup);
 
 }  // namespace ravenstore::sim

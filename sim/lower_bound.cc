@@ -5,11 +5,16 @@
 #include <bit>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "sim/outcome.h"
+
 namespace ravenstore::sim {
+
+using core::Bytes;
 
 namespace {
 
@@ -18,8 +23,6 @@ namespace {
 // together take O(n log n).
 constexpr size_t kEverywhere = 1500;
 constexpr size_t kOfWindowMissed = 64;
-// Pools are compared by what it takes to bring so much back.
-constexpr core::Bytes kLongMove = core::MiB(64);
 
 // The longest window that begins at step i.
 size_t LongestFrom(size_t i) {
@@ -204,15 +207,49 @@ class Windows {
   double most_used_ = 0;  // by a step
 };
 
+// The device or a pool.
+struct Place {
+  Bytes capacity;
+  double back;  // bytes per second on the way to the device
+};
+// Between two places, by their numbers; bytes per second.
+struct Joint {
+  size_t a;
+  size_t b;
+  double a_to_b;
+  double b_to_a;
+};
+struct Map {
+  std::vector<Place> places;
+  std::vector<Joint> joints;
+};
+
+Map MapOf(const Trace& trace, const ReplaySetup& setup) {
+  constexpr size_t kDevice = 0;
+  constexpr size_t kHost = 1;
+  const Hardware& hardware = setup.hardware;
+  const Bytes all = trace.Footprint();
+  Map map;
+  map.places.push_back({setup.budget, std::numeric_limits<double>::infinity()});
+  map.places.push_back({std::min(setup.host.value_or(all), all), hardware.up});
+  map.joints.push_back({kDevice, kHost, hardware.down, hardware.up});
+  for (const ExtraPool& pool : setup.pools) {
+    const size_t number = map.places.size();
+    const bool peer = pool.kind == core::PoolKind::kPeer;
+    map.places.push_back(
+        {std::min(pool.capacity, all), peer ? pool.in : std::min(pool.in, hardware.up)});
+    map.joints.push_back({peer ? kDevice : kHost, number, pool.out, pool.in});
+    if (peer) map.joints.push_back({kHost, number, hardware.up, hardware.down});
+  }
+  return map;
+}
+
 // The device, then what comes back to it the sooner the nearer.
-std::vector<core::PoolId> NearestFirst(const core::Topology& topology) {
-  const core::PoolId device = core::PoolOf(core::DeviceId{0});
-  std::vector<std::pair<core::Duration, core::PoolId>> pools;
-  for (uint16_t i = 0; i < topology.pools().size(); ++i)
-    pools.emplace_back(topology.Cost(core::PoolId{i}, device, kLongMove), core::PoolId{i});
-  std::sort(pools.begin(), pools.end());
-  std::vector<core::PoolId> nearest;
-  for (const auto& [cost, pool] : pools) nearest.push_back(pool);
+std::vector<size_t> NearestFirst(const Map& map) {
+  std::vector<size_t> nearest(map.places.size());
+  std::iota(nearest.begin(), nearest.end(), size_t{0});
+  std::stable_sort(nearest.begin(), nearest.end(),
+                   [&map](size_t a, size_t b) { return map.places[a].back > map.places[b].back; });
   return nearest;
 }
 
@@ -233,21 +270,21 @@ LowerBound LeastStall(const Trace& trace, const Hardware& hardware, core::Bytes 
   return bound;
 }
 
-LowerBound LeastStall(const Trace& trace, const Setup& setup) {
-  const core::Topology topology = TopologyFor(trace, setup);
+LowerBound LeastStall(const Trace& trace, const ReplaySetup& setup) {
+  const Map map = MapOf(trace, setup);
   LowerBound greatest;
-  core::Bytes held;
-  std::set<core::PoolId> near;
-  for (const core::PoolId pool : NearestFirst(topology)) {
-    near.insert(pool);
-    held += topology.pools()[core::ToInt(pool)].capacity;
+  Bytes held;
+  std::set<size_t> near;
+  for (const size_t place : NearestFirst(map)) {
+    near.insert(place);
+    held += map.places[place].capacity;
     Hardware edge = setup.hardware;
     edge.up = edge.down = 0;
-    for (const core::Link& link : topology.links()) {
-      const bool a = near.contains(link.a);
-      if (a == near.contains(link.b)) continue;
-      edge.up += a ? link.b_to_a : link.a_to_b;
-      edge.down += a ? link.a_to_b : link.b_to_a;
+    for (const Joint& joint : map.joints) {
+      const bool a = near.contains(joint.a);
+      if (a == near.contains(joint.b)) continue;
+      edge.up += a ? joint.b_to_a : joint.a_to_b;
+      edge.down += a ? joint.a_to_b : joint.b_to_a;
     }
     if (edge.up == 0) break;  // nothing lies beyond
     const LowerBound bound = LeastStall(trace, edge, held);

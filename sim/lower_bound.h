@@ -17,7 +17,7 @@
 
 #include "core/types.h"
 #include "sim/hardware.h"
-#include "sim/simulator.h"
+#include "sim/setup.h"
 #include "sim/trace.h"
 
 namespace ravenstore::sim {
@@ -31,6 +31,6 @@ struct LowerBound {
 LowerBound LeastStall(const Trace& trace, const Hardware& hardware, core::Bytes budget,
                       size_t from = 0);
 // The same with the pools of `setup`.
-LowerBound LeastStall(const Trace& trace, const Setup& setup);
+LowerBound LeastStall(const Trace& trace, const ReplaySetup& setup);
 
 }  // namespace ravenstore::sim

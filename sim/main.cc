@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <bit>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -12,13 +13,12 @@
 
 #include "core/check.h"
 #include "core/printable.h"
+#include "core/size_text.h"
 #include "core/suggest.h"
 #include "core/usage.h"
 #include "proto/version.h"
 #include "sim/generators.h"
 #include "sim/inputs.h"
-#include "sim/oracle.h"
-#include "sim/paged_replay.h"
 #include "sim/render.h"
 #include "sim/score.h"
 
@@ -33,16 +33,16 @@ struct Options {
   std::vector<std::string> pools;
   std::string output;
   std::string page;
-  std::string run_ahead;
+  std::string run_ahead = "none";
+  std::string page_size;
   bool json = false;
-  bool no_learning = false;
 };
 
 constexpr const char* kAbout =
-    R"(Replays traces of the store's calls through its own planner, in simulated time.
+    R"(Replays traces of the store's calls through its own plan, in simulated time.
 
   ravensim run gpt2-xl --budget 60%                 learned, no hints
-  ravensim run gpt2-xl --budget 60% --hints time    every put tells its next use
+  ravensim run gpt2-xl --budget 60% --hints time    every put says its next use
   ravensim run gpt2-xl --html timeline.html         what happened when, to look at
   ravensim compare moe zipf --budget 30% --budget 60%
   ravensim generate resnet50 -o resnet50.trace      the format: docs/TRACES.md
@@ -62,7 +62,7 @@ std::string About() {
   for (const Hardware& hardware : kHardware) text += std::string(hardware.name) + " ";
   text += "\nPolicies:\n  ";
   for (const std::string& name : PolicyNames()) text += name + " ";
-  return text + "oracle\nExit codes: 0 all well, 1 a replay or a file failed, 2 wrong usage.";
+  return text + "\nExit codes: 0 all well, 1 a replay or a file failed, 2 wrong usage.";
 }
 
 const std::map<std::string, RunAhead> kRunAhead = {
@@ -80,19 +80,15 @@ int CannotWrite(const std::string& path) {
   return Complain({core::ErrorCode::kSystem, "cannot write \"" + path + "\""});
 }
 
-// Those of ravensim: "oracle" decides with the whole trace before it.
-std::vector<std::string> AllPolicies() {
-  std::vector<std::string> names = PolicyNames();
-  names.emplace_back("oracle");
-  return names;
-}
-
-// REQUIRES: `policy` is one of AllPolicies, the pools are as AddPool takes them.
+// REQUIRES: `policy` is one of PolicyNames(), the pools are as AddPool takes them.
 RunReport RunOne(const Trace& trace, const Hardware& hardware, const Options& options,
                  const std::string& policy, const Budget& budget) {
-  Setup setup = SetupFor(policy, hardware, budget.bytes).value_or(Setup{});
+  ReplaySetup setup{.hardware = hardware,
+                    .budget = budget.bytes,
+                    .run_ahead = kRunAhead.at(options.run_ahead),
+                    .timeline = !options.page.empty()};
+  if (!options.page_size.empty()) setup.page = *core::ParseBytes(options.page_size);
   for (const std::string& pool : options.pools) RAVEN_CHECK(AddPool(pool, trace, &setup).ok());
-  const Hardware joint = WithAllLinks(hardware, setup.pools);
   RunReport report;
   report.trace = trace.name;
   report.hardware = hardware.name;
@@ -101,23 +97,7 @@ RunReport RunOne(const Trace& trace, const Hardware& hardware, const Options& op
   if (trace.clients == 1) report.recorded = trace.TimesByStep(0);
   report.percent = budget.percent;
   report.bound = LeastStall(trace, setup);
-  if (policy == "oracle") {
-    report.outcome = SimulateOracle(trace, joint, budget.bytes);
-    return report;
-  }
-  if (!options.run_ahead.empty()) {
-    report.policy = "pages, " + options.run_ahead;
-    report.outcome = ReplayPaged(trace, {.hardware = joint,
-                                         .budget = budget.bytes,
-                                         .foresight = Foresight::kHints,
-                                         .mapping = {},
-                                         .run_ahead = kRunAhead.at(options.run_ahead)})
-                         .outcome;
-    return report;
-  }
-  setup.timeline = !options.page.empty();
-  if (options.no_learning) setup.learn = false;
-  report.outcome = Simulate(trace, setup);
+  report.outcome = ReplayUnder(policy, trace, setup);
   return report;
 }
 
@@ -136,18 +116,25 @@ core::Status CheckRuns(const Options& options) {
     return core::Error{core::ErrorCode::kInvalidArgument,
                        "--html takes one run, and these are " + std::to_string(runs)};
   }
-  const bool oracle = std::find(options.policies.begin(), options.policies.end(), "oracle") !=
-                      options.policies.end();
-  if (!options.page.empty() && oracle) {
-    return core::Error{core::ErrorCode::kInvalidArgument,
-                       "--html needs another policy: the oracle keeps no timeline"};
+  if (!options.page_size.empty()) {
+    const auto page = core::ParseBytes(options.page_size);
+    if (!page || *page < kBudgetUnit || *page > core::GiB(1) ||
+        !std::has_single_bit(page->count())) {
+      return core::Error{
+          core::ErrorCode::kInvalidArgument,
+          "the page \"" + options.page_size + "\" is no power of two from 2MiB to 1GiB"};
+    }
   }
-  if (!options.run_ahead.empty() && (!options.page.empty() || !options.pools.empty())) {
+  const std::vector<std::string>& known = PolicyNames();
+  const bool plans =
+      std::all_of(options.policies.begin(), options.policies.end(), [](const std::string& policy) {
+        return policy != "lru" && policy != "gdsf" && policy != "oracle";
+      });
+  if (!plans && (!options.page.empty() || options.run_ahead != "none")) {
     return core::Error{core::ErrorCode::kInvalidArgument,
-                       "--pages keeps no timeline and knows the host pool alone: leave out --html "
-                       "and --pool"};
+                       "--html and --run-ahead need a policy of the plan: hints, learned or "
+                       "foreseen"};
   }
-  const std::vector<std::string> known = AllPolicies();
   for (const std::string& policy : options.policies) {
     if (std::find(known.begin(), known.end(), policy) != known.end()) continue;
     return core::Error{core::ErrorCode::kInvalidArgument,
@@ -167,7 +154,7 @@ int RunAll(const Options& options) {
     choice.name = name;
     const auto trace = Load(choice);
     if (!trace.ok()) return Complain(trace.error());
-    Setup pools;
+    ReplaySetup pools{};
     for (const std::string& text : options.pools) {
       if (const auto status = AddPool(text, *trace, &pools); !status.ok())
         return Complain(status.error());
@@ -271,23 +258,25 @@ int Main(int argc, char** argv) {
     one->add_option("TRACE", options.choice.name, "A generator's name or a file")->required();
   for (CLI::App* one : {run, compare}) {
     one->add_option("TRACE", options.traces, "Generators' names or files")->required();
-    one->add_option("--policy", options.policies, "Who decides what leaves; may be repeated");
+    one->add_option("--policy", options.policies, "Who decides what moves; may be repeated");
     one->add_option("--pool", options.pools,
                     "Where tensors go beside the device: host:SIZE, peer:SIZE:IN:OUT, "
-                    "file:SIZE:IN:OUT or remote:SIZE:IN:OUT[:latency=MS][:growth=MS]"
-                    "[:recall@MS=CHUNKS][:lose@MS=CHUNKS], in GB/s; repeatable");
-    one->add_flag("--no-learning", options.no_learning, "Hints alone say what comes");
+                    "file:SIZE:IN:OUT or remote:SIZE:IN:OUT[:latency=MS], in GB/s; repeatable");
   }
   for (CLI::App* one : {run, compare, bound}) {
     one->add_option("--budget", options.budgets,
                     "Device memory: a share of what lives at once (60%) or a size; repeatable");
     one->add_flag("--json", options.json, "One JSON object a line");
   }
+  run->add_option("--run-ahead", options.run_ahead,
+                  "How far the CPU runs ahead of the stream, by the times of a client's own "
+                  "recording")
+      ->check(CLI::IsMember(kRunAhead))
+      ->capture_default_str();
   run->add_option(
-         "--pages", options.run_ahead,
-         "Memory in pages under the new plan; how far the CPU runs ahead of the stream, by "
-         "the times of a client's own recording")
-      ->check(CLI::IsMember(kRunAhead));
+      "--page", options.page_size,
+      "The size of a page; else of the budget. A daemon's: `devices.page`, or page_bytes of "
+      "its statistics");
   run->add_option("--html", options.page, "Write the timeline of the one run there");
   generate->add_option("-o,--output", options.output, "The file")->required();
   try {
@@ -298,7 +287,7 @@ int Main(int argc, char** argv) {
   if (*generate) return GenerateFile(options);
   if (*bound) return PrintBounds(options);
   if (options.policies.empty()) {
-    options.policies = *run ? std::vector<std::string>{"value"} : AllPolicies();
+    options.policies = *run ? std::vector<std::string>{"hints"} : PolicyNames();
   }
   return RunAll(options);
 }

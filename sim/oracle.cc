@@ -375,7 +375,6 @@ Outcome Oracle::Run() {
       break;
     }
     now_ = event.at;
-    ++outcome_.events;
     switch (event.kind) {
       case EventKind::kClient:
         Advance(event.client);

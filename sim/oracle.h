@@ -9,7 +9,7 @@
 
 #include "core/types.h"
 #include "sim/hardware.h"
-#include "sim/simulator.h"
+#include "sim/outcome.h"
 #include "sim/trace.h"
 
 namespace ravenstore::sim {
@@ -17,8 +17,8 @@ namespace ravenstore::sim {
 // It brings what its client needs within so much computing from now, and nothing later: greed that
 // looks too far fills the link with what can wait.
 //
-// Stats, iterations' and clients' stalls, bytes and times are filled in; what Setup::timeline keeps
-// is not.
+// Iterations' and clients' stalls, bytes and times are filled in; stats are not, nor what
+// ReplaySetup::timeline keeps.
 Outcome SimulateOracle(const Trace& trace, const Hardware& hardware, core::Bytes budget,
                        core::Duration lookahead = core::Duration::max());
 

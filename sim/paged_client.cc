@@ -33,14 +33,15 @@ std::unique_ptr<core::ClientForesight> ForesightOf(Foresight foresight, const Tr
 
 }  // namespace
 
-PagedClient::PagedClient(Trace trace, const PagedSetup& setup, core::ClientId id,
+PagedClient::PagedClient(Trace trace, const ReplaySetup& setup, core::ClientId id,
                          core::PageBackend* backend, const core::plan::PlanLimits& limits,
                          core::PageScheduler* scheduler)
     : id_(id),
       scheduler_(*scheduler),
       trace_(std::move(trace)),
       runs_ahead_(setup.run_ahead != RunAhead::kNone),
-      creates_block_(setup.run_ahead == RunAhead::kCreatesBlock) {
+      creates_block_(setup.run_ahead == RunAhead::kCreatesBlock),
+      timeline_(setup.timeline) {
   scheduler_.Join({.id = id,
                    .backend = backend,
                    .limits = limits,
@@ -89,6 +90,8 @@ void PagedClient::AddTo(Outcome* outcome) const {
   const auto& own = outcome_.iteration_stall;
   stalls.resize(std::max(stalls.size(), own.size()));
   for (size_t i = 0; i < own.size(); ++i) stalls[i] += own[i];
+  outcome->spans.insert(outcome->spans.end(), outcome_.spans.begin(), outcome_.spans.end());
+  outcome->steps.insert(outcome->steps.end(), outcome_.steps.begin(), outcome_.steps.end());
   outcome->up += executor().stats().in;
   outcome->down += executor().stats().out;
 }
@@ -164,8 +167,12 @@ bool PagedClient::RunStream() {
   if (op.kind == OpKind::kCompute) {
     outcome_.compute += op.time;
     stream_until_ = now_ + op.time;
+    if (timeline_)
+      outcome_.spans.push_back(
+          {Span::Kind::kCompute, core::ToInt(id_), now_, stream_until_, ~uint32_t{0}});
   } else if (op.kind == OpKind::kStep) {
     ++iteration_;
+    if (timeline_) outcome_.steps.push_back({core::ToInt(id_), now_});
   } else if (uses) {
     scheduler_.BeginUse(id_, op.tensor);
   } else {
@@ -182,6 +189,8 @@ void PagedClient::CountStall(const Op& op) {
   stalls.resize(std::max(stalls.size(), iteration_ + 1));
   stalls[iteration_] += stall;
   outcome_.stall += stall;
+  if (timeline_)
+    outcome_.spans.push_back({Span::Kind::kStall, core::ToInt(id_), now_ - stall, now_, op.tensor});
   if (op.kind == OpKind::kCreate) outcome_.create_stall += stall;
 }
 

@@ -14,8 +14,8 @@
 #include "core/plan/residency_plan.h"
 #include "core/schedule/page_scheduler.h"
 #include "core/types.h"
-#include "sim/paged_replay.h"
-#include "sim/simulator.h"
+#include "sim/outcome.h"
+#include "sim/setup.h"
 #include "sim/trace.h"
 
 namespace ravenstore::sim {
@@ -23,7 +23,7 @@ namespace ravenstore::sim {
 class PagedClient {
  public:
   // `trace`: of this client alone. Joins the scheduler. `limits`: its first share.
-  PagedClient(Trace trace, const PagedSetup& setup, core::ClientId id, core::PageBackend* backend,
+  PagedClient(Trace trace, const ReplaySetup& setup, core::ClientId id, core::PageBackend* backend,
               const core::plan::PlanLimits& limits, core::PageScheduler* scheduler);
 
   core::ClientId id() const { return id_; }
@@ -63,6 +63,7 @@ class PagedClient {
   const Trace trace_;
   const bool runs_ahead_;
   const bool creates_block_;
+  const bool timeline_;
   core::Duration now_{0};
   bool wakes_ = true;  // it may go on now
   // The CPU is in the program, or the stream computes, until then. A time that has passed: since

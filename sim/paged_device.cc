@@ -102,8 +102,8 @@ class PagedDevice::Client : public core::PageBackend {
 };
 
 PagedDevice::PagedDevice(const Hardware& hardware, const MappingCosts& costs,
-                         const std::vector<PagedPool>& pools)
-    : costs_(costs) {
+                         const std::vector<PagedPool>& pools, bool timeline)
+    : costs_(costs), timeline_(timeline) {
   for (const PagedPool& of : pools) {
     if (of.is_host) host_ = static_cast<PoolNumber>(lanes_.size());
     lanes_.push_back({of, Link(of.pool.in_rate, of.duplex, hardware.per_copy),
@@ -170,13 +170,19 @@ ClientId PagedDevice::EndPiece(PoolNumber pool, Kind kind, core::PageScheduler* 
   return job.owner;
 }
 
+void PagedDevice::BeginPiece(Duration takes, Kind kind, PoolNumber pool) {
+  Schedule(takes, kind, 0, pool);
+  if (!timeline_) return;
+  const Span::Kind shown = kind == Kind::kPieceIn ? Span::Kind::kUp : Span::Kind::kDown;
+  spans_.push_back({shown, 0, now_, now_ + takes, ~uint32_t{0}});
+}
+
 void PagedDevice::Start() {
   for (PoolNumber pool = 0; pool < lanes_.size(); ++pool) {
     Lane& lane = lanes_[pool];
     if (const auto takes = lane.out.Begin(lane.in.busy()))
-      Schedule(*takes, Kind::kPieceOut, 0, pool);
-    if (const auto takes = lane.in.Begin(lane.out.busy()))
-      Schedule(*takes, Kind::kPieceIn, 0, pool);
+      BeginPiece(*takes, Kind::kPieceOut, pool);
+    if (const auto takes = lane.in.Begin(lane.out.busy())) BeginPiece(*takes, Kind::kPieceIn, pool);
   }
   if (to_make_) Schedule(costs_.make, Kind::kMade, core::ToInt(*to_make_), 0);
   to_make_.reset();

@@ -24,17 +24,10 @@
 #include "core/types.h"
 #include "sim/hardware.h"
 #include "sim/link.h"
+#include "sim/outcome.h"
+#include "sim/setup.h"
 
 namespace ravenstore::sim {
-
-// What the driver takes, as measured on an H100: cuMemMap and cuMemSetAccess for one device, and
-// cuMemUnmap; and to create, export and import a page.
-struct MappingCosts {
-  core::Duration map{std::chrono::microseconds(1)};
-  core::Duration access{std::chrono::microseconds(40)};
-  core::Duration unmap{std::chrono::microseconds(30)};
-  core::Duration make{std::chrono::microseconds(200)};
-};
 
 // A pool for copies, and its link.
 struct PagedPool {
@@ -48,8 +41,9 @@ struct PagedPool {
 class PagedDevice : public core::PageMaker {
  public:
   // `pools`: as the clients' limits have them; one is the host.
+  // `timeline`: each piece that a link copies is kept for AddTo().
   PagedDevice(const Hardware& hardware, const MappingCosts& costs,
-              const std::vector<PagedPool>& pools);
+              const std::vector<PagedPool>& pools, bool timeline);
   ~PagedDevice() override;
 
   // The port of a client. Ids are consecutive from 0.
@@ -66,6 +60,9 @@ class PagedDevice : public core::PageMaker {
   void Start();
   // How long mappers were busy.
   core::Duration mapping() const { return mapping_; }
+  void AddTo(Outcome* outcome) const {
+    outcome->spans.insert(outcome->spans.end(), spans_.begin(), spans_.end());
+  }
 
  private:
   class Client;
@@ -98,9 +95,11 @@ class PagedDevice : public core::PageMaker {
     Link out;
   };
 
+  void BeginPiece(core::Duration takes, Kind kind, core::plan::PoolNumber pool);
   core::ClientId EndPiece(core::plan::PoolNumber pool, Kind kind, core::PageScheduler* scheduler);
 
   const MappingCosts costs_;
+  const bool timeline_;
   std::deque<Lane> lanes_;  // by pool
   core::plan::PoolNumber host_ = 0;
   std::vector<std::unique_ptr<Client>> clients_;
@@ -109,6 +108,7 @@ class PagedDevice : public core::PageMaker {
   core::Duration mapping_{0};
   uint64_t sequence_ = 0;
   std::priority_queue<Event> events_;
+  std::vector<Span> spans_;  // of links
 };
 
 }  // namespace ravenstore::sim

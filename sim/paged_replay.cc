@@ -21,13 +21,13 @@ using core::Duration;
 
 namespace {
 
-PagedSetup WithPage(PagedSetup setup, uint32_t clients) {
+ReplaySetup WithPage(ReplaySetup setup, uint32_t clients) {
   if (setup.page == Bytes{}) setup.page = core::plan::PageSizeFor(setup.budget, clients > 1);
   return setup;
 }
 
 // The one with the shortest way back first.
-std::vector<PagedPool> PoolsOf(const PagedSetup& setup) {
+std::vector<PagedPool> PoolsOf(const ReplaySetup& setup) {
   const Hardware& hardware = setup.hardware;
   std::vector<PagedPool> pools{{.pool = {.capacity = setup.host.value_or(Bytes(UINT64_MAX)),
                                          .in_rate = hardware.up,
@@ -52,7 +52,7 @@ std::vector<PagedPool> PoolsOf(const PagedSetup& setup) {
 }
 
 // Each of `clients` has an equal part of each pool.
-core::plan::PlanLimits LimitsFor(const PagedSetup& setup, uint32_t pages, uint32_t clients) {
+core::plan::PlanLimits LimitsFor(const ReplaySetup& setup, uint32_t pages, uint32_t clients) {
   std::vector<core::plan::CopyPool> pools;
   for (const PagedPool& of : PoolsOf(setup)) {
     pools.push_back(of.pool);
@@ -63,10 +63,10 @@ core::plan::PlanLimits LimitsFor(const PagedSetup& setup, uint32_t pages, uint32
 
 class PagedReplay {
  public:
-  PagedReplay(const Trace& trace, const PagedSetup& setup)
+  PagedReplay(const Trace& trace, const ReplaySetup& setup)
       : setup_(WithPage(setup, trace.clients)),
         pages_(static_cast<uint32_t>(setup.budget.count() / setup_.page.count())),
-        device_(setup.hardware, setup.mapping, PoolsOf(setup)),
+        device_(setup.hardware, setup.mapping, PoolsOf(setup), setup.timeline),
         scheduler_({.pages = pages_, .making = setup.mapping.make}, &device_) {
     const uint32_t clients = trace.clients;
     for (uint32_t i = 0; i < clients; ++i) {
@@ -78,8 +78,12 @@ class PagedReplay {
     }
   }
 
-  PagedOutcome Run() {
+  Outcome Run() {
     while (!IsDone() && outcome_.failure.empty()) {
+      if (now_ > kReplayMax) {
+        outcome_.failure = kTooLong;
+        break;
+      }
       const auto event = device_.NextEvent();
       PagedClient* next = nullptr;
       std::optional<Duration> first;
@@ -105,6 +109,7 @@ class PagedReplay {
       scheduler_.Advance(now_);
       for (const auto& client : clients_) client->TakeWoken();
       device_.Start();
+      if (setup_.timeline) NoteMemory();
       if (setup_.check) core::CheckBooks(scheduler_.client(changed).executor().books());
     }
     return Finish();
@@ -120,21 +125,39 @@ class PagedReplay {
     for (const auto& client : clients_) client->SetTime(now);
   }
 
-  PagedOutcome Finish() {
-    PagedOutcome result;
+  Outcome Finish() {
     for (const auto& client : clients_) {
       core::CheckBooks(scheduler_.client(client->id()).executor().books());
       client->AddTo(&outcome_);
-      result.stats.Add(client->stats());
+      outcome_.stats.Add(client->stats());
     }
     outcome_.time = now_;
-    result.stats.mapping = device_.mapping();
-    result.stats.handed_over = scheduler_.pages_made();
-    result.outcome = std::move(outcome_);
-    return result;
+    outcome_.stats.mapping = device_.mapping();
+    outcome_.stats.handed_over = scheduler_.pages_made();
+    if (setup_.timeline) {
+      device_.AddTo(&outcome_);
+      std::sort(outcome_.spans.begin(), outcome_.spans.end(),
+                [](const Span& a, const Span& b) { return a.begin < b.begin; });
+    }
+    return std::move(outcome_);
+  }
+  // What is on the device now.
+  void NoteMemory() {
+    MemoryPoint point{now_, {}, {}};
+    for (const auto& client : clients_) {
+      const core::PageBooks& books = scheduler_.client(client->id()).executor().books();
+      point.held += setup_.page * (books.memory().pages() - books.memory().supply().never_used());
+      point.used += setup_.page * books.totals().occupied().pages();
+    }
+    point.used = std::min(point.used, point.held);
+    auto& points = outcome_.memory;
+    if (!points.empty() && points.back().at == now_) points.pop_back();
+    const bool same =
+        !points.empty() && points.back().held == point.held && points.back().used == point.used;
+    if (!same) points.push_back(point);
   }
 
-  const PagedSetup setup_;
+  const ReplaySetup setup_;
   const uint32_t pages_;
   PagedDevice device_;
   core::PageScheduler scheduler_;
@@ -145,12 +168,7 @@ class PagedReplay {
 
 }  // namespace
 
-void PagedStats::Add(const PagedStats& other) {
-  ForesightStats::Add(other);
-  moves.Add(other.moves);
-}
-
-PagedOutcome ReplayPaged(const Trace& trace, const PagedSetup& setup) {
+Outcome ReplayPaged(const Trace& trace, const ReplaySetup& setup) {
   return PagedReplay(trace, setup).Run();
 }
 

@@ -151,7 +151,7 @@ canvas.onmousemove = e => {
   if (e.offsetY >= memoryTop) {
     const i = lastAt(memory, t);
     say.textContent = i < 0 ? "\u00a0" : size(memory[i][1]) + " of device memory held, " +
-      size(memory[i][2]) + " of it tensors, at " + (t / 1e3).toFixed(3) + " ms";
+      size(memory[i][2]) + " of pages with live tensors, at " + (t / 1e3).toFixed(3) + " ms";
     return;
   }
   const lane = Math.floor((e.offsetY - top_) / height);
@@ -167,12 +167,8 @@ draw();
 
 std::string Data(const RunReport& report, const Trace& trace) {
   const Outcome& outcome = report.outcome;
-  core::Tick begin = core::Tick::max();
-  for (const Span& span : outcome.spans) begin = std::min(begin, span.begin);
-  for (const StepMark& mark : outcome.steps) begin = std::min(begin, mark.at);
-  for (const MemoryPoint& point : outcome.memory) begin = std::min(begin, point.at);
-  const auto microseconds = [begin](core::Tick at) {
-    return std::chrono::duration<double, std::micro>(at - begin).count();
+  const auto microseconds = [](core::Duration at) {
+    return std::chrono::duration<double, std::micro>(at).count();
   };
   std::string spans;
   double end = 1;
@@ -231,9 +227,9 @@ std::string TextOfUnknown(const Trace& trace) {
 }  // namespace
 
 std::string Table(const std::vector<RunReport>& reports) {
-  core::TextTable table("<><>>>>>>>>>>");
+  core::TextTable table("<><>>>>>>>>>");
   table.Row({"trace", "budget", "policy", "time ms", "compute", "stall", "bound", "effic.", "up GB",
-             "down GB", "hits", "late", "misses"});
+             "down GB", "maps", "forced"});
   const auto number = [](double value) { return Format("%.2f", value); };
   const auto gigabytes = [](core::Bytes bytes) {
     return Format("%.3f", static_cast<double>(bytes.count()) / 1e9);
@@ -251,8 +247,8 @@ std::string Table(const std::vector<RunReport>& reports) {
                number(Milliseconds(r.outcome.compute)), number(Milliseconds(r.outcome.stall)),
                number(Milliseconds(r.bound.stall)), Format("%.3f", Efficiency(r.outcome, r.bound)),
                gigabytes(r.outcome.up), gigabytes(r.outcome.down),
-               std::to_string(r.outcome.stats.hits), std::to_string(r.outcome.stats.late_hits),
-               std::to_string(r.outcome.stats.misses)});
+               std::to_string(r.outcome.stats.moves.maps),
+               std::to_string(r.outcome.stats.moves.emergencies)});
   }
   return table.Text(SIZE_MAX) + failures;
 }
@@ -300,14 +296,15 @@ std::string Json(const RunReport& r) {
   number("efficiency", Efficiency(r.outcome, r.bound));
   count("up_bytes", r.outcome.up.count());
   count("down_bytes", r.outcome.down.count());
-  count("hits", r.outcome.stats.hits);
-  count("late_hits", r.outcome.stats.late_hits);
-  count("misses", r.outcome.stats.misses);
-  count("prefetches", r.outcome.stats.prefetches);
-  count("prefetches_unused", r.outcome.stats.prefetches_unused);
-  count("rescues", r.outcome.stats.rescues);
-  count("drops_clean", r.outcome.stats.drops_clean);
-  count("events", r.outcome.events);
+  const PagedStats& stats = r.outcome.stats;
+  count("maps", stats.moves.maps);
+  number("mapping_s", Seconds(stats.mapping));
+  count("emergencies", stats.moves.emergencies);
+  count("dropped_copies", stats.moves.dropped_copies);
+  count("pages_handed_over", stats.handed_over);
+  count("plans", stats.plans);
+  count("calls_compared", stats.compared);
+  count("calls_found", stats.found);
   text += ",\"iteration_stall_s\":[";
   for (size_t i = 0; i < r.outcome.iteration_stall.size(); ++i)
     text += Format("%s%.9g", i == 0 ? "" : ",", Seconds(r.outcome.iteration_stall[i]));
@@ -356,7 +353,7 @@ std::string Page(const RunReport& report, const Trace& trace) {
          "<i style=\"background:#3f9a5f\"></i>host to device"
          "<i style=\"background:#b08a2e\"></i>device to host"
          "<i style=\"background:#d5dbe3\"></i>memory held"
-         "<i style=\"background:#8fa9c9\"></i>of it tensors"
+         "<i style=\"background:#8fa9c9\"></i>pages of live tensors"
          " &mdash; the wheel zooms, dragging moves</p>\n"
          "<canvas id=\"timeline\"></canvas>\n<p id=\"say\">&nbsp;</p>\n<script>\n" +
          Data(report, trace) + kScript + "</script></body></html>\n";

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/outcome.h"
 #include "sim/score.h"
-#include "sim/simulator.h"
 #include "sim/trace.h"
 
 namespace ravenstore::sim {
@@ -41,7 +41,7 @@ std::string Json(const RunReport& report);
 std::string JsonOfBound(const Trace& trace, const BoundReport& report);
 // A whole HTML document that needs nothing else: the figures; and over time every client's
 // computing, stalls and iterations, both directions of the link, and the device's memory. REQUIRES:
-// simulated with Setup::timeline.
+// simulated with ReplaySetup::timeline.
 std::string Page(const RunReport& report, const Trace& trace);
 
 }  // namespace ravenstore::sim

@@ -4,8 +4,9 @@
 #include <limits>
 #include <numeric>
 
-#include "sim/generators.h"
+#include "sim/demand_paging.h"
 #include "sim/oracle.h"
+#include "sim/paged_replay.h"
 
 namespace ravenstore::sim {
 
@@ -28,32 +29,24 @@ double Share(Duration part, Duration whole) {
 }  // namespace
 
 const std::vector<std::string>& PolicyNames() {
-  static const std::vector<std::string> names = {"value", "lru", "gdsf", "demand-lru",
-                                                 "no-prefetch"};
+  static const std::vector<std::string> names = {"hints", "learned", "foreseen",
+                                                 "lru",   "gdsf",    "oracle"};
   return names;
 }
 
-std::optional<Setup> SetupFor(std::string_view policy, const Hardware& hardware, Bytes budget) {
-  Setup setup;
-  setup.hardware = hardware;
-  setup.budget = budget;
-  if (policy == "value") return setup;
-  if (policy == "no-prefetch") {
-    setup.prefetch = false;
-    return setup;
+Outcome ReplayUnder(std::string_view policy, const Trace& trace, ReplaySetup setup) {
+  const Hardware joint = WithAllLinks(setup.hardware, setup.pools);
+  if (policy == "oracle") return SimulateOracle(trace, joint, setup.budget);
+  if (policy == "lru" || policy == "gdsf") {
+    const EvictionOrder order = policy == "lru" ? EvictionOrder::kLru : EvictionOrder::kGdsf;
+    return ReplayDemandPaging(trace, joint, setup.budget, {.order = order});
   }
-  setup.learn = false;
-  if (policy == "gdsf") {
-    setup.policy = core::Policy::kGdsf;
-    return setup;
+  if (policy == "foreseen") {
+    setup.foresight = Foresight::kLives;
+  } else {
+    setup.foresight = policy == "hints" ? Foresight::kHints : Foresight::kLearned;
   }
-  setup.policy = core::Policy::kLru;
-  if (policy == "lru") return setup;
-  if (policy != "demand-lru") return std::nullopt;
-  setup.prefetch = false;
-  setup.preclean = false;
-  setup.incremental = false;
-  return setup;
+  return ReplayPaged(trace, setup);
 }
 
 size_t SetUpIterations(const Trace& trace) {
@@ -87,10 +80,7 @@ Outcome MeanOf(const std::vector<Outcome>& runs) {
     *sum += one / count;
   };
   for (const Outcome& run : runs) {
-    if (mean.failure.empty()) {
-      mean.failure = run.failure;
-      mean.endless = run.endless;
-    }
+    if (mean.failure.empty()) mean.failure = run.failure;
     add(&mean.time, run.time);
     add(&mean.compute, run.compute);
     add(&mean.stall, run.stall);
@@ -122,12 +112,10 @@ std::optional<Duration> LeastKnownStall(const std::vector<Trace>& runs, const Ha
       return SimulateOracle(run, hardware, budget, core::FromSeconds(seconds));
     });
   }
-  // The planner itself, with hints for everything, may do better than the greedy oracle.
-  for (const Hints hints : {Hints::kTime, Hints::kOrder}) {
-    consider([&](const Trace& run) {
-      return Simulate(WithHints(run, hints), *SetupFor("value", hardware, budget));
-    });
-  }
+  // The plan may do better than the greedy oracle.
+  consider([&](const Trace& run) {
+    return ReplayUnder("foreseen", run, {.hardware = hardware, .budget = budget});
+  });
   return least;
 }
 

@@ -10,17 +10,18 @@
 #include "core/types.h"
 #include "sim/hardware.h"
 #include "sim/lower_bound.h"
-#include "sim/simulator.h"
+#include "sim/outcome.h"
+#include "sim/setup.h"
 #include "sim/trace.h"
 
 namespace ravenstore::sim {
 
-// A way to decide, by name: "value" (the store), "lru", "gdsf" (the store with another victim
-// rule), "demand-lru" (nothing moves before it must, and all of it), "no-prefetch".
+// Who decides, by name: the plan with "hints", with what is "learned" alone, or with all calls
+// "foreseen"; "lru" and "gdsf" (sim/demand_paging.h); "oracle" (sim/oracle.h). Those that are not
+// the plan's have one link, as fast as all together.
 const std::vector<std::string>& PolicyNames();
-// Null when there is none of that name.
-std::optional<Setup> SetupFor(std::string_view policy, const Hardware& hardware,
-                              core::Bytes budget);
+// REQUIRES: `policy` is one of PolicyNames(). Replaces ReplaySetup::foresight.
+Outcome ReplayUnder(std::string_view policy, const Trace& trace, ReplaySetup setup);
 
 // What several runs took, stalled and computed in the mean, and when one failed why.
 // REQUIRES: there is one.
@@ -38,8 +39,7 @@ Reference FindReference(const std::vector<Trace>& runs, const Hardware& hardware
                         core::Bytes budget, size_t from);
 
 // The least stall from iteration `from` on of those that know the whole future: the greedy oracle,
-// however far it looks ahead, and the planner with hints for everything. None: none of them got
-// through.
+// however far it looks ahead, and the plan with all calls foreseen. None: none of them got through.
 std::optional<core::Duration> LeastKnownStall(const std::vector<Trace>& runs,
                                               const Hardware& hardware, core::Bytes budget,
                                               size_t from);

@@ -19,7 +19,7 @@ using core::Result;
 using Level = Finding::Level;
 
 constexpr uint64_t kUnlimited = ~uint64_t{0};
-// Four descriptors a client and its slabs under way, for the thousand clients a daemon is built
+// Four descriptors a client and its pages under way, for the thousand clients a daemon is built
 // for.
 constexpr uint64_t kDaemonDescriptors = 16 * 1024;
 constexpr uint64_t kShellDescriptors = 1024;
@@ -311,7 +311,7 @@ Finding CheckDescriptors(Environment& environment) {
   const std::string what = "the daemon may open " + LimitText(*theirs);
   if (*theirs >= kDaemonDescriptors) return Ok(check, what);
   const std::string advice =
-      "set LimitNOFILE=65536 in its service: each client takes four and each slab under way one";
+      "set LimitNOFILE=65536 in its service: each client takes four and each page under way one";
   return *theirs < kShellDescriptors ? Fail(check, what, advice) : Warn(check, what, advice);
 }
 

@@ -120,22 +120,18 @@ std::string CountersText(const proto::Stats& stats, size_t columns) {
   table.Row({"gets", number(stats.gets()) + ": hits " + PercentText(stats.hits(), stats.gets()) +
                          ", on the way " + PercentText(stats.late_hits(), stats.gets()) +
                          ", misses " + PercentText(stats.misses(), stats.gets())});
-  table.Row({"moved", "out " + Size(stats.bytes_out()) + ", in " + Size(stats.bytes_in()) +
-                          ", pre-cleaned " + Size(stats.bytes_precleaned())});
-  table.Row({"prefetches", number(stats.prefetches()) + ", mispredicted " +
-                               PercentText(stats.prefetches_unused(), stats.prefetches()) + " (" +
-                               number(stats.prefetches_unused()) + " left unused)"});
+  table.Row({"moved", "out " + Size(stats.bytes_out()) + ", in " + Size(stats.bytes_in())});
+  table.Row({"prefetches", number(stats.prefetches())});
   const uint64_t predictions = stats.predictions_right() + stats.predictions_wrong();
   if (predictions > 0) {
-    table.Row({"predictions", number(predictions) + " learned, wrong " +
+    table.Row({"predictions", number(predictions) + " calls, wrong " +
                                   PercentText(stats.predictions_wrong(), predictions)});
   }
   if (stats.discarded() > 0) {
     table.Row({"discarded", number(stats.discarded()) + " to be recomputed, " +
                                 number(stats.recomputes()) + " of them asked for again"});
   }
-  table.Row({"evictions", number(stats.drops_clean()) + " dropped without a copy, " +
-                              number(stats.rescues()) + " rescued by a get"});
+  table.Row({"kept", number(stats.rescues()) + " pages, as a get was faster than their leaving"});
   table.Row({"stalls", DurationText(stats.stall_ns()) + " waited in all, " +
                            number(stats.waiting()) + " waiting now"});
   if (stats.pinned_locked() > 0) {
@@ -180,16 +176,13 @@ void AddCounters(JsonWriter& json, const proto::Stats& stats) {
       .Field("late_hits", stats.late_hits())
       .Field("misses", stats.misses())
       .Field("prefetches", stats.prefetches())
-      .Field("prefetches_unused", stats.prefetches_unused())
       .Field("predictions_right", stats.predictions_right())
       .Field("predictions_wrong", stats.predictions_wrong())
       .Field("discarded", stats.discarded())
       .Field("recomputes", stats.recomputes())
       .Field("rescues", stats.rescues())
-      .Field("drops_clean", stats.drops_clean())
       .Field("bytes_out", stats.bytes_out())
       .Field("bytes_in", stats.bytes_in())
-      .Field("bytes_precleaned", stats.bytes_precleaned())
       .Field("stall_ns", stats.stall_ns())
       .Field("log_dropped", stats.log_dropped())
       .Field("bad_requests", stats.bad_requests())

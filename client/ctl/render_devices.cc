@@ -32,7 +32,7 @@ std::string ProcessesText(const proto::DeviceUse& use) {
 }
 
 std::string OwnersText(const proto::DeviceUse& use) {
-  std::string text = Size(use.total()) + ": slabs " + Size(use.slabs());
+  std::string text = Size(use.total()) + ": store " + Size(use.store());
   for (const auto& [what, bytes] :
        {std::pair(use.has_harvest() ? ", harvested " : ", peer pool ", use.peer_pool()),
         std::pair(", the daemon's context ", use.context()),
@@ -73,7 +73,7 @@ std::string DeviceUsesTable(const proto::Stats& stats, size_t columns) {
     const proto::DeviceUse& use = stats.devices(i);
     const auto known = [&](uint64_t bytes) { return use.fault().empty() ? Size(bytes) : "-"; };
     table.Row({std::to_string(i) + (use.busy() ? " busy" : ""), Size(use.total()),
-               Size(use.slabs() + use.peer_pool() + use.context()), Size(use.jobs()),
+               Size(use.store() + use.peer_pool() + use.context()), Size(use.jobs()),
                known(use.others()), known(use.free()), known(use.idle()), ProcessesText(use)});
   }
   return table.Text(columns);
@@ -84,7 +84,7 @@ void AddDeviceUse(JsonWriter& json, const proto::DeviceUse& use) {
   if (use.has_utilization()) json.Field("utilization_percent", use.utilization());
   json.BeginObject("memory")
       .Field("fault", use.fault())
-      .Field("slabs_bytes", use.slabs())
+      .Field("store_bytes", use.store())
       .Field("peer_pool_bytes", use.peer_pool())
       .Field("context_bytes", use.context())
       .Field("jobs_bytes", use.jobs())

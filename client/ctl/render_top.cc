@@ -113,8 +113,7 @@ std::string WorkText(const Rates& rates, const proto::Stats& stats, size_t colum
     table.Row({"of nodes", BytesPerSecond(rates.Of(SumOf(&proto::NodeUse::read))) + " in, " +
                                BytesPerSecond(rates.Of(SumOf(&proto::NodeUse::written))) + " out"});
   }
-  table.Row({"prefetched", PerSecond(rates.Of(&proto::Stats::prefetches)) + ", in vain " +
-                               PerSecond(rates.Of(&proto::Stats::prefetches_unused))});
+  table.Row({"prefetched", PerSecond(rates.Of(&proto::Stats::prefetches))});
   const auto stalled = rates.Of(&proto::Stats::stall_ns);
   table.Row({"stalled", (stalled ? Format("%.2f s a second", *stalled / 1e9) : "-") + ", " +
                             std::to_string(stats.waiting()) + " waiting"});

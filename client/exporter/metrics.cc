@@ -175,7 +175,7 @@ void AddDevices(const Seen& seen, bool with_processes, Families* to) {
   }
   to->Gauge("device_memory_bytes", "By whose it is, free memory included.");
   for (const auto& [uuid, use] : devices) {
-    to->Add(use->slabs(), {{"device", uuid}, {"of", "slabs"}});
+    to->Add(use->store(), {{"device", uuid}, {"of", "store"}});
     to->Add(use->peer_pool(), {{"device", uuid}, {"of", "peer pool"}});
     to->Add(use->context(), {{"device", uuid}, {"of", "context"}});
     to->Add(use->jobs(), {{"device", uuid}, {"of", "jobs"}});
@@ -210,14 +210,9 @@ void AddWork(const proto::Stats& stats, Families* to) {
   to->Counter("moved_bytes_total", "Copied into devices and out of them.")
       .Add(stats.bytes_in(), {{"direction", "in"}})
       .Add(stats.bytes_out(), {{"direction", "out"}});
-  to->Counter("precleaned_bytes_total", "Of what was copied out, ahead of need.")
-      .Add(stats.bytes_precleaned());
   to->Counter("prefetches_total", "Tensors that were brought before they were asked for.")
       .Add(stats.prefetches());
-  to->Counter("prefetches_unused_total", "Of these, those that left again without a use.")
-      .Add(stats.prefetches_unused());
-  to->Counter("rescues_total", "Tensors that a get kept from leaving.").Add(stats.rescues());
-  to->Counter("drops_clean_total", "Tensors that left without a copy.").Add(stats.drops_clean());
+  to->Counter("rescues_total", "Pages that stayed because a get was faster.").Add(stats.rescues());
   to->Counter("discards_total", "Tensors that left to be computed again.").Add(stats.discarded());
   to->Counter("recomputes_total", "Of these, those that were asked for again.")
       .Add(stats.recomputes());
@@ -283,7 +278,7 @@ void AddJobs(const std::vector<proto::LegacyJob>& jobs, const std::set<std::stri
   for (const auto& [mode, count] : by_mode) to->Add(count, {{"mode", mode}});
   to->Gauge("jobs_waiting", "In the queue for a device.").Add(waiting);
   to->Gauge("jobs_paused", "That hold no device memory until they are resumed.").Add(paused);
-  to->Gauge("jobs_device_bytes", "What jobs hold of a device; of it, in the store's slabs.");
+  to->Gauge("jobs_device_bytes", "What jobs hold of a device; of it, in the store's pages.");
   for (const auto& [device, bytes] : by_device) {
     to->Add(bytes.first, {{"device", device}, {"of", "all"}});
     to->Add(bytes.second, {{"device", device}, {"of", "served"}});

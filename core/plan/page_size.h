@@ -29,18 +29,23 @@ constexpr Bytes PageBetween(Bytes least, Bytes most, uint64_t pages, Bytes budge
   return page;
 }
 
+// A budget that has fewer pages has smaller ones, down to kSmallestPageOfDevice: tensors in use
+// keep each of their pages.
+inline constexpr uint64_t kPagesOfSmallBudget = 4;
+inline constexpr Bytes kSmallestPageOfDevice = MiB(2);
+
 // The largest power of two that gives kPagesLeast pages, between kSmallestPage and kLargestPage.
 // Pages of clients that share a device change hands, which takes the same time for any size.
 constexpr Bytes PageSizeFor(Bytes budget, bool is_shared) {
-  if (is_shared) return kSharedPage;
-  return PageBetween(kSmallestPage, kLargestPage, kPagesLeast, budget);
+  Bytes page = kSharedPage;
+  if (!is_shared) page = PageBetween(kSmallestPage, kLargestPage, kPagesLeast, budget);
+  return PageBetween(kSmallestPageOfDevice, page, kPagesOfSmallBudget, budget);
 }
 
 // Of a device's clients in the daemon. A page that is mapped delays the launches of its client by
 // some 100 us, of any size; one that is mostly empty is a large part of a small device.
 // docs/decisions/0079 has what a GPU says of 16 to 64 MiB.
 inline constexpr Bytes kLargestPageOfDevice = MiB(64);
-inline constexpr Bytes kSmallestPageOfDevice = MiB(2);
 inline constexpr uint64_t kPagesOfDevice = 1024;
 // A page that leaves needs a piece of the host pool that is as large.
 inline constexpr uint64_t kPagesOfHostPool = 64;

@@ -1,7 +1,7 @@
 """Tells the allocator which blocks an optimizer makes in its first step: its states, which stay.
 
-What is in use cannot leave, and parts what could: such blocks are placed together, apart from what
-comes and goes (docs/decisions/0046).
+What is in use cannot leave. Such blocks are made, not taken from idle ones, which lie between what
+comes and goes.
 """
 
 from __future__ import annotations

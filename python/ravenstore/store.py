@@ -78,7 +78,7 @@ class Stats:
     stall_ns: int  # how long calls waited on the CPU
     pinned_bytes: int  # this client's blocks of pinned memory; part of host_bytes
     pinned_locked: int  # what is pinned for the blocks of all of this user's clients
-    page_bytes: int  # of device memory, of several devices the largest; 0: the daemon has slabs
+    page_bytes: int  # of device memory, of several devices the largest
 
 
 class HostStream:
@@ -700,8 +700,8 @@ class Store:
             same.
         fail_fast: do not wait for room.
         fail_stuck: do not wait for what only another thread of this program could put or free.
-        long_lived: it will stay in use for long, as parameters do: it gets a place apart from what
-            comes and goes.
+        long_lived: it will stay in use for long, as parameters do. A hint, which has no effect at
+            present.
         Errors: OutOfMemory, TimedOut.
         """
         return self.create_batch(

@@ -82,16 +82,6 @@ TEST_F(AccessTest, AwayGetBringsTheBytesToAnotherAddress) {
   EXPECT_TRUE(tensor.ready());
 }
 
-TEST_F(AccessTest, GetRescuesALeavingTensor) {
-  Tensor tensor = Idle(kBytes, 3);
-  const uint64_t leaving = daemon_.BeginLeave(tensor.id());
-  ASSERT_NE(leaving, 0u);
-  EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 3, kBytes));
-  EXPECT_FALSE(daemon_.CommitLeave(tensor.id(), leaving));
-  store_.put(tensor, nullptr);
-  EXPECT_FALSE(daemon_.CommitLeave(tensor.id(), leaving)) << "the generation has moved on";
-}
-
 TEST_F(AccessTest, PrefetchedTensorIsFoundWithoutAsking) {
   Tensor tensor = Away(kBytes, 5);
   ASSERT_TRUE(daemon_.Prefetch(tensor.id()));

@@ -45,8 +45,7 @@ class BlocksTest : public testing::Test {
  protected:
   static constexpr uint64_t kBudget = MiB(64);
 
-  explicit BlocksTest(std::vector<std::string> flags = {"--slab", "2MiB"},
-                      uint64_t budget = kBudget)
+  explicit BlocksTest(std::vector<std::string> flags = {}, uint64_t budget = kBudget)
       : daemon_(std::move(flags)),
         store_(std::make_shared<Store>(Store::connect({.socket = daemon_.socket(),
                                                        .name = "blocks_test",
@@ -104,7 +103,7 @@ class RoomyBlocksTest : public BlocksTest {
  protected:
   static constexpr uint64_t kRoomyBudget = MiB(2048);
 
-  RoomyBlocksTest() : BlocksTest({"--slab", "2MiB", "--device-total", "4GiB"}, kRoomyBudget) {}
+  RoomyBlocksTest() : BlocksTest({"--device-total", "4GiB"}, kRoomyBudget) {}
 
   void AllocateAndRelease(int count, uint64_t bytes) {
     std::vector<Block*> held;

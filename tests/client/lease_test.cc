@@ -39,11 +39,10 @@ TEST_F(LeaseTest, CasLeaseMovesOneGenerationOnAndFailsForTheSlower) {
   EXPECT_EQ(stale, row_.word.load()) << "it is told what was faster";
 }
 
-TEST_F(LeaseTest, OnlyThreeStatesAreResident) {
+TEST_F(LeaseTest, OnlyTwoStatesAreResident) {
   for (int state = 0; state <= 9; ++state) {
     const auto named = static_cast<LeaseState>(state);
-    const bool expected =
-        named == LeaseState::kInUse || named == LeaseState::kIdle || named == LeaseState::kLeaving;
+    const bool expected = named == LeaseState::kInUse || named == LeaseState::kIdle;
     EXPECT_EQ(IsResident(named), expected) << state;
   }
 }

@@ -474,30 +474,18 @@ void MiniDaemon::IgnoreSocket(bool ignore) {
 }
 
 bool MiniDaemon::Evict(uint64_t id) {
-  const uint64_t word = BeginLeave(id);
-  return word != 0 && CommitLeave(id, word);
-}
-
-uint64_t MiniDaemon::BeginLeave(uint64_t id) {
-  std::lock_guard lock(mutex_);
-  Client& client = *Owner(id);
-  proto::LeaseSlot& row = (*client.segment)->slots[client.tensors.at(id).slot];
-  uint64_t word = row.word.load();
-  const proto::LeaseWord lease = proto::UnpackLease(word);
-  const proto::WordValue ticket = proto::UnpackWordValue(row.ticket.load());
-  if (lease.state != LeaseState::kIdle) return 0;
-  if ((*client.segment)->tickets[ticket.index].load() < ticket.value) return 0;
-  const uint64_t leaving = proto::Pack(proto::Next(lease, LeaseState::kLeaving, 0));
-  return row.word.compare_exchange_strong(word, leaving) ? leaving : 0;
-}
-
-bool MiniDaemon::CommitLeave(uint64_t id, uint64_t word) {
   std::lock_guard lock(mutex_);
   Client& client = *Owner(id);
   Tensor& tensor = client.tensors.at(id);
+  proto::LeaseSlot& row = (*client.segment)->slots[tensor.slot];
+  uint64_t word = row.word.load();
+  const proto::LeaseWord lease = proto::UnpackLease(word);
+  const proto::WordValue ticket = proto::UnpackWordValue(row.ticket.load());
+  if (lease.state != LeaseState::kIdle) return false;
+  if ((*client.segment)->tickets[ticket.index].load() < ticket.value) return false;
   std::vector<std::byte> copy(BytesOf(client, tensor), BytesOf(client, tensor) + tensor.bytes);
-  const uint64_t away = proto::Pack(proto::Next(proto::UnpackLease(word), LeaseState::kAway, 0));
-  if (!(*client.segment)->slots[tensor.slot].word.compare_exchange_strong(word, away)) return false;
+  const uint64_t away = proto::Pack(proto::Next(lease, LeaseState::kAway, 0));
+  if (!row.word.compare_exchange_strong(word, away)) return false;
   tensor.away = std::move(copy);
   return true;
 }

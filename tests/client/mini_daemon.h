@@ -73,9 +73,6 @@ class MiniDaemon {
 
   // Idle -> Away. False when the tensor is not idle or its ticket is not reached.
   bool Evict(uint64_t id);
-  // Idle -> Leaving; the word to commit with, or 0.
-  uint64_t BeginLeave(uint64_t id);
-  bool CommitLeave(uint64_t id, uint64_t word);
   // Away -> Idle, at another place.
   bool Prefetch(uint64_t id);
   // Whatever it is -> Lost.

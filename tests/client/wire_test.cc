@@ -176,12 +176,9 @@ TEST(WireTest, StatsAreUnderstoodFieldByField) {
   stats.set_late_hits(17);
   stats.set_misses(18);
   stats.set_prefetches(19);
-  stats.set_prefetches_unused(20);
   stats.set_rescues(21);
-  stats.set_drops_clean(22);
   stats.set_bytes_out(23);
   stats.set_bytes_in(24);
-  stats.set_bytes_precleaned(25);
   stats.set_uptime_ns(26);
   const auto decoded = DecodedBody<Stats>(packet);
   ASSERT_EQ(decoded.tiers.size(), 1u);

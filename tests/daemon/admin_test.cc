@@ -49,7 +49,7 @@ class AdminTest : public testing::Test {
     return tensors;
   }
 
-  DaemonProcess daemon_{{"--slab", "4MiB", "--device-total", "64MiB", "--pool-size", "128MiB"}};
+  DaemonProcess daemon_{{"--device-total", "64MiB", "--pool-size", "128MiB"}};
   Session admin_ = std::move(*Session::Open(daemon_.socket(), seconds(30)));
 };
 

@@ -52,9 +52,7 @@ class ClusterFixture : public testing::Test {
                  {"reserve", "0"},
                  {"lease_s", "2"}};
     for (const auto& [key, value] : more) keys[key] = value;
-    std::string text = R"([devices]
-slab = "2MiB"
-[host_pool]
+    std::string text = R"([host_pool]
 size = "64MiB"
 step = "2MiB"
 ahead = "2MiB"

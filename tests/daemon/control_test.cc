@@ -332,7 +332,7 @@ TEST(ControlTest, ClientsBeyondTheLimitWaitTheirTurn) {
 }
 
 TEST(ControlTest, AClientsLowerLimitGivesItsSlabsBack) {
-  DaemonProcess daemon({"--slab", "4MiB"});
+  DaemonProcess daemon;
   Store store = Connect(daemon, MiB(32));
   Session admin = Open(daemon);
   std::vector<Tensor> tensors;
@@ -366,7 +366,7 @@ TEST(ControlTest, AClientsLowerLimitGivesItsSlabsBack) {
 }
 
 TEST(ControlTest, AHigherLimitLetsAWaitingClientGoOn) {
-  DaemonProcess daemon({"--slab", "4MiB"});
+  DaemonProcess daemon;
   Store store = Connect(daemon, MiB(8));
   Session admin = Open(daemon);
   Tensor held = store.create(MiB(8));

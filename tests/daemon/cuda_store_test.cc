@@ -139,7 +139,7 @@ class CudaStoreTest : public testing::Test {
     return Store::connect(
         {.socket = daemon.socket(), .name = "cuda_store_test", .device_budget = device_budget});
   }
-  static std::vector<std::string> Flags() { return {"--slab", "8MiB"}; }
+  static std::vector<std::string> Flags() { return {}; }
 };
 
 TEST_F(CudaStoreTest, BytesSurviveEvictionAndReturn) {
@@ -279,7 +279,7 @@ class PartsTest : public CudaStoreTest {
     std::ofstream(path) << "[limits]\ndevice_reserve = " << total - kDevice
                         << "\n[harvest]\nsize = \"96MiB\"\nreserve = \"256MiB\"\nsample_ms = 10\n"
                            "rise_s = 0\nstep = \"8MiB\"\n";
-    return {"--slab", "8MiB", "--pool-size", "128MiB", "--config", path};
+    return {"--pool-size", "128MiB", "--config", path};
   }
   static proto::DeviceUse UseOf(const DaemonProcess& daemon, int device) {
     return StatsOf(daemon).devices(device);
@@ -345,8 +345,8 @@ TEST_F(PartsTest, AnOwnerOfTheOtherPartHasItsMemory) {
     own.push_back(owner.create(kBytes, {.device = 1}));
     gpu.Fill(own[i].data(), 100 + i);
   }
-  EXPECT_GE(UseOf(daemon, 1).slabs(), 32 * kBytes);
-  EXPECT_LE(UseOf(daemon, 1).slabs() + UseOf(daemon, 1).peer_pool(), kDevice);
+  EXPECT_GE(UseOf(daemon, 1).store(), 32 * kBytes);
+  EXPECT_LE(UseOf(daemon, 1).store() + UseOf(daemon, 1).peer_pool(), kDevice);
   EXPECT_LT(UseOf(daemon, 1).peer_pool(), before);
   ExpectAllHold(store, gpu);
   for (uint64_t i = 0; i < own.size(); ++i) EXPECT_TRUE(gpu.Holds(own[i].data(), 100 + i)) << i;
@@ -365,9 +365,8 @@ TEST_F(NodesTest, WhatFindsNoRoomHereLiesOnAnotherNodeAndComesBackToTheGpu) {
   const std::string there = FreeAddress();
   const auto lender = Lender("b", there);
   const DaemonProcess home(
-      {"--slab", "8MiB", "--config",
-       Configure("a", FreeAddress(),
-                 {{"size", Quoted("256MiB")}, {"peers", List({"b=" + there})}})},
+      {"--config", Configure("a", FreeAddress(),
+                             {{"size", Quoted("256MiB")}, {"peers", List({"b=" + there})}})},
       "cuda");
   ASSERT_TRUE(Eventually([&] { return Reachable(home) >= core::MiB(128); }));
   Store store = Store::connect({.socket = home.socket(), .device_budget = MiB(32)});
@@ -392,7 +391,7 @@ TEST_F(NodesTest, WhatFindsNoRoomHereLiesOnAnotherNodeAndComesBackToTheGpu) {
 TEST_F(CudaStoreTest, APinnedBlockIsUsedAgainOnlyOnceTheCopiesFromItAreDone) {
   constexpr uint64_t kBlock = MiB(64);
   constexpr int kCopies = 16;
-  DaemonProcess daemon({"--slab", "8MiB", "--pool-size", "128MiB"}, "cuda");
+  DaemonProcess daemon({"--pool-size", "128MiB"}, "cuda");
   Store store = Connect(daemon, MiB(256));
   Store second = Connect(daemon, MiB(256));
   Gpu gpu(driver(), 0);

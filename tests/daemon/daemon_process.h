@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -38,22 +37,12 @@ class DaemonProcess {
     return program != nullptr ? program : "daemon/ravenstored";
   }
 
-  // The flags of all daemons of this test have memory in slabs.
-  static bool InSlabs() {
-    const char* flags = std::getenv("RAVENSTORE_TEST_FLAGS");
-    return flags != nullptr && std::string(flags).find("slabs") != std::string::npos;
-  }
-
   // Starts the daemon with `flags` besides the socket's and the backend's, and waits until it
   // serves. It writes its log to a file of its own, or to the descriptor `log`.
   explicit DaemonProcess(std::vector<std::string> flags = {}, const std::string& backend = "host",
                          int log = -1) {
     words_ = {Program(), "--backend", backend, "--socket", socket()};
     words_.insert(words_.end(), flags.begin(), flags.end());
-    // More flags for all daemons of a test.
-    const char* more = std::getenv("RAVENSTORE_TEST_FLAGS");
-    std::istringstream each(more != nullptr ? more : "");
-    for (std::string flag; each >> flag;) words_.push_back(flag);
     Start(log);
   }
   // Starts it again, at the same socket. REQUIRES: it was killed.

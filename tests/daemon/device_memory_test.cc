@@ -65,7 +65,7 @@ TEST_F(DeviceMemoryTest, FindsOneDevicesForAUser) {
 TEST_F(DeviceMemoryTest, LimitsWhatTheStoreMayHold) {
   memory_.SetLimit(0, MiB(16));
   loop_.RunPosts();
-  EXPECT_EQ(loop_->planner().DeviceTier(core::DeviceId{0}).capacity, MiB(16));
+  EXPECT_EQ(loop_->store().DeviceTier(core::DeviceId{0}).capacity, MiB(16));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ MemoryWatch::Seen SomethingSeen() {
   return seen;
 }
 
-constexpr DeviceUse kUse{.total = GiB(80), .slabs = GiB(10), .peer_pool = GiB(2), .jobs = GiB(3)};
+constexpr DeviceUse kUse{.total = GiB(80), .store = GiB(10), .peer_pool = GiB(2), .jobs = GiB(3)};
 
 proto::DeviceUse Shown(const DeviceUse& use, const MemoryWatch::Seen& seen) {
   proto::DeviceUse shown;
@@ -33,7 +33,7 @@ TEST(DeviceUseTest, WhatIsUsedBesideTheStoreAndItsJobsIsOthers) {
   const proto::DeviceUse shown = Shown(kUse, SomethingSeen());
   EXPECT_EQ(shown.total(), GiB(80).count());
   EXPECT_EQ(shown.fault(), "");
-  EXPECT_EQ(shown.slabs(), GiB(10).count());
+  EXPECT_EQ(shown.store(), GiB(10).count());
   EXPECT_EQ(shown.peer_pool(), GiB(2).count());
   EXPECT_EQ(shown.context(), GiB(1).count());
   EXPECT_EQ(shown.jobs(), GiB(3).count());
@@ -77,9 +77,9 @@ TEST(DeviceUseTest, JobsThatClaimMoreThanIsUsedHaveTheRest) {
 
 TEST(DeviceUseTest, SlabsThatCameAfterTheLookAreNotOthers) {
   DeviceUse use = kUse;
-  use.slabs = GiB(60);
+  use.store = GiB(60);
   const proto::DeviceUse shown = Shown(use, SomethingSeen());
-  EXPECT_EQ(shown.slabs(), GiB(60).count());
+  EXPECT_EQ(shown.store(), GiB(60).count());
   EXPECT_EQ(shown.jobs(), 0u);
   EXPECT_EQ(shown.others(), 0u);
 }
@@ -95,7 +95,7 @@ TEST(DeviceUseTest, WhatIsNotKnownHasNoFigures) {
   seen.fault = "no NVML";
   const proto::DeviceUse shown = Shown(kUse, seen);
   EXPECT_EQ(shown.fault(), "no NVML");
-  EXPECT_EQ(shown.slabs(), GiB(10).count());
+  EXPECT_EQ(shown.store(), GiB(10).count());
   EXPECT_EQ(shown.jobs(), GiB(3).count());
   EXPECT_EQ(shown.others(), 0u);
   EXPECT_EQ(shown.free(), 0u);

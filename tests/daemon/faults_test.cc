@@ -208,7 +208,7 @@ TEST(FaultsTest, AnotherProtocolIsTurnedAwayInWords) {
 }
 
 TEST(FaultsTest, RandomRequestsHarmNobody) {
-  DaemonProcess daemon({"--slab", "2MiB"});
+  DaemonProcess daemon;
   RawClient raw(daemon);
   const uint64_t seed = 20261120;
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -238,7 +238,7 @@ TEST(FaultsTest, RandomRequestsHarmNobody) {
 
 // While a create waits its row has no tensor yet, by whatever id it is named.
 TEST(FaultsTest, ARowWhoseCreateWaitsHasNoTensor) {
-  DaemonProcess daemon({"--slab", "2MiB", "--device-total", "16MiB"});
+  DaemonProcess daemon({"--device-total", "16MiB"});
   RawClient raw(daemon);
   for (uint32_t slot = 0; slot < 3; ++slot) raw.Create(slot, MiB(12));  // one has room
   ASSERT_TRUE(raw.EventuallyIs(0, proto::LeaseState::kInUse));
@@ -261,7 +261,7 @@ TEST(FaultsTest, ARowWhoseCreateWaitsHasNoTensor) {
 }
 
 TEST(FaultsTest, ADeadlineBeforeAllTimeIsPast) {
-  DaemonProcess daemon({"--slab", "2MiB", "--device-total", "4MiB"});
+  DaemonProcess daemon({"--device-total", "4MiB"});
   RawClient raw(daemon);
   for (uint32_t slot = 0; slot < 2; ++slot)
     raw.Create(slot, MiB(4), std::numeric_limits<int64_t>::min());
@@ -271,7 +271,7 @@ TEST(FaultsTest, ADeadlineBeforeAllTimeIsPast) {
 // The rows are read where log entries were dropped, the last ones too when that goes on and on.
 TEST(FaultsTest, ALogThatIsAlwaysFullHidesNoPut) {
   constexpr uint32_t kTensors = 3000;
-  DaemonProcess daemon({"--slab", "2MiB", "--device-total", "32MiB"});
+  DaemonProcess daemon({"--device-total", "32MiB"});
   RawClient raw(daemon);
   for (uint32_t slot = 0; slot < kTensors; ++slot) raw.Create(slot, KiB(4));
   ASSERT_TRUE(raw.EventuallyIs(kTensors - 1, proto::LeaseState::kInUse));
@@ -290,7 +290,7 @@ TEST(FaultsTest, ALogThatIsAlwaysFullHidesNoPut) {
 TEST(FaultsTest, PutsThatWaitForALateStreamAreNoReasonToExpel) {
   constexpr uint32_t kTensors = 1000;
   constexpr uint32_t kLooks = 3 * proto::kSlotCapacity / kTensors;
-  DaemonProcess daemon({"--slab", "2MiB"});
+  DaemonProcess daemon;
   RawClient raw(daemon);
   const auto done = [&] {
     return raw.shared().requests.tail.load() == raw.shared().requests.head.load();
@@ -315,48 +315,9 @@ TEST(FaultsTest, PutsThatWaitForALateStreamAreNoReasonToExpel) {
   EXPECT_FALSE(packet.ok()) << "expelled";
 }
 
-// Whatever a row says while its tensor is on its way: the daemon goes on.
-TEST(FaultsTest, APutOfWhatIsBeingPrefetchedHarmsNobody) {
-  if (!DaemonProcess::InSlabs()) GTEST_SKIP() << "on pages";
-  DaemonProcess daemon(
-      {"--slab", "2MiB", "--device-total", "4MiB", "--link-bytes-per-second", "2e7"});
-  RawClient raw(daemon);
-  const auto put = [&](uint32_t slot) {
-    const proto::LeaseWord lease = proto::UnpackLease(raw.Row(slot).word);
-    raw.Row(slot).word = proto::Pack(proto::Next(lease, proto::LeaseState::kIdle, 0));
-  };
-  raw.shared().header.log_lanes = 1;
-  raw.Create(0, MiB(4));
-  ASSERT_TRUE(raw.EventuallyIs(0, proto::LeaseState::kInUse));
-  raw.Row(0).hint = proto::Pack(proto::Hint{proto::HintKind::kOrder, 1});
-  put(0);
-  raw.shared().log[0].dropped.fetch_add(1);
-  raw.Create(1, MiB(4));
-  ASSERT_TRUE(raw.EventuallyIs(1, proto::LeaseState::kInUse));
-  ASSERT_EQ(raw.StateOf(0), proto::LeaseState::kAway);
-  // Who takes back and frees is brought what comes next.
-  raw.shared().log[0].entries[0] = proto::Pack(proto::Access{1, proto::AccessOp::kGet});
-  raw.shared().log[0].head = 1;
-  raw.Free(1);
-  ASSERT_TRUE(raw.EventuallyIs(1, proto::LeaseState::kFree));
-  // The copy back, unasked, takes 200 ms.
-  ASSERT_TRUE(Eventually([&] {
-    raw.AcknowledgeMaps();
-    return StatsOf(daemon).prefetches() == 1;
-  }));
-  put(0);
-  for (int i = 0; i < 1000; ++i) {
-    raw.shared().log[0].dropped.fetch_add(1);
-    raw.doorbell->Ring();
-    sched_yield();
-  }
-  raw.Free(0);
-  EXPECT_TRUE(raw.EventuallyIs(0, proto::LeaseState::kFree)) << "once the copy is done";
-}
-
 // A stream that never gets there, and the same free over and over: what waits for it is bounded.
 TEST(FaultsTest, WhoLetsTooMuchWaitForItsStreamsIsExpelled) {
-  DaemonProcess daemon({"--slab", "2MiB"});
+  DaemonProcess daemon;
   RawClient raw(daemon);
   raw.Create(0, KiB(4));
   ASSERT_TRUE(raw.EventuallyIs(0, proto::LeaseState::kInUse));
@@ -381,7 +342,7 @@ TEST(FaultsTest, GetsBeyondTheArrivalWordsWaitForOne) {
   constexpr size_t kEach = 768;
   static_assert(kDevices * kEach > 2 * proto::kArrivalWords);
   constexpr uint64_t kBytes = KiB(4);
-  DaemonProcess daemon({"--devices", "4", "--slab", "2MiB", "--link-bytes-per-second", "20e6"});
+  DaemonProcess daemon({"--devices", "4", "--link-bytes-per-second", "20e6"});
   const TestStream stream;  // before the tensors that it frees
   Store store = Connect(daemon, MiB(8));
   std::vector<Tensor> tensors;
@@ -475,7 +436,7 @@ int Churn(const std::string& socket, uint64_t seed) {
 }
 
 TEST(FaultsTest, AClientKilledAnywhereGivesEverythingBack) {
-  DaemonProcess daemon({"--slab", "2MiB"});
+  DaemonProcess daemon;
   std::mt19937_64 random(20261120);
   for (int round = 0; round < 40; ++round) {
     const uint64_t seed = random();
@@ -496,7 +457,7 @@ TEST(FaultsTest, AClientKilledAnywhereGivesEverythingBack) {
 }
 
 TEST(FaultsTest, AStoppedClientHoldsUpNobodyElse) {
-  DaemonProcess daemon({"--slab", "2MiB"});
+  DaemonProcess daemon;
   ipc::Child child([&] { return Churn(daemon.socket(), 5); });
   ASSERT_TRUE(Eventually([&] { return StatsOf(daemon).creates() > 100; }));
   ::kill(child.pid(), SIGSTOP);
@@ -508,7 +469,7 @@ TEST(FaultsTest, AStoppedClientHoldsUpNobodyElse) {
 
 // Its empty slabs are asked for first, and never come.
 TEST(FaultsTest, WhoKeepsASlabKeepsNobodyFromThoseOfOthers) {
-  DaemonProcess daemon({"--device-total", "64MiB", "--slab", "2MiB"});
+  DaemonProcess daemon({"--device-total", "64MiB"});
   RawClient keeps(daemon);
   keeps.Create(0, MiB(24));
   ASSERT_TRUE(keeps.EventuallyIs(0, proto::LeaseState::kInUse));
@@ -549,7 +510,7 @@ TEST(FaultsTest, AForkedChildIsRefusedAndItsParentGoesOn) {
 }
 
 TEST(FaultsTest, WhenTheDaemonDiesWaitsEndAndEverythingIsLost) {
-  DaemonProcess daemon({"--slab", "2MiB", "--link-bytes-per-second", "1000000"});
+  DaemonProcess daemon({"--link-bytes-per-second", "1000000"});
   Store store = Connect(daemon, MiB(4), seconds(60));
   Tensor first = store.create(MiB(3));
   store.put(first, nullptr);

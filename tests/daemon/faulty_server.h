@@ -45,7 +45,6 @@ class FaultyServer {
     config.socket_path = socket();
     config.backend = "host";
     config.host_check_moves = true;
-    config.slab = core::MiB(2);
     config.pool_size = options.host;
     config.remote_budget = options.remote_budget;
     config.pool_step = core::MiB(2);
@@ -95,7 +94,7 @@ class FaultyServer {
   // Aborts unless the planner's books agree.
   void CheckInvariants() {
     Ask([](Loop& loop) {
-      loop.planner().CheckInvariants();
+      loop.store().CheckInvariants();
       return true;
     });
   }
@@ -103,15 +102,15 @@ class FaultyServer {
   // knows of.
   bool IsEmpty() {
     return Ask([this](Loop& loop) {
-      const core::StorePlanner& planner = loop.planner();
-      bool empty = loop.sessions() == 0 && planner.HostTier().used == core::Bytes{};
+      const PageStore& store = loop.store();
+      bool empty = loop.sessions() == 0 && store.HostTier().used == core::Bytes{};
       for (uint16_t i = 0; i < devices_.size(); ++i) {
-        const core::Bytes taken = planner.Harvested(core::DeviceId{i}) + shares_;
+        const core::Bytes taken = store.Harvested(core::DeviceId{i}) + shares_;
         const core::Bytes others(others_[i].load());
         empty &= FreeOf(i) + taken + others >= devices_[i]->info().total;
       }
-      for (const core::PoolId pool : planner.OtherPools())
-        empty &= planner.OtherTier(pool).used == core::Bytes{};
+      for (const core::PoolId pool : store.OtherPools())
+        empty &= store.OtherTier(pool).used == core::Bytes{};
       return empty;
     });
   }

@@ -139,7 +139,7 @@ class Program {
   void GiveBack() {
     std::promise<void> told;
     const bool asked = server_.Ask([&](Loop& loop) {
-      const core::Bytes held = loop.planner().Harvested(kOwner);
+      const core::Bytes held = loop.store().Harvested(kOwner);
       return held > core::Bytes{} &&
              loop.GiveBackHarvest(kOwner, held, milliseconds(200),
                                   [&told](const Harvest::GivenBack&) { told.set_value(); })
@@ -244,7 +244,7 @@ TEST(HarvestFaultsTest, AChunkThatALookDoesNotShowIsNoReasonForMore) {
                          return HostFault::kNone;
                        }});
   const auto harvested = [&] {
-    return server.Ask([](Loop& loop) { return loop.planner().Harvested(kOwner); });
+    return server.Ask([](Loop& loop) { return loop.store().Harvested(kOwner); });
   };
   const core::Bytes reserve = core::MiB(2);
   ASSERT_TRUE(Eventually([&] { return server.FreeOf(1) == core::MiB(14); }));

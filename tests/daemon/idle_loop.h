@@ -20,10 +20,11 @@ class IdleLoop {
 
   IdleLoop() {
     LoopOptions options;
-    options.planner.granularity = devices_.front()->granularity();
-    options.planner.device_capacity = {kDevice};
-    options.planner.arena = {kDevice};
-    options.planner.host_capacity = core::MiB(128);
+    options.granularity = devices_.front()->granularity();
+    options.device_capacity = {kDevice};
+    options.arena = {kDevice};
+    options.host_capacity = core::MiB(128);
+    options.links = {core::LinkModel{}};
     auto loop = Loop::Create(std::move(options), devices_, &workers_, {});
     RAVEN_CHECK(loop.ok());
     loop_ = std::move(*loop);

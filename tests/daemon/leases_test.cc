@@ -18,9 +18,9 @@ using core::MiB;
 using proto::LeaseState;
 
 constexpr LeaseState kStates[] = {
-    LeaseState::kFree,    LeaseState::kRequested, LeaseState::kInUse,    LeaseState::kIdle,
-    LeaseState::kLeaving, LeaseState::kAway,      LeaseState::kFetching, LeaseState::kFailed,
-    LeaseState::kFreeing, LeaseState::kLost};
+    LeaseState::kFree,   LeaseState::kRequested, LeaseState::kInUse,
+    LeaseState::kIdle,   LeaseState::kAway,      LeaseState::kFetching,
+    LeaseState::kFailed, LeaseState::kFreeing,   LeaseState::kLost};
 
 class LeasesTest : public testing::Test {
  protected:
@@ -62,35 +62,13 @@ TEST_F(LeasesTest, DropTakesTheIdleWordAlone) {
                       [&](uint64_t word) { return lease_.Drop(word); });
 }
 
-TEST_F(LeasesTest, BeginLeaveTakesTheIdleWordAlone) {
-  uint64_t leaving = 0;
-  ExpectTakenOnlyFrom(LeaseState::kIdle, LeaseState::kLeaving,
-                      [&](uint64_t word) { return lease_.BeginLeave(word, &leaving); });
-}
-
-TEST_F(LeasesTest, CommitTakesTheLeavingWordAlone) {
-  ExpectTakenOnlyFrom(LeaseState::kLeaving, LeaseState::kAway,
-                      [&](uint64_t word) { return lease_.Commit(word); });
-}
-
-TEST_F(LeasesTest, AbortLeaveTakesTheLeavingWordAlone) {
-  uint64_t idle = 0;
-  ExpectTakenOnlyFrom(LeaseState::kLeaving, LeaseState::kIdle,
-                      [&](uint64_t word) { return lease_.AbortLeave(word, &idle); });
-}
-
 TEST_F(LeasesTest, WordsThatAreHandedOnAreThoseOfTheRow) {
-  uint64_t leaving = 0;
-  ASSERT_TRUE(lease_.BeginLeave(Set(LeaseState::kIdle), &leaving));
-  EXPECT_EQ(leaving, slot_.word);
+  ASSERT_TRUE(lease_.Drop(Set(LeaseState::kIdle)));
   uint64_t idle = 0;
-  ASSERT_TRUE(lease_.AbortLeave(leaving, &idle));
-  EXPECT_EQ(idle, slot_.word);
-  ASSERT_TRUE(lease_.Drop(idle));
   ASSERT_TRUE(lease_.Publish(1, MiB(2), &idle));
   EXPECT_EQ(idle, slot_.word);
   EXPECT_EQ(lease_.word(), idle);
-  EXPECT_EQ(proto::UnpackLease(idle).generation, 45u);  // four steps from 41
+  EXPECT_EQ(proto::UnpackLease(idle).generation, 43u);  // two steps from 41
 }
 
 TEST_F(LeasesTest, PublishTakesAwayRowsAlone) {

@@ -64,11 +64,11 @@ class LentMemoryTest : public testing::Test {
     if (lenders_->Lose(piece)) loop().PostChunkLost(pool_, piece);
   }
   core::Bytes Used() {
-    return server_->Ask([this](Loop& loop) { return loop.planner().OtherTier(pool_).used; });
+    return server_->Ask([this](Loop& loop) { return loop.store().OtherTier(pool_).used; });
   }
   core::TensorView ViewOf(const Held& held) {
     return server_->Ask(
-        [&](Loop& loop) { return loop.planner().View(core::TensorId{held.tensor.id()}); });
+        [&](Loop& loop) { return loop.store().View(core::TensorId{held.tensor.id()}); });
   }
   // Lies with the lenders alone.
   bool IsLent(const Held& held) {

@@ -36,7 +36,7 @@ class LoopActionsTest : public testing::Test {
     return true;
   }
 
-  DaemonProcess daemon_{{"--devices", "2", "--slab", "2MiB", "--device-total", "64MiB"}};
+  DaemonProcess daemon_{{"--devices", "2", "--device-total", "64MiB"}};
 };
 
 TEST_F(LoopActionsTest, ADirtyTensorMovesToAnotherDevice) {
@@ -107,8 +107,8 @@ TEST_F(LoopActionsTest, AMoveToAFullDeviceFailsInBoundAndKeepsTheTensor) {
 // A get elsewhere that is given up while the tensor still comes, and another where it comes: both
 // wait for the same copy.
 TEST_F(LoopActionsTest, ACopyThatIsPromisedTwiceArrivesForBoth) {
-  DaemonProcess slow({"--devices", "2", "--slab", "2MiB", "--device-total", "64MiB",
-                      "--link-bytes-per-second", "50e6"});
+  DaemonProcess slow(
+      {"--devices", "2", "--device-total", "64MiB", "--link-bytes-per-second", "50e6"});
   const TestStream stream;  // before the tensor that it frees
   Store store = Store::connect(
       {.socket = slow.socket(), .name = "loop_actions_test", .device_budget = MiB(8)});
@@ -160,7 +160,7 @@ class IncrementalEvictionTest : public testing::Test {
   static constexpr uint64_t kSmall = MiB(16);
 
   void Fill(const std::vector<std::string>& flags) {
-    std::vector<std::string> all = {"--device-total", "192MiB", "--slab", "8MiB"};
+    std::vector<std::string> all = {"--device-total", "192MiB"};
     all.insert(all.end(), flags.begin(), flags.end());
     daemon_.emplace(all);
     store_ = Store::connect({.socket = daemon_->socket(), .name = "parts_test"});

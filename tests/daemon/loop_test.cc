@@ -16,6 +16,7 @@
 #include "ipc/ring.h"
 #include "tests/client/test_stream.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/ipc/acknowledge_maps.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -28,7 +29,7 @@ Store Connect(const DaemonProcess& daemon, uint64_t device_budget) {
 }
 
 TEST(LoopTest, ATensorStaysUntilTheStreamOfItsPutIsDone) {
-  DaemonProcess daemon({"--slab", "2MiB"});
+  DaemonProcess daemon;
   TestStream gate;
   gate.Block();
   Store store = Connect(daemon, MiB(8));
@@ -43,7 +44,7 @@ TEST(LoopTest, ATensorStaysUntilTheStreamOfItsPutIsDone) {
 }
 
 TEST(LoopTest, RoomIsFreeOnlyOnceTheStreamOfItsFreeIsDone) {
-  DaemonProcess daemon({"--slab", "2MiB"});
+  DaemonProcess daemon;
   TestStream gate;
   gate.Block();
   Store store = Connect(daemon, MiB(8));
@@ -66,7 +67,7 @@ core::Bytes Resident(pid_t pid) {
 
 TEST(LoopTest, WhatADepartedClientTookOfTheDaemonsMemoryGoesBackToTheKernel) {
   constexpr size_t kTensors = 200'000;
-  const DaemonProcess daemon({"--slab", "2MiB"});
+  const DaemonProcess daemon;
   core::Bytes most;
   {
     Store store = Connect(daemon, MiB(256));
@@ -81,7 +82,7 @@ TEST(LoopTest, WhatADepartedClientTookOfTheDaemonsMemoryGoesBackToTheKernel) {
 #endif
 
 TEST(LoopTest, WhatIsInUseIsNeverMoved) {
-  DaemonProcess daemon({"--slab", "2MiB"});
+  DaemonProcess daemon;
   Store store = Connect(daemon, MiB(8));
   Tensor used = store.create(MiB(4));
   auto* words = static_cast<std::atomic<uint32_t>*>(used.data());
@@ -105,11 +106,12 @@ class BareLoop {
   explicit BareLoop(core::Bytes memory) {
     LoopOptions options;
     options.memory = memory;
-    options.planner.device_capacity = {core::MiB(64)};
-    options.planner.arena = {core::MiB(256)};
-    options.planner.host_capacity = core::MiB(64);
-    options.planner.host_step = core::MiB(2);
-    options.planner.host_ahead = core::KiB(4);
+    options.device_capacity = {core::MiB(64)};
+    options.arena = {core::MiB(256)};
+    options.host_capacity = core::MiB(64);
+    options.host_step = core::MiB(2);
+    options.host_ahead = core::KiB(4);
+    options.links = {core::LinkModel{}};
     loop_ = std::move(*Loop::Create(options, device::OpenHostDevices({.total = core::MiB(64)}),
                                     workers_.get(),
                                     {.memory_ready = [](auto) {},
@@ -123,7 +125,7 @@ class BareLoop {
     thread_.join();
     workers_.reset();
   }
-  // A client whose creates wait: it may hold nothing but one granule.
+  // A client whose creates wait: its mapper does nothing.
   std::shared_ptr<Attachment> Attach(uint32_t id, core::TenantId tenant,
                                      core::Bytes host = core::MiB(64)) {
     auto attachment =
@@ -153,13 +155,14 @@ class BareLoop {
     while (!done) std::this_thread::yield();
   }
   // Asks for so many tensors, in rows from `first` on, and waits until the loop has taken them in.
-  void Create(Attachment& client, ipc::RequestProducer& ring, uint32_t first, uint32_t count) {
+  void Create(Attachment& client, ipc::RequestProducer& ring, uint32_t first, uint32_t count,
+              core::Bytes bytes = core::Bytes(512)) {
     for (uint32_t slot = first; slot < first + count; ++slot) {
       client.segment->slots[slot].word = proto::Pack({proto::LeaseState::kRequested, 0, 0});
       proto::Request request{};
       request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
       request.slot = slot;
-      request.bytes = core::MiB(2).count();
+      request.bytes = bytes.count();
       request.deadline_ns = (ipc::Now() + std::chrono::hours(1)).time_since_epoch().count();
       while (!ring.Push(request)) std::this_thread::yield();
       client.doorbell.Ring();
@@ -231,13 +234,13 @@ TEST(LoopTest, WhatFreedPinnedBlocksTookComesBackOnceTheirTicketsAreReached) {
 class HalfFullHost {
  public:
   HalfFullHost() {
-    loop_.Create(*client_, ring_, 0, 1);
+    loop_.Create(*client_, ring_, 0, 1, core::MiB(2));
     AwaitState(0, proto::LeaseState::kInUse);
     const proto::LeaseWord used = proto::UnpackLease(row(0).word);
     row(0).word = proto::Pack(proto::Next(used, proto::LeaseState::kIdle, 0));
     client_->segment->header.log_lanes = 1;
     ipc::LogProducer(&client_->segment->log[0]).Append({0, proto::AccessOp::kPut});
-    loop_.Create(*client_, ring_, 1, 1);
+    loop_.Create(*client_, ring_, 1, 1, core::MiB(2));
     AwaitState(1, proto::LeaseState::kInUse);
     EXPECT_EQ(StateOf(0), proto::LeaseState::kAway);
   }
@@ -268,12 +271,16 @@ class HalfFullHost {
   proto::LeaseSlot& row(uint32_t slot) { return client_->segment->slots[slot]; }
   proto::LeaseState StateOf(uint32_t slot) { return proto::UnpackLease(row(slot).word).state; }
   void AwaitState(uint32_t slot, proto::LeaseState state) {
-    while (StateOf(slot) != state) std::this_thread::yield();
+    while (StateOf(slot) != state) {
+      if (ipc::AcknowledgeMaps(&maps_)) client_->doorbell.Ring();
+      std::this_thread::yield();
+    }
   }
 
   BareLoop loop_{core::MiB(4)};
   std::shared_ptr<Attachment> client_ = loop_.Attach(1, core::TenantId{1000}, core::MiB(4));
   ipc::RequestProducer ring_{&client_->segment->requests};
+  ipc::MapConsumer maps_{&client_->segment->maps};
 };
 
 TEST(LoopTest, PinnedMemoryIsHadInTheRoomOfATensorThatWasFreedJustBefore) {
@@ -320,7 +327,7 @@ TEST(LoopTest, CreatesThatWaitTakeNoMoreOfTheDaemonsMemoryThanTheirUsersShare) {
 
 // More accesses than a lane of the log holds, of more tensors than fit: the daemon reads the rows.
 TEST(LoopTest, PutsThatFoundTheLogFullAreFoundInTheirRows) {
-  DaemonProcess daemon({"--slab", "2MiB"});
+  DaemonProcess daemon;
   Store store = Connect(daemon, MiB(8));
   std::vector<Tensor> tensors = store.create(std::vector<uint64_t>(16, KiB(512)));
   daemon.Stop();
@@ -336,7 +343,7 @@ TEST(LoopTest, PutsThatFoundTheLogFullAreFoundInTheirRows) {
 
 // What the last entry of a full lane says decides what leaves for the request behind it.
 TEST(LoopTest, ARequestFindsEveryPutThatWasLoggedBeforeIt) {
-  DaemonProcess daemon({"--slab", "2MiB"});
+  DaemonProcess daemon;
   Store store = Connect(daemon, MiB(6));
   Tensor sooner = store.create(MiB(2));
   Tensor later = store.create(MiB(2));

@@ -118,10 +118,10 @@ TEST_F(ReloadTest, AHangUpReadsTheFileAgain) {
   Write("[limits]\ndevice_budget = \"64MiB\"\n");
   DaemonProcess daemon({"--config", path()});
   EXPECT_EQ(DeviceBudget(daemon), MiB(64).count());
-  Write("[limits]\ndevice_budget = \"32MiB\"\nclients_max = 9\n[devices]\nslab = \"4MiB\"\n");
+  Write("[limits]\ndevice_budget = \"32MiB\"\nclients_max = 9\n[devices]\npage = \"4MiB\"\n");
   daemon.Signal(SIGHUP);
   EXPECT_TRUE(Says(daemon, "SIGHUP: changed: limits.device_budget\n")) << daemon.Log();
-  EXPECT_TRUE(Says(daemon, "SIGHUP: these take a restart: devices.slab, limits.clients_max\n"))
+  EXPECT_TRUE(Says(daemon, "SIGHUP: these take a restart: devices.page, limits.clients_max\n"))
       << daemon.Log();
   EXPECT_EQ(DeviceBudget(daemon), MiB(32).count());
 }
@@ -229,7 +229,7 @@ TEST(DaemonTest, SlabsThatFindNoDescriptorsAreNoWantOfMemory) {
   GTEST_SKIP() << "the undefined-behaviour sanitizer beside it looks at memory through a pipe, for "
                   "which a daemon without descriptors has none";
 #endif
-  const DaemonProcess daemon({"--slab", "2MiB"});
+  const DaemonProcess daemon;
   Store store = Store::connect({.socket = daemon.socket(), .name = "main_test"});
   const auto open = static_cast<rlim_t>(std::distance(
       std::filesystem::directory_iterator("/proc/" + std::to_string(daemon.pid()) + "/fd"), {}));

@@ -283,7 +283,7 @@ TEST(PinnedTest, WhatIsNoBlockIsRefused) {
 }
 
 TEST(PinnedTest, TensorsHaveTheRoomThatIdleSlabsHeld) {
-  DaemonProcess daemon({"--pool-size", "128MiB", "--device-total", "64MiB", "--slab", "2MiB"});
+  DaemonProcess daemon({"--pool-size", "128MiB", "--device-total", "64MiB"});
   Store store = Connect(daemon);
   store.free(store.pinned(100 * kMiB));
   std::vector<Tensor> tensors;

@@ -181,9 +181,7 @@ class PoolsTest : public testing::Test {
   // Two devices of 32 MiB and a host pool of 8, or as much as said, and what `more` says.
   std::vector<std::string> With(const std::string& more, const std::string& host = "8MiB") {
     const std::string path = directory_ / "config";
-    std::ofstream(path) << R"([devices]
-slab = "2MiB"
-[host_pool]
+    std::ofstream(path) << R"([host_pool]
 size = ")" << host << R"("
 step = "2MiB"
 ahead = "2MiB"
@@ -472,7 +470,7 @@ TEST_F(HarvestTest, TheDevicesOwnClientsComeFirst) {
     owned.push_back({own.create(kBytes, {.device = 1}), static_cast<uint64_t>(i) + 100});
     Fill(owned.back().tensor.data(), owned.back().seed);
   }
-  EXPECT_LE(UseOf(1).peer_pool() + UseOf(1).slabs(), MiB(32));
+  EXPECT_LE(UseOf(1).peer_pool() + UseOf(1).store(), MiB(32));
   for (Held& one : owned) {
     EXPECT_TRUE(Holds(one.tensor.data(), one.seed));
     own.put(one.tensor, nullptr);
@@ -507,13 +505,13 @@ class BusyOwnerTest : public PoolsTest {
  protected:
   static constexpr double kRate = 1e8;
   static constexpr uint64_t kBurst = MiB(2);
-  // On pages, copies count when they begin: two in each direction may be under way.
-  static uint64_t UnderWay() { return DaemonProcess::InSlabs() ? 0 : 4 * MiB(2); }
+  // Copies count when they begin: two in each direction may be under way.
+  static constexpr uint64_t kUnderWay = 4 * MiB(2);
 
   struct Moved {
     uint64_t bytes = 0;
     double seconds = 0;
-    double least() const { return static_cast<double>(bytes - kBurst - UnderWay()) / kRate; }
+    double least() const { return static_cast<double>(bytes - kBurst - kUnderWay) / kRate; }
   };
   // Reads and writes tensors of device 0, some of which always lie on the peer, whose owner
   // computes so many percent of the time.
@@ -645,7 +643,7 @@ TEST_F(GiveBackTest, AnOwnerThatIsKilledWhileItWaitsLeavesTheMemoryToOthers) {
   owner.Kill();
   EXPECT_TRUE(Eventually([&] {
     const proto::Stats stats = StatsOf(daemon_);
-    return stats.waiting() == 0 && stats.clients() == 1 && stats.devices(1).slabs() == 0;
+    return stats.waiting() == 0 && stats.clients() == 1 && stats.devices(1).store() == 0;
   }));
   ExpectAllHold(store, held);
   EXPECT_TRUE(IsFilled()) << "again";

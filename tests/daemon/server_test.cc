@@ -36,7 +36,6 @@ class ServerTest : public testing::Test {
     config_.backend = "host";
     config_.host_devices = 2;
     config_.host_device_total = MiB(64);
-    config_.slab = MiB(4);
     config_.pool_size = MiB(128);
     // The pool pins no memory ahead: its report would be one more message in the mailbox.
     config_.pool_ahead = core::Bytes{0};
@@ -122,30 +121,12 @@ class ServerTest : public testing::Test {
   Config config_;
 };
 
-// The simulator, whose figures the planner is judged by, replays with the defaults.
-TEST(LoopOptionsTest, WithoutConfigurationThePlannerDecidesByTheDefaults) {
-  const core::PlannerOptions planner = LoopOptionsOf({}).planner;
-  const core::PlannerOptions defaults;
-  EXPECT_EQ(planner.policy, defaults.policy);
-  EXPECT_EQ(planner.learn, defaults.learn);
-  EXPECT_EQ(planner.slab, defaults.slab);
-  EXPECT_EQ(planner.host_step, defaults.host_step);
-  EXPECT_EQ(planner.host_ahead, defaults.host_ahead);
-  EXPECT_EQ(planner.in_flight, defaults.in_flight);
-  EXPECT_EQ(planner.in_flight_copies, defaults.in_flight_copies);
-  EXPECT_EQ(planner.demand_bytes, defaults.demand_bytes);
-  EXPECT_EQ(planner.demand_copies, defaults.demand_copies);
-  EXPECT_EQ(planner.prefetch, defaults.prefetch);
-  EXPECT_EQ(planner.preclean, defaults.preclean);
-}
-
 TEST(LoopOptionsTest, LargerChunksLeaveMoreInFlight) {
   Config config;
   config.chunk = MiB(64);
   const LoopOptions options = LoopOptionsOf(config);
   EXPECT_EQ(options.transfers.chunk, MiB(64));
   EXPECT_EQ(options.transfers.in_flight, MiB(128));
-  EXPECT_EQ(options.planner.in_flight, options.transfers.in_flight * 3);
 }
 
 TEST_F(ServerTest, DrainsAtOnceWithoutClients) {
@@ -243,11 +224,11 @@ TEST_F(ServerTest, LimitsReadAgainHoldForUsersWhoseLimitsNobodyChanged) {
   wanted.device_budget = MiB(32);
   wanted.host_budget = MiB(64);
   wanted.restart_timeout = seconds(7);
-  wanted.slab = MiB(8);
+  wanted.page = MiB(8);
   const ConfigChanges changes = server->Reload(wanted);
   EXPECT_EQ(changes.adopted, (std::vector<std::string>{"limits.device_budget", "limits.host_budget",
                                                        "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.need_restart, std::vector<std::string>{"devices.slab"});
+  EXPECT_EQ(changes.need_restart, std::vector<std::string>{"devices.page"});
 
   auto socket = ipc::Connect(config_.socket_path, ipc::Now() + seconds(20));
   ASSERT_TRUE(socket.ok());
@@ -455,7 +436,7 @@ TEST_F(ServerTest, TheReserveTakesNothingFromSimulatedDevices) {
   const auto server = Start();
   std::promise<core::Bytes> capacity;
   server->loop().mailbox().Post(
-      [&] { capacity.set_value(server->loop().planner().DeviceTier(core::DeviceId{0}).capacity); });
+      [&] { capacity.set_value(server->loop().store().DeviceTier(core::DeviceId{0}).capacity); });
   EXPECT_EQ(capacity.get_future().get(), MiB(64));
 }
 
@@ -464,9 +445,9 @@ TEST_F(ServerTest, WhatCannotBeConfiguredIsNamed) {
   EXPECT_EQ(Refusal().code, ErrorCode::kInvalidArgument);
   EXPECT_NE(Refusal().message.find("host_pool.size"), std::string::npos);
   config_.pool_size = MiB(128);
-  config_.slab = MiB(3);
+  config_.page = MiB(3);
   EXPECT_EQ(Refusal().code, ErrorCode::kInvalidArgument);
-  EXPECT_NE(Refusal().message.find("devices.slab"), std::string::npos);
+  EXPECT_NE(Refusal().message.find("devices.page"), std::string::npos);
 }
 
 TEST_F(ServerTest, TheSocketOfALivingDaemonIsNotTaken) {

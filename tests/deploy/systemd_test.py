@@ -298,9 +298,9 @@ class ServiceTest(unittest.TestCase):
 
     def test_reload_names_the_keys_that_take_a_restart(self):
         pid = self.property("MainPID")
-        self.edit_config(('slab = "64MiB"', 'slab = "32MiB"'), ("spin_us = 200", "spin_us = 100"))
+        self.edit_config(("page = 0", 'page = "4MiB"'), ("spin_us = 200", "spin_us = 100"))
         self.inside.run("systemctl", "reload", "ravenstored")
-        for key in (r"devices\.slab", r"loop\.spin_us"):
+        for key in (r"devices\.page", r"loop\.spin_us"):
             self.await_journal(key)
         self.assertIn("restart", self.journal())
         self.assertEqual(self.property("MainPID"), pid)

@@ -30,7 +30,6 @@ os.environ["RAVENSTORE_DAEMON_USER"] = str(DAEMON_USER)
 SIZES = """
 [devices]
 backend = "host"
-slab = "2MiB"
 [limits]
 device_reserve = 0
 [host_pool]

@@ -83,7 +83,7 @@ class FakeGpuTest(unittest.TestCase):
 
 
 # A daemon that needs little: the jobs' devices are not its own.
-SMALL = ["--backend", "host", "--device-total", "64MiB", "--pool-size", "64MiB", "--slab", "16MiB"]
+SMALL = ["--backend", "host", "--device-total", "64MiB", "--pool-size", "64MiB"]
 
 
 def main():

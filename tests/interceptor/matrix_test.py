@@ -56,7 +56,7 @@ class MatrixTest(FakeGpuTest):
         self.compare_modes(installed=False)
 
     def compare_modes(self, installed):
-        flags = ["--backend", "cuda", "--pool-size", "64MiB", "--slab", "16MiB"]
+        flags = ["--backend", "cuda", "--pool-size", "64MiB"]
         with Daemon(PROGRAMS, flags) as daemon:
             held = {}
             for mode in ("account", "store"):
@@ -142,7 +142,7 @@ class MatrixTest(FakeGpuTest):
                 self.assertEqual(daemon.held(one.pid)["mipmap"], expected, command)
 
     def test_the_stores_memory_goes_with_the_context_it_was_asked_for_in(self):
-        flags = ["--backend", "cuda", "--pool-size", "64MiB", "--slab", "16MiB"]
+        flags = ["--backend", "cuda", "--pool-size", "64MiB"]
         with Daemon(PROGRAMS, flags) as daemon:
             environment = guest(PROGRAMS, daemon.socket, RAVENSTORE_MODE="store")
             with Job([str(HERE / "prober")], environment) as one:

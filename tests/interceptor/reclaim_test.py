@@ -50,7 +50,7 @@ class ReclaimTest(FakeGpuTest):
     def daemon(self):
         config = pathlib.Path(self.folder.name, "config.toml")
         config.write_text('[limits]\ndevice_reserve = "64MiB"\n[host_pool]\nahead = "600MiB"\n')
-        flags = ["--backend", "cuda", "--pool-size", "1GiB", "--slab", "32MiB"]
+        flags = ["--backend", "cuda", "--pool-size", "1GiB"]
         return Daemon(PROGRAMS, ["--config", str(config), *flags])
 
     def held_by_store(self, daemon):

@@ -15,7 +15,7 @@ import xml_main
 START = """
 import os, sys, ravenstore
 from ravenstore import embedded
-flags = dict(backend="host", device_total="64MiB", pool_size="64MiB", flags=["--slab", "2MiB"])
+flags = dict(backend="host", device_total="64MiB", pool_size="64MiB", flags=["--page", "2MiB"])
 daemon = embedded.start(**flags)
 """
 
@@ -137,11 +137,11 @@ print(daemon.process.pid)
     def test_a_daemon_that_does_not_come_up_shows_its_log(self):
         run = harness.run_python(
             "from ravenstore import embedded\n"
-            "embedded.start(backend='host', flags=['--slab', '3B'])",
+            "embedded.start(backend='host', flags=['--page', '3B'])",
             **self.environment,
         )
         self.assertIn("ravenstore.errors.Unavailable: the embedded daemon did not come", run.stderr)
-        self.assertRegex(run.stderr, r"its log:\n.*slab")
+        self.assertRegex(run.stderr, r"its log:\n.*page")
         self.assertEqual(self.left(), [])
 
     def test_options_of_a_second_start_are_refused(self):

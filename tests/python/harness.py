@@ -35,7 +35,7 @@ MIB = 1 << 20
 
 
 @contextlib.contextmanager
-def daemon(*flags, device_total="64MiB", pool_size="256MiB", slab="2MiB"):
+def daemon(*flags, device_total="64MiB", pool_size="256MiB"):
     """A daemon of the host backend; gives its socket. Killed at the end."""
     folder = tempfile.mkdtemp(prefix="raven-", dir="/tmp")
     socket = folder + "/s"
@@ -43,7 +43,7 @@ def daemon(*flags, device_total="64MiB", pool_size="256MiB", slab="2MiB"):
     command = [
         DAEMON,
         *("--socket", socket, *host),
-        *("--pool-size", pool_size, "--slab", slab),
+        *("--pool-size", pool_size),
         *flags,
     ]
     try:

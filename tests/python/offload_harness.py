@@ -23,7 +23,6 @@ from ravenstore import embedded
 MIB = harness.MIB
 WAY = os.environ.get("OFFLOAD_WAY", "allocator")
 BUDGET = 32 * MIB
-FLAGS = ("--slab", "2MiB")
 
 if WAY == "python":
     os.environ.pop("RAVENSTORE_NATIVE", None)  # a checkout has none in its package
@@ -33,7 +32,7 @@ WAY_IN_USE = {"python": "copy (Python)"}.get(WAY, WAY)
 torch.set_num_threads(1)
 
 
-def start_daemon(device_total="64MiB", pool_size="512MiB", flags=FLAGS):
+def start_daemon(device_total="64MiB", pool_size="512MiB", flags=()):
     """This process's private daemon of the host backend; the one there is, if any."""
     return embedded.running() or embedded.start(
         backend="host", device_total=device_total, pool_size=pool_size, flags=flags

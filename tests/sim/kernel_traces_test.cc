@@ -11,7 +11,6 @@
 
 #include "sim/generators.h"
 #include "sim/score.h"
-#include "sim/simulator.h"
 
 namespace ravenstore::sim {
 namespace {
@@ -107,7 +106,6 @@ TEST(KernelTracesTest, NothingButWhatIsLearnedOutlivesAnIteration) {
   }
 }
 
-// Tensors in use lie where they lie; all that can must make room between them.
 TEST(KernelTracesTest, GetThroughWhereTheBudgetIsLittleMoreThanTheLargestStep) {
   for (const char* machine : {"h200-pcie5", "a100-pcie4"}) {
     for (const std::string& name : KernelLevelNames()) {
@@ -117,8 +115,8 @@ TEST(KernelTracesTest, GetThroughWhereTheBudgetIsLittleMoreThanTheLargestStep) {
         const Bytes budget =
             Bytes(trace.LargestStep().count() / 100 * percent).RoundUp(core::MiB(2));
         for (const Hints hints : {Hints::kNone, Hints::kTime, Hints::kOrder}) {
-          const Outcome outcome =
-              Simulate(WithHints(trace, hints), *SetupFor("value", hardware, budget));
+          const Outcome outcome = ReplayUnder("hints", WithHints(trace, hints),
+                                              {.hardware = hardware, .budget = budget});
           EXPECT_EQ(outcome.failure, "") << name << " at " << percent << "% on " << machine;
         }
       }

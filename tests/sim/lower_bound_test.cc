@@ -254,14 +254,14 @@ TEST(LowerBoundTest, ComputeHidesCopies) {
   }
 }
 
-Setup Pools(int device, int host, std::vector<ExtraPool> others) {
+ReplaySetup Pools(int device, int host, std::vector<ExtraPool> others) {
   return {.hardware = Link(),
           .budget = kUnit * static_cast<uint64_t>(device),
           .host = kUnit * static_cast<uint64_t>(host),
           .pools = std::move(others)};
 }
 
-double Bound(const Trace& trace, const Setup& setup) {
+double Bound(const Trace& trace, const ReplaySetup& setup) {
   return std::chrono::duration<double>(LeastStall(trace, setup).stall) / kTime;
 }
 
@@ -285,11 +285,11 @@ TEST(LowerBoundTest, KnowsWhatEachPoolHolds) {
   const ExtraPool file{core::PoolKind::kFile, kUnit * 12, unit_rate / 2, unit_rate / 4};
   EXPECT_NEAR(Bound(trace, Pools(4, 4, {file})), 16 + 8, 1e-6);
   // A peer with room for all of them is four times as fast as the host's link, and adds to it.
-  const ExtraPool peer{core::PoolKind::kDevice, kUnit * 12, 4 * unit_rate, 4 * unit_rate};
+  const ExtraPool peer{core::PoolKind::kPeer, kUnit * 12, 4 * unit_rate, 4 * unit_rate};
   EXPECT_NEAR(Bound(trace, Pools(4, 12, {peer})), (8 + 12) / 5.0, 1e-6);
   // Of one with room for four, forty times as fast, the others go on to the host, over its link and
   // the device's.
-  const ExtraPool small{core::PoolKind::kDevice, kUnit * 4, 40 * unit_rate, 40 * unit_rate};
+  const ExtraPool small{core::PoolKind::kPeer, kUnit * 4, 40 * unit_rate, 40 * unit_rate};
   EXPECT_NEAR(Bound(trace, Pools(4, 12, {small})), (4 + 4) / 2.0, 1e-6);
 }
 

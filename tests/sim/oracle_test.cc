@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "sim/demand_paging.h"
 #include "sim/generators.h"
 #include "sim/score.h"
 #include "sim/trace_builder.h"
@@ -34,7 +35,7 @@ TEST(OracleTest, IsNeverWorseThanDemandPaging) {
     // of small tensors is most of it.
     if (trace.clients > 1 || IsKernelLevel(name)) continue;
     for (const Budget& budget : FeasibleBudgets(trace)) {
-      const Outcome demand = Simulate(trace, *SetupFor("demand-lru", kHardware[0], budget.bytes));
+      const Outcome demand = ReplayDemandPaging(trace, kHardware[0], budget.bytes, {});
       if (!demand.failure.empty()) continue;
       EXPECT_LE(SimulateOracle(trace, kHardware[0], budget.bytes).stall, demand.stall)
           << name << " " << budget.percent << "%";

@@ -24,7 +24,7 @@ using std::chrono::microseconds;
 constexpr Foresight kAll[] = {Foresight::kLives, Foresight::kCalls, Foresight::kHints,
                               Foresight::kLearned};
 
-PagedSetup SetupOf(Bytes budget, Foresight foresight) {
+ReplaySetup SetupOf(Bytes budget, Foresight foresight) {
   return {.budget = budget, .page = MiB(2), .foresight = foresight, .mapping = {}, .check = true};
 }
 
@@ -63,21 +63,21 @@ Trace TwoInTurn(int rounds) {
 
 TEST(PagedReplayTest, NothingWaitsWhereAllFits) {
   for (const Foresight foresight : kAll) {
-    const PagedOutcome result = ReplayPaged(TwoInTurn(5), SetupOf(MiB(8), foresight));
-    EXPECT_EQ(result.outcome.failure, "");
-    EXPECT_EQ(result.outcome.stall, Duration{0});
-    EXPECT_EQ(result.outcome.compute, microseconds(1200));
-    EXPECT_EQ(result.outcome.up, Bytes{});
+    const Outcome result = ReplayPaged(TwoInTurn(5), SetupOf(MiB(8), foresight));
+    EXPECT_EQ(result.failure, "");
+    EXPECT_EQ(result.stall, Duration{0});
+    EXPECT_EQ(result.compute, microseconds(1200));
+    EXPECT_EQ(result.up, Bytes{});
   }
 }
 
 TEST(PagedReplayTest, WhatDoesNotFitCrossesTheLink) {
   for (const Foresight foresight : kAll) {
-    const PagedOutcome result = ReplayPaged(TwoInTurn(5), SetupOf(MiB(4), foresight));
-    EXPECT_EQ(result.outcome.failure, "");
-    EXPECT_EQ(result.outcome.up, MiB(4) * 10);
-    EXPECT_EQ(result.outcome.down, MiB(4) * 2);  // clean copies are dropped
-    EXPECT_EQ(result.outcome.time, result.outcome.compute + result.outcome.stall);
+    const Outcome result = ReplayPaged(TwoInTurn(5), SetupOf(MiB(4), foresight));
+    EXPECT_EQ(result.failure, "");
+    EXPECT_EQ(result.up, MiB(4) * 10);
+    EXPECT_EQ(result.down, MiB(4) * 2);  // clean copies are dropped
+    EXPECT_EQ(result.time, result.compute + result.stall);
     EXPECT_GT(result.stats.moves.maps, 0u);
   }
 }
@@ -85,37 +85,36 @@ TEST(PagedReplayTest, WhatDoesNotFitCrossesTheLink) {
 // One of the tensors has to be away at all times; the host has room for half of it.
 TEST(PagedReplayTest, AFullHostNeedsAnotherPool) {
   for (const Foresight foresight : kAll) {
-    PagedSetup setup = SetupOf(MiB(4), foresight);
+    ReplaySetup setup = SetupOf(MiB(4), foresight);
     setup.host = MiB(2);
-    EXPECT_NE(ReplayPaged(TwoInTurn(5), setup).outcome.failure, "");
+    EXPECT_NE(ReplayPaged(TwoInTurn(5), setup).failure, "");
     setup.pools = {{.kind = core::PoolKind::kFile, .capacity = MiB(8), .in = 5e9, .out = 5e9}};
-    const PagedOutcome slow = ReplayPaged(TwoInTurn(5), setup);
-    EXPECT_EQ(slow.outcome.failure, "");
+    const Outcome slow = ReplayPaged(TwoInTurn(5), setup);
+    EXPECT_EQ(slow.failure, "");
     setup.pools = {{.kind = core::PoolKind::kPeer, .capacity = MiB(8), .in = 390e9, .out = 390e9}};
-    const PagedOutcome fast = ReplayPaged(TwoInTurn(5), setup);
-    EXPECT_EQ(fast.outcome.failure, "");
-    EXPECT_LT(fast.outcome.stall, slow.outcome.stall / 2);
+    const Outcome fast = ReplayPaged(TwoInTurn(5), setup);
+    EXPECT_EQ(fast.failure, "");
+    EXPECT_LT(fast.stall, slow.stall / 2);
   }
 }
 
 TEST(PagedReplayTest, MoreInUseThanTheBudgetFails) {
-  const PagedOutcome result = ReplayPaged(TwoInTurn(1), SetupOf(MiB(2), Foresight::kLearned));
-  EXPECT_NE(result.outcome.failure.find("no room"), std::string::npos);
+  const Outcome result = ReplayPaged(TwoInTurn(1), SetupOf(MiB(2), Foresight::kLearned));
+  EXPECT_NE(result.failure.find("no room"), std::string::npos);
 }
 
 TEST(PagedReplayTest, ClientsHaveSharesOrOnePlan) {
   const Trace trace = Generate(kTwoTenants, kHardware[0], 3);
   for (const uint64_t percent : {45, 80}) {
     for (const Foresight foresight : kAll) {
-      PagedSetup setup = SetupOf(Bytes(trace.Footprint().count() / 100 * percent), foresight);
+      ReplaySetup setup = SetupOf(Bytes(trace.Footprint().count() / 100 * percent), foresight);
       setup.page = MiB(16);
-      const PagedOutcome result = ReplayPaged(
+      const Outcome result = ReplayPaged(
           foresight == Foresight::kHints ? WithHints(trace, Hints::kTime) : trace, setup);
-      EXPECT_EQ(result.outcome.failure, "");
-      EXPECT_EQ(result.outcome.compute, ComputeFrom(trace, 0));
-      ASSERT_EQ(result.outcome.client_stall.size(), 2u);
-      EXPECT_EQ(result.outcome.client_stall[0] + result.outcome.client_stall[1],
-                result.outcome.stall);
+      EXPECT_EQ(result.failure, "");
+      EXPECT_EQ(result.compute, ComputeFrom(trace, 0));
+      ASSERT_EQ(result.client_stall.size(), 2u);
+      EXPECT_EQ(result.client_stall[0] + result.client_stall[1], result.stall);
       EXPECT_GT(result.stats.handed_over, 0u);
     }
   }
@@ -139,10 +138,10 @@ TEST(PagedReplayTest, APageThatOneClientDoesNotNeedGoesToTheOther) {
   late.client = 1;
   trace.ops.insert(trace.ops.begin() + 3, late);
   for (const Foresight foresight : kAll) {
-    const PagedOutcome result = ReplayPaged(trace, SetupOf(MiB(16), foresight));
-    EXPECT_EQ(result.outcome.failure, "");
+    const Outcome result = ReplayPaged(trace, SetupOf(MiB(16), foresight));
+    EXPECT_EQ(result.failure, "");
     EXPECT_GE(result.stats.handed_over, 6u);
-    EXPECT_EQ(result.outcome.up, Bytes{});
+    EXPECT_EQ(result.up, Bytes{});
   }
 }
 
@@ -170,9 +169,9 @@ TEST(PagedReplayTest, SmallTensorsOfCachesHaveSlotsAndThoseOfTrainingSharePages)
 // How many tensors moved to slots, of a client that may hold 30% and learns.
 uint64_t MovedToSlots(const std::string& name) {
   const Trace trace = Generate(name, kHardware[0], 1);
-  const PagedOutcome out =
+  const Outcome out =
       ReplayPaged(trace, {.budget = Bytes(trace.Footprint().count() / 10 * 3), .mapping = {}});
-  EXPECT_EQ(out.outcome.failure, "");
+  EXPECT_EQ(out.failure, "");
   return out.stats.moves.to_slots;
 }
 
@@ -185,13 +184,13 @@ TEST(PagedReplayTest, TheSameReplayGivesTheSameResult) {
   const Trace trace = WithHints(Generate("gpt2-small", kHardware[0], 4), Hints::kTime);
   const Bytes budget(trace.Footprint().count() / 2);
   for (const Foresight foresight : kAll) {
-    PagedSetup setup = SetupOf(budget, foresight);
+    ReplaySetup setup = SetupOf(budget, foresight);
     setup.page = MiB(16);
-    const PagedOutcome one = ReplayPaged(trace, setup);
-    const PagedOutcome other = ReplayPaged(trace, setup);
-    EXPECT_EQ(one.outcome.failure, "");
-    EXPECT_EQ(one.outcome.iteration_stall, other.outcome.iteration_stall);
-    EXPECT_EQ(one.outcome.up, other.outcome.up);
+    const Outcome one = ReplayPaged(trace, setup);
+    const Outcome other = ReplayPaged(trace, setup);
+    EXPECT_EQ(one.failure, "");
+    EXPECT_EQ(one.iteration_stall, other.iteration_stall);
+    EXPECT_EQ(one.up, other.up);
     EXPECT_EQ(one.stats.moves.maps, other.stats.moves.maps);
     EXPECT_EQ(one.stats.plans, other.stats.plans);
   }
@@ -200,10 +199,10 @@ TEST(PagedReplayTest, TheSameReplayGivesTheSameResult) {
 TEST(PagedReplayTest, WhatIsLearnedIsAsGoodAsWhatIsKnown) {
   const Trace trace = Generate("resnet50", kHardware[0], 6);
   const Bytes budget(trace.Footprint().count() / 10 * 7);
-  PagedSetup setup{.budget = budget, .mapping = {}};
-  const Duration learned = StallFrom(ReplayPaged(trace, setup).outcome, 2);
+  ReplaySetup setup{.budget = budget, .mapping = {}};
+  const Duration learned = StallFrom(ReplayPaged(trace, setup), 2);
   setup.foresight = Foresight::kCalls;
-  const Duration known = StallFrom(ReplayPaged(trace, setup).outcome, 2);
+  const Duration known = StallFrom(ReplayPaged(trace, setup), 2);
   EXPECT_LT(learned, known + known / 40);
 }
 
@@ -223,8 +222,8 @@ TEST(PagedReplayTest, PlansAreRareWhereNothingIsExpected) {
     trace.ops.push_back(Compute(microseconds(100)));
     trace.ops.push_back(Call(OpKind::kPut, tensor));
   }
-  const PagedOutcome result = ReplayPaged(trace, SetupOf(MiB(600), Foresight::kHints));
-  EXPECT_EQ(result.outcome.failure, "");
+  const Outcome result = ReplayPaged(trace, SetupOf(MiB(600), Foresight::kHints));
+  EXPECT_EQ(result.failure, "");
   EXPECT_LT(result.stats.plans, 1200u);  // of 4400 calls
 }
 
@@ -233,11 +232,11 @@ TEST(PagedReplayTest, PlansAreRareWhereNothingIsExpected) {
 // copy.
 TEST(PagedReplayTest, HintsOfProgramsThatCreateNothingAreAsGoodAsAllCalls) {
   const Trace trace = WithHints(Generate("moe", kHardware[0], 6), Hints::kOrder);
-  PagedSetup setup{.budget = Bytes(trace.Footprint().count() / 2), .mapping = {}};
+  ReplaySetup setup{.budget = Bytes(trace.Footprint().count() / 2), .mapping = {}};
   setup.foresight = Foresight::kHints;
-  const Outcome hinted = ReplayPaged(trace, setup).outcome;
+  const Outcome hinted = ReplayPaged(trace, setup);
   setup.foresight = Foresight::kCalls;
-  const Outcome known = ReplayPaged(trace, setup).outcome;
+  const Outcome known = ReplayPaged(trace, setup);
   EXPECT_EQ(hinted.failure, "");
   EXPECT_LT(hinted.stall, known.stall + known.stall / 20);
 }
@@ -246,11 +245,11 @@ TEST(PagedReplayTest, HintsOfProgramsThatCreateNothingAreAsGoodAsAllCalls) {
 // that are created first share pages.
 TEST(PagedReplayTest, HintsWithoutASequenceCopyLittleMoreThanAllCalls) {
   const Trace trace = WithHints(Generate("zipf", kHardware[0], 1), Hints::kTime);
-  PagedSetup setup{.budget = Bytes(trace.Footprint().count() / 2), .mapping = {}};
+  ReplaySetup setup{.budget = Bytes(trace.Footprint().count() / 2), .mapping = {}};
   setup.foresight = Foresight::kHints;
-  const Outcome hinted = ReplayPaged(trace, setup).outcome;
+  const Outcome hinted = ReplayPaged(trace, setup);
   setup.foresight = Foresight::kCalls;
-  const Outcome known = ReplayPaged(trace, setup).outcome;
+  const Outcome known = ReplayPaged(trace, setup);
   EXPECT_EQ(hinted.failure, "");
   EXPECT_LT(hinted.time, known.time + known.time / 20);
   EXPECT_LT(hinted.up, known.up * 4);
@@ -299,9 +298,9 @@ TEST(PagedReplayTest, RandomProgramsEndUnderEveryForesight) {
     const Bytes least = trace.LargestStep() + MiB(2) * 14;
     const Bytes budget = least + Bytes(random.Below(trace.Footprint().count() / 2 + 1));
     for (const Foresight foresight : kAll) {
-      const PagedOutcome result = ReplayPaged(trace, SetupOf(budget, foresight));
-      EXPECT_EQ(result.outcome.failure, "");
-      EXPECT_EQ(result.outcome.time, result.outcome.compute + result.outcome.stall);
+      const Outcome result = ReplayPaged(trace, SetupOf(budget, foresight));
+      EXPECT_EQ(result.failure, "");
+      EXPECT_EQ(result.time, result.compute + result.stall);
     }
   });
 }
@@ -315,11 +314,12 @@ TEST(PagedReplayTest, RandomProgramsEndHoweverFarTheCpuRunsAhead) {
     const Bytes least = trace.LargestStep() + MiB(2) * 14;
     const Bytes budget = least + Bytes(random.Below(trace.Footprint().count() / 2 + 1));
     for (const RunAhead run_ahead : {RunAhead::kCreatesBlock, RunAhead::kStreamWaits}) {
-      PagedSetup setup = SetupOf(budget, random.OneIn(2) ? Foresight::kHints : Foresight::kLearned);
+      ReplaySetup setup =
+          SetupOf(budget, random.OneIn(2) ? Foresight::kHints : Foresight::kLearned);
       setup.run_ahead = run_ahead;
-      const PagedOutcome result = ReplayPaged(trace, setup);
-      EXPECT_EQ(result.outcome.failure, "");
-      EXPECT_EQ(result.outcome.time, result.outcome.compute + result.outcome.stall);
+      const Outcome result = ReplayPaged(trace, setup);
+      EXPECT_EQ(result.failure, "");
+      EXPECT_EQ(result.time, result.compute + result.stall);
     }
   });
 }
@@ -329,12 +329,12 @@ TEST(PagedReplayTest, ACreateThatBlocksHoldsUpTheProgram) {
   Trace trace = TwoInTurn(0);
   trace.ops.back().program = microseconds(500);
   const auto time_of = [&](RunAhead run_ahead) {
-    PagedSetup setup = SetupOf(MiB(4), Foresight::kLearned);
+    ReplaySetup setup = SetupOf(MiB(4), Foresight::kLearned);
     setup.run_ahead = run_ahead;
-    const PagedOutcome result = ReplayPaged(trace, setup);
-    EXPECT_EQ(result.outcome.failure, "");
-    EXPECT_EQ(result.outcome.down, MiB(4));
-    return result.outcome.time;
+    const Outcome result = ReplayPaged(trace, setup);
+    EXPECT_EQ(result.failure, "");
+    EXPECT_EQ(result.down, MiB(4));
+    return result.time;
   };
   // The copy out begins when the stream has come to the put.
   const Duration room = time_of(RunAhead::kNone) - microseconds(100);
@@ -350,15 +350,40 @@ TEST(PagedReplayTest, ProgramAndStreamComputeAtTheSameTime) {
     if (op.kind == OpKind::kGet) op.program = microseconds(60);
   }
   for (const RunAhead run_ahead : {RunAhead::kCreatesBlock, RunAhead::kStreamWaits}) {
-    PagedSetup setup = SetupOf(MiB(8), Foresight::kLearned);
+    ReplaySetup setup = SetupOf(MiB(8), Foresight::kLearned);
     setup.run_ahead = run_ahead;
-    EXPECT_EQ(ReplayPaged(trace, setup).outcome.stall, Duration{0}) << "the stream has work";
+    EXPECT_EQ(ReplayPaged(trace, setup).stall, Duration{0}) << "the stream has work";
     for (Op& op : trace.ops) op.program *= 3;
-    const PagedOutcome late = ReplayPaged(trace, setup);
+    const Outcome late = ReplayPaged(trace, setup);
     for (Op& op : trace.ops) op.program /= 3;
-    EXPECT_EQ(late.outcome.time, late.outcome.compute + late.outcome.stall);
-    EXPECT_GE(late.outcome.time, microseconds(180 * 10));
+    EXPECT_EQ(late.time, late.compute + late.stall);
+    EXPECT_GE(late.time, microseconds(180 * 10));
   }
+}
+
+TEST(PagedReplayTest, TheTimelineHasTheWholeTimeAndAllCopies) {
+  ReplaySetup setup = SetupOf(MiB(4), Foresight::kLearned);
+  setup.timeline = true;
+  const Outcome outcome = ReplayPaged(TwoInTurn(5), setup);
+  ASSERT_EQ(outcome.failure, "");
+  Duration client{0};
+  Duration last{0};
+  for (const Span& span : outcome.spans) {
+    EXPECT_LE(span.begin, span.end);
+    last = std::max(last, span.end);
+    if (span.kind == Span::Kind::kCompute || span.kind == Span::Kind::kStall)
+      client += span.end - span.begin;
+  }
+  EXPECT_EQ(client, outcome.time);
+  EXPECT_LE(last, outcome.time);
+  const auto ups = std::count_if(outcome.spans.begin(), outcome.spans.end(),
+                                 [](const Span& span) { return span.kind == Span::Kind::kUp; });
+  EXPECT_GE(ups, 10) << "each tensor comes back in each pass";
+  ASSERT_FALSE(outcome.memory.empty());
+  for (const MemoryPoint& point : outcome.memory) EXPECT_LE(point.held, MiB(4));
+  EXPECT_EQ(outcome.memory.back().held, MiB(4));
+  setup.timeline = false;
+  EXPECT_TRUE(ReplayPaged(TwoInTurn(5), setup).spans.empty());
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ RunReport Report() {
   RunReport report;
   report.trace = "a \"quoted\" </script> name";
   report.hardware = "h200-pcie5";
-  report.policy = "value";
+  report.policy = "hints";
   report.budget = core::GiB(1);
   report.percent = 60;
   report.outcome.time = std::chrono::milliseconds(15);
@@ -23,9 +23,8 @@ RunReport Report() {
   report.outcome.iteration_stall = {std::chrono::milliseconds(5)};
   report.bound = {.stall = std::chrono::milliseconds(2), .compute = std::chrono::milliseconds(10)};
   report.outcome.spans = {
-      {Span::Kind::kCompute, 0, core::Tick(core::Duration(5000)), core::Tick(core::Duration(9000)),
-       ~0u},
-      {Span::Kind::kUp, 0, core::Tick(core::Duration(6000)), core::Tick(core::Duration(8000)), 0}};
+      {Span::Kind::kCompute, 0, core::Duration(5000), core::Duration(9000), ~0u},
+      {Span::Kind::kUp, 0, core::Duration(6000), core::Duration(8000), 0}};
   return report;
 }
 
@@ -52,22 +51,21 @@ TEST(RenderTest, PageStandsAlone) {
   EXPECT_EQ(page.find("</script>"), page.rfind("</script>"));
   EXPECT_EQ(page.find("http"), std::string::npos);
   EXPECT_EQ(page.find("src="), std::string::npos);
-  EXPECT_NE(page.find("[0,0,0.000,4.000,-1],[2,0,1.000,3.000,0]"), std::string::npos);
+  EXPECT_NE(page.find("[0,0,5.000,9.000,-1],[2,0,6.000,8.000,0]"), std::string::npos);
 }
 
 TEST(RenderTest, PageShowsIterationsAndMemoryOverTime) {
   RunReport report = Report();
-  report.outcome.steps = {{0, core::Tick(core::Duration(5000))},
-                          {1, core::Tick(core::Duration(6000))},
-                          {0, core::Tick(core::Duration(7500))}};
-  report.outcome.memory = {{core::Tick(core::Duration(4000)), core::MiB(2), core::Bytes(0)},
-                           {core::Tick(core::Duration(6000)), core::MiB(2), core::KiB(4)}};
+  report.outcome.steps = {
+      {0, core::Duration(5000)}, {1, core::Duration(6000)}, {0, core::Duration(7500)}};
+  report.outcome.memory = {{core::Duration(4000), core::MiB(2), core::Bytes(0)},
+                           {core::Duration(6000), core::MiB(2), core::KiB(4)}};
   Trace trace;
   trace.clients = 2;
   const std::string page = Page(report, trace);
-  // What comes first is at 0; each client's iterations count from 1.
-  EXPECT_NE(page.find("steps=[[1.000,0,1],[2.000,1,1],[3.500,0,2],]"), std::string::npos);
-  EXPECT_NE(page.find("memory=[[0.000,2097152,0],[2.000,2097152,4096],]"), std::string::npos);
+  // Each client's iterations count from 1.
+  EXPECT_NE(page.find("steps=[[5.000,0,1],[6.000,1,1],[7.500,0,2],]"), std::string::npos);
+  EXPECT_NE(page.find("memory=[[4.000,2097152,0],[6.000,2097152,4096],]"), std::string::npos);
   EXPECT_NE(page.find("budget=1073741824"), std::string::npos);
 }
 

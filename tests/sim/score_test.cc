@@ -77,8 +77,8 @@ TEST(ScoreTest, TheLeastKnownStallIsNoMoreThanAnybodys) {
   ASSERT_TRUE(least.has_value());
   EXPECT_LE(*least, SimulateOracle(trace, hardware, budget).stall);
   EXPECT_LE(*least, SimulateOracle(trace, hardware, budget, milliseconds(5)).stall);
-  const Trace hinted = WithHints(trace, Hints::kTime);
-  EXPECT_LE(*least, Simulate(hinted, *SetupFor("value", hardware, budget)).stall);
+  const ReplaySetup setup{.hardware = hardware, .budget = budget};
+  EXPECT_LE(*least, ReplayUnder("foreseen", trace, setup).stall);
   EXPECT_GE(*least, LeastStall(trace, hardware, budget).stall);
 }
 
@@ -87,7 +87,7 @@ TEST(ScoreTest, WhatIsComputedIsThatOfTheIterationsThatCount) {
   const core::Duration all = ComputeFrom(trace, 0);
   EXPECT_EQ(ComputeFrom(trace, 1) * 3, all * 2);
   EXPECT_EQ(ComputeFrom(trace, 3), core::Duration{0});
-  const Outcome outcome = Simulate(trace, *SetupFor("value", kHardware[0], trace.Footprint()));
+  const Outcome outcome = ReplayUnder("learned", trace, {.budget = trace.Footprint()});
   EXPECT_EQ(outcome.compute, all);
 }
 
@@ -101,10 +101,14 @@ TEST(ScoreTest, BudgetsAreThoseUnderWhichEveryStepFits) {
   }
 }
 
-TEST(ScoreTest, PoliciesHaveNames) {
-  for (const std::string& name : PolicyNames())
-    EXPECT_TRUE(SetupFor(name, kHardware[0], core::GiB(1)).has_value()) << name;
-  EXPECT_FALSE(SetupFor("belady", kHardware[0], core::GiB(1)).has_value());
+TEST(ScoreTest, EachPolicyReplays) {
+  const Trace trace = Generate("gpt2-small", kHardware[0], 2);
+  for (const std::string& name : PolicyNames()) {
+    const Outcome outcome = ReplayUnder(name, trace, {.budget = trace.Footprint() * 2});
+    EXPECT_EQ(outcome.failure, "") << name;
+    EXPECT_EQ(outcome.compute, ComputeFrom(trace, 0)) << name;
+    EXPECT_EQ(outcome.up, core::Bytes{}) << name;
+  }
 }
 
 }  // namespace

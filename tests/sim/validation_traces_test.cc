@@ -11,7 +11,6 @@
 
 #include "sim/generators.h"
 #include "sim/score.h"
-#include "sim/simulator.h"
 
 namespace ravenstore::sim {
 namespace {
@@ -126,9 +125,10 @@ TEST_P(ValidationTracesTest, ReplaysAtItsFootprint) {
   for (const char* machine : {"h200-pcie5", "a100-pcie4"}) {
     const Hardware& hardware = *FindHardware(machine);
     const Bytes footprint = trace.Footprint().RoundUp(core::MiB(2));
-    const Outcome all = Simulate(trace, *SetupFor("value", hardware, footprint));
+    const Outcome all = ReplayUnder("hints", trace, {.hardware = hardware, .budget = footprint});
     EXPECT_EQ(all.failure, "") << machine;
-    const Outcome ample = Simulate(trace, *SetupFor("value", hardware, footprint * 2));
+    const Outcome ample =
+        ReplayUnder("hints", trace, {.hardware = hardware, .budget = footprint * 2});
     EXPECT_EQ(ample.failure, "") << machine;
     EXPECT_EQ(ample.stall, core::Duration{0}) << machine;
     EXPECT_EQ(ample.up, Bytes{}) << machine;

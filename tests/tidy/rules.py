@@ -554,11 +554,9 @@ def comment_text(text):
 
 CONSTANT = re.compile(r"\bconstexpr\s+[\w:]+\s+(k[A-Z]\w*)\s*[={][^;]*\d")
 TABLE = "core/tuned.def"
-TUNED = re.compile(r'^(?:TUNED|PAGED)\([^,]+, (k\w+), [^"]*"(\d{4})"\)$', re.M)
+TUNED = re.compile(r'^TUNED\([^,]+, (k\w+), [^"]*"(\d{4})"\)$', re.M)
 FIXED = re.compile(r"^FIXED\(\w+,([^)]*)\)$", re.M)
-TUNED_MAX = 60
-# Of the plan on pages, counted apart (docs/decisions/0071).
-PAGED_MAX = 15
+TUNED_MAX = 20
 
 
 def constants_are_tuned_or_fixed(tree):
@@ -588,15 +586,11 @@ def constants_are_tuned_or_fixed(tree):
         for name, source in sorted(tuned.items())
         if source not in decisions
     ]
-    counts = {kind: text.count(f"\n{kind}(") for kind in ("TUNED", "PAGED")}
-    lines = sum(counts.values())
+    lines = text.count("\nTUNED(")
     if lines != len(tuned):
         found.append(f"{TABLE}: {lines} constants, {len(tuned)} as they should be written")
-    found += [
-        f"{TABLE}: {counts[kind]} {kind} constants, {most} at most"
-        for kind, most in (("TUNED", TUNED_MAX), ("PAGED", PAGED_MAX))
-        if counts[kind] > most
-    ]
+    if lines > TUNED_MAX:
+        found.append(f"{TABLE}: {lines} constants, {TUNED_MAX} at most")
     return found
 
 

@@ -72,7 +72,6 @@ PLANTED = {
         ("core/tuned.def", '\nTUNED(int, kA, 3, 0, 0, "9999")\n', "kA has no decision 9999"),
         ("core/tuned.def", "\nTUNED(int, kA, 3)\n", "1 constants, 0 as they"),
         ("core/tuned.def", "\nTUNED(x)" * (rules.TUNED_MAX + 1), "at most"),
-        ("core/tuned.def", "\nPAGED(x)" * (rules.PAGED_MAX + 1), "at most"),
     ],
     rules.boost_stays_in_ipc: [
         ("daemon/x.cc", "#include <boost/interprocess/mapped_region.hpp>\n", "Boost"),

@@ -17,7 +17,7 @@ proto::Stats Sample() {
   proto::Stats stats;
   proto::DeviceUse* use = stats.add_devices();
   use->set_total(core::GiB(80).count());
-  use->set_slabs(core::GiB(10).count());
+  use->set_store(core::GiB(10).count());
   use->set_peer_pool(core::GiB(2).count());
   use->set_context(core::MiB(512).count());
   use->set_jobs(core::GiB(3).count());
@@ -38,7 +38,7 @@ proto::Stats Sample() {
 TEST(RenderDevicesTest, TextNamesOwnersAndProcesses) {
   EXPECT_EQ(
       DeviceUsesText(Sample(), kWide),
-      "device 0  80.0 GiB: slabs 10.0 GiB, peer pool 2.0 GiB, the daemon's context 512.0 MiB, "
+      "device 0  80.0 GiB: store 10.0 GiB, peer pool 2.0 GiB, the daemon's context 512.0 MiB, "
       "legacy jobs 3.0 GiB, others 20.0 GiB, free 44.0 GiB (at least 40.0 GiB in the last "
       "minute), of it idle 32.0 GiB; compute busy 87%\n"
       "          its largest processes, as the driver names them: 4711 12.0 GiB, 4712\n");
@@ -49,7 +49,7 @@ TEST(RenderDevicesTest, OwnersThatHoldNothingAreLeftOut) {
   stats.add_devices()->set_total(core::GiB(8).count());
   stats.mutable_devices(0)->set_free(core::GiB(8).count());
   EXPECT_EQ(DeviceUsesText(stats, kWide),
-            "device 0  8.0 GiB: slabs 0 B, others 0 B, free 8.0 GiB (at least 0 B in the last "
+            "device 0  8.0 GiB: store 0 B, others 0 B, free 8.0 GiB (at least 0 B in the last "
             "minute), of it idle 0 B; compute idle\n");
 }
 
@@ -57,11 +57,11 @@ TEST(RenderDevicesTest, WhatIsNotKnownIsNoFigure) {
   proto::Stats stats;
   proto::DeviceUse* use = stats.add_devices();
   use->set_total(core::GiB(8).count());
-  use->set_slabs(core::GiB(1).count());
+  use->set_store(core::GiB(1).count());
   use->set_fault("no NVML\n");
   use->set_busy(true);
   EXPECT_EQ(DeviceUsesText(stats, kWide),
-            "device 0  8.0 GiB: slabs 1.0 GiB; compute busy; the rest is not known: no NVML?\n");
+            "device 0  8.0 GiB: store 1.0 GiB; compute busy; the rest is not known: no NVML?\n");
   EXPECT_EQ(DeviceUsesTable(stats, kWide),
             "DEVICE   MEMORY    STORE  JOBS  OTHERS  FREE  IDLE  PROCESSES\n"
             "0 busy  8.0 GiB  1.0 GiB   0 B       -     -     -\n");
@@ -92,7 +92,7 @@ TEST(RenderDevicesTest, JsonHasEveryFigure) {
   AddDeviceUse(json, Sample().devices(0));
   EXPECT_EQ(
       json.EndObject().Take(),
-      "{\"busy\":true,\"utilization_percent\":87,\"memory\":{\"fault\":\"\",\"slabs_bytes\":"
+      "{\"busy\":true,\"utilization_percent\":87,\"memory\":{\"fault\":\"\",\"store_bytes\":"
       "10737418240,\"peer_pool_bytes\":2147483648,"
       "\"context_bytes\":536870912,\"jobs_bytes\":3221225472,\"others_bytes\":21474836480,"
       "\"free_bytes\":47244640256,\"least_free_bytes\":42949672960,\"idle_bytes\":34359738368,"

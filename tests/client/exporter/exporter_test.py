@@ -101,7 +101,7 @@ peers = ["b=127.0.0.1:{free_port()}"]
 etcd = ["http://127.0.0.1:{free_port()}"]
 """
         )
-        sizes = ["--device-total", "64MiB", "--pool-size", "64MiB", "--slab", "2MiB"]
+        sizes = ["--device-total", "64MiB", "--pool-size", "64MiB"]
         command = [DAEMON, "--config", config, "--backend", "host", *sizes]
         return running([*command, "--socket", self.socket])
 

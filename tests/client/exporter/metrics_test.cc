@@ -36,7 +36,7 @@ Seen Sample() {
     tier.set_used(400);
   }
   proto::DeviceUse& use = *seen.now.stats.add_devices();
-  use.set_slabs(500);
+  use.set_store(500);
   use.set_others(70);
   use.set_free(300);
   use.set_least_free(200);
@@ -74,7 +74,7 @@ TEST(MetricsTest, OfADaemonThatDoesNotAnswerOnlyThatIsSaid) {
 TEST(MetricsTest, DevicesMemoryIsSomebodysOrFree) {
   Seen seen = Sample();
   const std::string text = Text(seen, NameOf);
-  for (const char* line : {"ravenstore_device_memory_bytes{device=\"GPU-1\",of=\"slabs\"} 500\n",
+  for (const char* line : {"ravenstore_device_memory_bytes{device=\"GPU-1\",of=\"store\"} 500\n",
                            "ravenstore_device_memory_bytes{device=\"GPU-1\",of=\"others\"} 70\n",
                            "ravenstore_device_memory_bytes{device=\"GPU-1\",of=\"free\"} 300\n",
                            "ravenstore_device_least_free_bytes{device=\"GPU-1\"} 200\n",

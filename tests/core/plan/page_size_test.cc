@@ -10,10 +10,11 @@ TEST(PageSizeTest, ABudgetHas256PagesIfTheyAreNotTooSmall) {
   EXPECT_EQ(PageSizeFor(GiB(4), false), MiB(16));
   EXPECT_EQ(PageSizeFor(GiB(4) - Bytes(1), false), MiB(8));
   EXPECT_EQ(PageSizeFor(MiB(100), false), MiB(8));
+  EXPECT_EQ(PageSizeFor(MiB(6), false), MiB(2)) << "four pages at least, down to 2 MiB";
 }
 
 TEST(PageSizeTest, PagesThatChangeHandsAreLarge) {
-  EXPECT_EQ(PageSizeFor(MiB(100), true), MiB(32));
+  EXPECT_EQ(PageSizeFor(MiB(200), true), MiB(32));
 }
 
 TEST(PageSizeTest, OfADeviceItIsByTheDevicesAndTheHostsMemory) {
