@@ -34,7 +34,8 @@ struct Budgets {
   TenantPriority priority = TenantPriority::kNormal;
 };
 
-// When a tensor will be used next, as its client said at the put.
+// When a tensor will be used next, as its client said at the put. In an event `at` is a time of the
+// clock; the core takes it as the time from the put on, as a trace does.
 struct NextUse {
   enum class Kind : uint8_t { kUnknown, kAt, kOrder, kNever } kind = Kind::kUnknown;
   Tick at{};          // kAt
