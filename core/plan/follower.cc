@@ -30,10 +30,7 @@ void Follower::Step() {
   last_step_ = this_step_;
   this_step_ = history_.pinning_calls();
   stepped_ = true;
-  if (jumps_ > 0) return;
-  // The second iteration may repeat the first, of which no part was a repetition.
-  search_from_ = 0;
-  search_pause_ = 1;
+  ++steps_;
 }
 
 Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size, bool searches) {
@@ -48,7 +45,8 @@ Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size, 
   if (call.kind == CallKind::kCreate) last_create_ = n;
   matched_ = false;
   // The program marks its steps: the last one is tried.
-  if (stepped_ && counterpart_ == kNone && last_step_ > history_.first_pinning()) {
+  const bool tries_step = stepped_ && steps_ > 2 && last_step_ > history_.first_pinning();
+  if (tries_step && counterpart_ == kNone) {
     counterpart_ = last_step_ - 1;
     trust_ = FirstTrust();
     progress.moved = true;
@@ -62,9 +60,7 @@ Follower::Progress Follower::Observe(const CallHistory::Call& call, Bytes size, 
       progress.lost = true;
     }
   }
-  // The next step is a better place to be found again than the middle of one.
-  const bool waits_for_step = last_step_ > 0 && jumps_ > 0;
-  if (counterpart_ == kNone && searches && !waits_for_step && Search(n)) {
+  if (counterpart_ == kNone && searches && Search(n)) {
     matched_ = true;
     trust_ = std::max(trust_, PlanTrust());
     progress.moved = true;

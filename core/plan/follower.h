@@ -38,7 +38,9 @@ class Follower {
 
   // `searches`: a place that is not known is searched for.
   Progress Observe(const CallHistory::Call& call, Bytes size, bool searches = true);
-  // The client says that an iteration begins.
+  // The client says that an iteration begins. From the third one on, a place that is not known is
+  // tried at the beginning of the last iteration. Not before: the first iteration often has other
+  // calls, and places that imitate it do not come to rest.
   void Step();
 
   const CallHistory& history() const { return history_; }
@@ -73,6 +75,7 @@ class Follower {
   CallNumber this_step_ = 0;
   CallNumber last_create_ = 0;
   bool stepped_ = false;
+  uint32_t steps_ = 0;  // that have begun
   bool matched_ = false;
   double trust_;
   CallNumber search_from_ = 0;  // no search before this call
