@@ -70,8 +70,7 @@ Trace Shrink(const Scaled& scaled, const sim::Hardware& hardware) {
 PutOptions OptionsOf(const Op& op) {
   PutOptions options;
   options.not_modified = !op.modified;
-  if (op.next_use.kind == core::NextUse::Kind::kAt)
-    options.needed_in = op.next_use.at.time_since_epoch();
+  if (op.next_use.kind == core::NextUse::Kind::kIn) options.needed_in = op.next_use.in;
   if (op.next_use.kind == core::NextUse::Kind::kOrder) options.order = op.next_use.order;
   options.not_needed = op.next_use.kind == core::NextUse::Kind::kNever;
   return options;

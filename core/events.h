@@ -1,4 +1,4 @@
-// What the store is told (Event), and what it answers (Action).
+// The events that the store receives (Event), and its answers (Action).
 #pragma once
 
 #include <cstdint>
@@ -34,11 +34,10 @@ struct Budgets {
   TenantPriority priority = TenantPriority::kNormal;
 };
 
-// When a tensor will be used next, as its client said at the put. In an event `at` is a time of the
-// clock; the core takes it as the time from the put on, as a trace does.
+// When a tensor will be used next, as its client said at the put.
 struct NextUse {
-  enum class Kind : uint8_t { kUnknown, kAt, kOrder, kNever } kind = Kind::kUnknown;
-  Tick at{};          // kAt
+  enum class Kind : uint8_t { kUnknown, kIn, kOrder, kNever } kind = Kind::kUnknown;
+  Duration in{};      // kIn: from the put on; in the past if negative
   int64_t order = 0;  // kOrder: among one client's tensors the smaller is needed sooner
 };
 
@@ -226,7 +225,7 @@ using Event =
 
 // ---- Actions ----
 
-// A tensor, its client, and the slot where it stands there: the loop need not ask whose it is.
+// A tensor, its client, and its slot there, so that the loop needs no lookup.
 struct TensorOfClient {
   TensorId tensor;
   ClientId client;

@@ -20,13 +20,15 @@ namespace {
 constexpr size_t kTicketsMax = 2 * proto::kSlotCapacity;
 constexpr uint64_t kFarthest = uint64_t{1} << 51;  // of a time hint: 2^61 ns
 
-core::NextUse NextUseOf(uint64_t packed) {
+// Of a put that is read at `now`. A client says times of the clock.
+core::NextUse NextUseOf(uint64_t packed, core::Tick now) {
   const proto::Hint hint = proto::UnpackHint(packed);
   switch (hint.kind) {
-    case proto::HintKind::kNeededAt:
-      // A stranger's number: far enough is far enough.
-      return {core::NextUse::Kind::kAt,
-              core::Tick(Duration(static_cast<int64_t>(std::min(hint.value, kFarthest)) << 10)), 0};
+    case proto::HintKind::kNeededAt: {
+      // The number may be wrong or hostile: it is bounded.
+      const core::Tick at(Duration(static_cast<int64_t>(std::min(hint.value, kFarthest)) << 10));
+      return {core::NextUse::Kind::kIn, std::max(at - now, Duration{0}), 0};
+    }
     case proto::HintKind::kOrder:
       return {
           core::NextUse::Kind::kOrder, {}, static_cast<int64_t>(hint.value) - proto::kOrderBias};
@@ -50,16 +52,17 @@ core::Priority PriorityOf(uint64_t packed) {
   return core::Priority::kNormal;
 }
 
-core::PutSeen PutOf(TensorId tensor, uint32_t writes, uint64_t hint, uint16_t recompute) {
+core::PutSeen PutOf(TensorId tensor, uint32_t writes, uint64_t hint, uint16_t recompute,
+                    core::Tick now) {
   const auto cost = static_cast<int64_t>(proto::UnpackRecompute(recompute));
-  return {tensor, writes, NextUseOf(hint), Duration(cost), PriorityOf(hint)};
+  return {tensor, writes, NextUseOf(hint, now), Duration(cost), PriorityOf(hint)};
 }
 
 // What the row says now.
-core::PutSeen PutIn(const proto::LeaseSlot& row, TensorId tensor) {
+core::PutSeen PutIn(const proto::LeaseSlot& row, TensorId tensor, core::Tick now) {
   return PutOf(tensor, row.writes.load(std::memory_order_acquire),
                row.hint.load(std::memory_order_acquire),
-               row.recompute.load(std::memory_order_acquire));
+               row.recompute.load(std::memory_order_acquire), now);
 }
 
 }  // namespace
@@ -96,7 +99,7 @@ size_t Loop::ReadAccesses(Session& session, size_t most) {
 void Loop::RecordAccess(Session& session, const proto::Access& access) {
   const TensorId tensor = session.RowOf(SlotId{access.slot}).tensor;
   const core::TensorView view = store_->View(tensor);
-  const core::PutSeen put = PutIn(session.segment()->slots[access.slot], tensor);
+  const core::PutSeen put = PutIn(session.segment()->slots[access.slot], tensor, now_);
   Record(session, [&](Recorder& recorder) {
     if (access.op == proto::AccessOp::kGet) {
       recorder.Got(view, now_);
@@ -125,7 +128,7 @@ void Loop::HandlePut(Session& session, SlotId slot) {
   PutRecord put;
   // A later get has taken it again: that use's put will be logged too.
   if (!session.LeaseOf(slot).ReadPut(&put) || row.Knows(put.word)) return;
-  ApplyEvent(PutOf(row.tensor, put.writes, put.hint, put.recompute));
+  ApplyEvent(PutOf(row.tensor, put.writes, put.hint, put.recompute, now_));
   AwaitStreamComplete(session, slot, row.tensor, put.word, put.ticket);
 }
 
@@ -249,7 +252,7 @@ void Loop::HandleFetch(Session& session, const proto::Request& request) {
 // the put before it, so the log's entry says nothing: the row and the request do.
 void Loop::CommitPut(Session& session, const proto::Request& request) {
   const TensorId tensor{request.id};
-  ApplyEvent(PutIn(session.segment()->slots[request.slot], tensor));
+  ApplyEvent(PutIn(session.segment()->slots[request.slot], tensor, now_));
   const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
   if (Reached(*session.segment(), ticket)) {
     ApplyEvent(core::StreamComplete{tensor});

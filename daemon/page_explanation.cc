@@ -13,7 +13,7 @@ namespace {
 
 Explanation::Future FutureOf(NextUse::Kind kind) {
   switch (kind) {
-    case NextUse::Kind::kAt: return Explanation::Future::kHintedTime;
+    case NextUse::Kind::kIn: return Explanation::Future::kHintedTime;
     case NextUse::Kind::kOrder: return Explanation::Future::kHintedOrder;
     case NextUse::Kind::kNever: return Explanation::Future::kHintedNever;
     case NextUse::Kind::kUnknown: break;
@@ -57,8 +57,8 @@ void ExplainOnPages(const core::ScheduledClient& client, core::TensorNumber tens
     return;
   }
   why->future = FutureOf(past.next_use.kind);
-  if (past.next_use.kind == NextUse::Kind::kAt) {
-    why->needed_in = std::max(Duration{0}, past.put_at + past.next_use.at.time_since_epoch() - now);
+  if (past.next_use.kind == NextUse::Kind::kIn) {
+    why->needed_in = std::max(Duration{0}, past.put_at + past.next_use.in - now);
   } else if (past.next_use.kind == NextUse::Kind::kUnknown) {
     why->last_put_ago = now - past.put_at;
   }

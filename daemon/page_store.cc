@@ -678,11 +678,7 @@ void PageStore::On(const core::PutSeen& event) {
     SchedulerOf(part).Use(client->id, ToInt(slot), ClockOf(client->id));
   const bool modified = event.writes != std::exchange(row.writes, event.writes);
   row.unneeded = event.next_use.kind == core::NextUse::Kind::kNever;
-  // A client says a time of the clock; the foresight takes it from the put on.
-  core::NextUse next_use = event.next_use;
-  if (next_use.kind == core::NextUse::Kind::kAt)
-    next_use.at = Tick(std::max(next_use.at - now_, core::Duration{0}));
-  row.past.next_use = next_use;
+  row.past.next_use = event.next_use;
   row.past.put_at = ClockOf(client->id);
   row.past.priority = event.priority;
   SchedulerOf(part)
@@ -691,7 +687,7 @@ void PageStore::On(const core::PutSeen& event) {
           ToInt(slot),
           !row.unneeded && event.recompute > core::Duration{0} &&
               event.recompute < core::BothCopies(options_.links[ToInt(row.device)], row.size));
-  row.ends.push_back(SchedulerOf(part).Put(client->id, ToInt(slot), modified, next_use,
+  row.ends.push_back(SchedulerOf(part).Put(client->id, ToInt(slot), modified, event.next_use,
                                            ClockOf(client->id), event.priority));
   Progressed(part.pages.get());
 }

@@ -121,7 +121,7 @@ void Recorder::Put(const TensorView& tensor, const core::PutSeen& put, Tick now)
   op.set_priority(static_cast<TraceOp::Priority>(put.priority));
   switch (put.next_use.kind) {
     case NextUse::Kind::kUnknown: break;
-    case NextUse::Kind::kAt: op.set_needed_in_ns(Nanoseconds(put.next_use.at - now)); break;
+    case NextUse::Kind::kIn: op.set_needed_in_ns(Nanoseconds(put.next_use.in)); break;
     case NextUse::Kind::kOrder: op.set_order(put.next_use.order); break;
     case NextUse::Kind::kNever: op.set_not_needed(true); break;
   }

@@ -404,7 +404,7 @@ Trace WithHints(Trace trace, Hints hints, double share, uint64_t seed) {
     } else if (hints == Hints::kOrder) {
       op.next_use = {core::NextUse::Kind::kOrder, {}, future->order};
     } else {
-      op.next_use = {core::NextUse::Kind::kAt, core::Tick(clock - future->at), 0};
+      op.next_use = {core::NextUse::Kind::kIn, clock - future->at, 0};
     }
   }
   return trace;

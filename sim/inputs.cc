@@ -88,8 +88,7 @@ core::Status ScaleCompute(double seconds, Trace* trace) {
   };
   for (Op& op : trace->ops) {
     op.time = scale(op.time);
-    if (op.next_use.kind == core::NextUse::Kind::kAt)
-      op.next_use.at = core::Tick(scale(op.next_use.at.time_since_epoch()));
+    if (op.next_use.kind == core::NextUse::Kind::kIn) op.next_use.in = scale(op.next_use.in);
   }
   return core::Ok();
 }

@@ -64,8 +64,7 @@ Result<std::string> NextMessage(std::istream& from, size_t index, bool may_be_cu
 NextUse HintOf(const proto::TraceOp& op) {
   if (op.not_needed()) return {NextUse::Kind::kNever, {}, 0};
   if (op.has_order()) return {NextUse::Kind::kOrder, {}, op.order()};
-  if (op.has_needed_in_ns())
-    return {NextUse::Kind::kAt, core::Tick(Duration(op.needed_in_ns())), 0};
+  if (op.has_needed_in_ns()) return {NextUse::Kind::kIn, Duration(op.needed_in_ns()), 0};
   return {};
 }
 
@@ -211,8 +210,8 @@ proto::TraceOp ToMessage(const Trace& trace, const Op& op, bool is_first) {
   message.set_priority(static_cast<proto::TraceOp::Priority>(op.priority));
   switch (op.next_use.kind) {
     case NextUse::Kind::kUnknown: break;
-    case NextUse::Kind::kAt:
-      message.set_needed_in_ns(static_cast<uint64_t>(op.next_use.at.time_since_epoch().count()));
+    case NextUse::Kind::kIn:
+      message.set_needed_in_ns(static_cast<uint64_t>(op.next_use.in.count()));
       break;
     case NextUse::Kind::kOrder: message.set_order(op.next_use.order); break;
     case NextUse::Kind::kNever: message.set_not_needed(true); break;

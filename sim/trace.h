@@ -27,7 +27,7 @@ struct Op {
   core::Duration time{0};       // compute
   uint32_t call = 0;            // compute: an index into Trace::calls
   bool unknown = false;         // compute: it may use other tensors than those in use
-  core::NextUse next_use = {};  // put; kAt counts from the put
+  core::NextUse next_use = {};  // put
   core::Duration recompute{0};  // put; zero: cannot be recomputed
   core::Priority priority = core::Priority::kNormal;  // put
   // What the call took where it was recorded: the stream was idle for it; the CPU from the return

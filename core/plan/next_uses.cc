@@ -31,7 +31,7 @@ void NextUses::Put(TensorIndex tensor, const UnitSpan& units, const NextUse& nex
   Remove(tensor);
   if (next_use.kind == NextUse::Kind::kUnknown) SetUnknown(tensor, true);
   const bool is_order = next_use.kind == NextUse::Kind::kOrder;
-  if (!is_order && next_use.kind != NextUse::Kind::kAt) return;
+  if (!is_order && next_use.kind != NextUse::Kind::kIn) return;
   if (!scale_) {
     scale_ = next_use.kind;
     first_order_ = is_order ? next_use.order : 0;
@@ -93,10 +93,9 @@ Position NextUses::PositionOfOrder(int64_t order) const {
 Position NextUses::PositionOf(const NextUse& next_use, Duration now) const {
   if (scale_ == NextUse::Kind::kOrder) {
     if (next_use.kind == NextUse::Kind::kOrder) return PositionOfOrder(next_use.order);
-    return At(Duration(SaturatingAdd(now.count(), next_use.at.time_since_epoch().count())));
+    return At(Duration(SaturatingAdd(now.count(), next_use.in.count())));
   }
-  if (next_use.kind == NextUse::Kind::kAt)
-    return SaturatingAdd(now.count(), next_use.at.time_since_epoch().count());
+  if (next_use.kind == NextUse::Kind::kIn) return SaturatingAdd(now.count(), next_use.in.count());
   if (!order_) return now.count();
   return SaturatingAdd(order_at_.count(),
                        OrdersBetween(*order_, next_use.order) * SecondsPerOrder() * 1e9);

@@ -65,7 +65,7 @@ TEST_F(AdminTest, ATensorsPlaceIsExplained) {
   EXPECT_TRUE(Eventually([&] {
     const auto idle = admin_.Explain(tensor.id());
     return idle.ok() && idle->value() > 0 && idle->needed_in_ns() > 90'000'000'000 &&
-           idle->priority() == "high";
+           idle->needed_in_ns() <= 100'000'000'000 && idle->priority() == "high";
   }));
   const auto unknown = admin_.Explain(tensor.id() + 12345);
   ASSERT_FALSE(unknown.ok());

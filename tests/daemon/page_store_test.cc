@@ -302,9 +302,8 @@ TEST_F(PageStoreTest, ATensorOfLowPriorityLeavesFirst) {
 TEST_F(PageStoreTest, ATensorThatIsNeededLaterByTheClockLeavesFirst) {
   const auto put_for = [this](SlotId slot, std::chrono::seconds needed_in) {
     const TensorId tensor = Create(slot);
-    Apply(core::PutSeen{.tensor = tensor,
-                        .writes = 1,
-                        .next_use = {core::NextUse::Kind::kAt, ipc::Now() + needed_in, 0}});
+    Apply(core::PutSeen{
+        .tensor = tensor, .writes = 1, .next_use = {core::NextUse::Kind::kIn, needed_in, 0}});
     Apply(core::StreamComplete{tensor});
   };
   put_for(SlotId{0}, std::chrono::seconds(300));
@@ -381,8 +380,7 @@ TEST_F(PageStoreTest, AnExplanationHasWhatTheClientSaid) {
   EXPECT_GT(why.copy_back, core::Duration{0});
   Apply(core::GetSeen{tensor});
   EXPECT_EQ(store_->Explain(tensor, ipc::Now()).value, 0) << "in use: it cannot leave";
-  put.next_use.kind = core::NextUse::Kind::kAt;
-  put.next_use.at = ipc::Now() + std::chrono::seconds(100);
+  put.next_use = {core::NextUse::Kind::kIn, std::chrono::seconds(100), 0};
   Apply(put);
   Apply(core::StreamComplete{tensor});
   why = store_->Explain(tensor, ipc::Now() + std::chrono::seconds(5));

@@ -99,7 +99,7 @@ TEST_F(TraceFileTest, TheSimulatorReadsHintsAndWaits) {
   EXPECT_EQ(ops[3].next_use.kind, Kind::kOrder) << "an order of zero is one";
   EXPECT_EQ(ops[3].recompute, Duration(9));
   EXPECT_EQ(ops[3].priority, core::Priority::kLow);
-  EXPECT_EQ(ops[5].next_use.kind, Kind::kAt);
+  EXPECT_EQ(ops[5].next_use.kind, Kind::kIn);
   EXPECT_EQ(ops[6].kind, OpKind::kStep);
   EXPECT_EQ(ops[6].program, Duration(70));
   EXPECT_EQ(ops[8].next_use.kind, Kind::kNever);

@@ -131,8 +131,7 @@ TEST(GeneratorsTest, HintsTellTheFutureOfTheTrace) {
     }
     if (op.kind != OpKind::kPut) continue;
     promised.erase(op.tensor);
-    if (op.next_use.kind == core::NextUse::Kind::kAt)
-      promised[op.tensor] = {now, op.next_use.at.time_since_epoch()};
+    if (op.next_use.kind == core::NextUse::Kind::kIn) promised[op.tensor] = {now, op.next_use.in};
   }
   EXPECT_EQ(checked, 96u);
 }

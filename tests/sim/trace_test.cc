@@ -35,7 +35,7 @@ Trace Small() {
       {.kind = OpKind::kPut,
        .tensor = 0,
        .modified = true,
-       .next_use = {NextUse::Kind::kAt, core::Tick(core::Duration(777)), 0},
+       .next_use = {NextUse::Kind::kIn, core::Duration(777), 0},
        .recompute = core::Duration(99),
        .priority = core::Priority::kLow},
       {.kind = OpKind::kCreate, .tensor = 1},
@@ -57,7 +57,7 @@ TEST(TraceTest, ReadsWhatItWrote) {
   EXPECT_EQ(read->tensors[0].name, "weights");
   EXPECT_EQ(read->tensors[0].bytes, core::MiB(4));
   ASSERT_EQ(read->ops.size(), Small().ops.size());
-  EXPECT_EQ(read->ops[2].next_use.at, core::Tick(core::Duration(777)));
+  EXPECT_EQ(read->ops[2].next_use.in, core::Duration(777));
   EXPECT_EQ(read->ops[2].recompute, core::Duration(99));
   EXPECT_EQ(read->ops[2].priority, core::Priority::kLow);
   EXPECT_EQ(read->ops[4].priority, core::Priority::kNormal);

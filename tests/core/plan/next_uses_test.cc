@@ -12,7 +12,7 @@ using std::chrono::microseconds;
 
 class NextUsesTest : public testing::Test {
  protected:
-  static NextUse In(int us) { return {NextUse::Kind::kAt, Tick(microseconds(us)), 0}; }
+  static NextUse In(int us) { return {NextUse::Kind::kIn, microseconds(us), 0}; }
   static NextUse Order(int64_t order) { return {NextUse::Kind::kOrder, {}, order}; }
   // Of one page each, which tensors 0 and 1 share.
   void Put(TensorIndex tensor, const NextUse& next_use, int us) {
@@ -70,9 +70,9 @@ TEST_F(NextUsesTest, OneShortOrderDoesNotSetTheRate) {
 }
 
 TEST_F(NextUsesTest, TheLargestHintsKeepTheirOrder) {
-  Put(2, {NextUse::Kind::kAt, kNever, 0}, 100);
+  Put(2, {NextUse::Kind::kIn, Duration::max(), 0}, 100);
   Put(3, In(300), 100);
-  Put(4, {NextUse::Kind::kAt, Tick::min(), 0}, 100);
+  Put(4, {NextUse::Kind::kIn, Duration::min(), 0}, 100);
   EXPECT_LT(uses_.Of(8), uses_.Of(6));
   EXPECT_LT(uses_.Of(6), uses_.Of(4));
   EXPECT_LT(uses_.Of(4), kNoPosition);
