@@ -22,7 +22,7 @@ constexpr const char* kNode = "a100-pcie4";
 constexpr size_t kGpus = 8;
 constexpr size_t kHours = 24;
 
-// Growth of owners who know nothing of the store, in bytes per second: assumed for a first step,
+// Growth of owners without the interceptor, in bytes per second: assumed for a first step,
 // while kernels are loaded and the driver makes the memory; and faster, up to steps that ran
 // before, of which the recorded ones grow by at most 23 GiB in 100 ms.
 constexpr double kGrowth = 16 * 0x1p30;
@@ -61,7 +61,7 @@ void TellUnawareOwners(const std::vector<std::vector<Bytes>>& used, Bytes reserv
   figure.value =
       static_cast<double>(outcome.errors) * kHours * 60 / static_cast<double>(used.front().size());
   figure.detail = std::to_string(outcome.errors) + " of " + std::to_string(outcome.pieces) +
-                  Words(" allocations at %.0f GiB/s, %.1f GiB a GPU harvested in the mean;",
+                  Words(" allocations at %.0f GiB/s, %.1f GiB a GPU harvested in the mean",
                         kGrowth * 0x1p-30, outcome.harvested * 0x1p-30 / gpus);
   for (const double rate : kFasterGrowths) {
     options.rate = rate;

@@ -125,20 +125,17 @@ core::Status CheckRuns(const Options& options) {
           "the page \"" + options.page_size + "\" is no power of two from 2MiB to 1GiB"};
     }
   }
-  const std::vector<std::string>& known = PolicyNames();
-  const bool plans =
-      std::all_of(options.policies.begin(), options.policies.end(), [](const std::string& policy) {
-        return policy != "lru" && policy != "gdsf" && policy != "oracle";
-      });
-  if (!plans && (!options.page.empty() || options.run_ahead != "none")) {
-    return core::Error{core::ErrorCode::kInvalidArgument,
-                       "--html and --run-ahead need a policy of the plan: hints, learned or "
-                       "foreseen"};
-  }
+  const std::vector<std::string> known = PolicyNames();
   for (const std::string& policy : options.policies) {
     if (std::find(known.begin(), known.end(), policy) != known.end()) continue;
     return core::Error{core::ErrorCode::kInvalidArgument,
                        "no policy is called \"" + policy + "\"" + core::DidYouMean(policy, known)};
+  }
+  const bool plans = std::all_of(options.policies.begin(), options.policies.end(), IsPlan);
+  if (!plans && (!options.page.empty() || options.run_ahead != "none")) {
+    return core::Error{core::ErrorCode::kInvalidArgument,
+                       "--html and --run-ahead need a policy of the plan: hints, learned or "
+                       "foreseen"};
   }
   return core::Ok();
 }

@@ -1,9 +1,11 @@
 #include "sim/score.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
+#include "core/check.h"
 #include "sim/demand_paging.h"
 #include "sim/oracle.h"
 #include "sim/paged_replay.h"
@@ -20,6 +22,25 @@ namespace {
 // of the budget.
 constexpr double kLookaheads[] = {2, 8};
 
+// The plan with that foresight, or demand paging in that order; without both the oracle.
+struct Policy {
+  std::string_view name;
+  std::optional<Foresight> foresight;
+  std::optional<EvictionOrder> order;
+};
+constexpr Policy kPolicies[] = {
+    {"hints", Foresight::kHints, {}},    {"learned", Foresight::kLearned, {}},
+    {"foreseen", Foresight::kLives, {}}, {"lru", {}, EvictionOrder::kLru},
+    {"gdsf", {}, EvictionOrder::kGdsf},  {"oracle", {}, {}},
+};
+
+const Policy& PolicyOf(std::string_view name) {
+  const auto* const found = std::find_if(std::begin(kPolicies), std::end(kPolicies),
+                                         [name](const Policy& one) { return one.name == name; });
+  RAVEN_CHECK(found != std::end(kPolicies));
+  return *found;
+}
+
 double Share(Duration part, Duration whole) {
   if (part <= Duration{0}) return 0;
   if (whole <= Duration{0}) return std::numeric_limits<double>::infinity();
@@ -28,25 +49,25 @@ double Share(Duration part, Duration whole) {
 
 }  // namespace
 
-const std::vector<std::string>& PolicyNames() {
-  static const std::vector<std::string> names = {"hints", "learned", "foreseen",
-                                                 "lru",   "gdsf",    "oracle"};
+std::vector<std::string> PolicyNames() {
+  std::vector<std::string> names;
+  for (const Policy& policy : kPolicies) names.emplace_back(policy.name);
   return names;
 }
 
+bool IsPlan(std::string_view policy) {
+  return PolicyOf(policy).foresight.has_value();
+}
+
 Outcome ReplayUnder(std::string_view policy, const Trace& trace, ReplaySetup setup) {
+  const Policy& of = PolicyOf(policy);
+  if (of.foresight) {
+    setup.foresight = *of.foresight;
+    return ReplayPaged(trace, setup);
+  }
   const Hardware joint = WithAllLinks(setup.hardware, setup.pools);
-  if (policy == "oracle") return SimulateOracle(trace, joint, setup.budget);
-  if (policy == "lru" || policy == "gdsf") {
-    const EvictionOrder order = policy == "lru" ? EvictionOrder::kLru : EvictionOrder::kGdsf;
-    return ReplayDemandPaging(trace, joint, setup.budget, {.order = order});
-  }
-  if (policy == "foreseen") {
-    setup.foresight = Foresight::kLives;
-  } else {
-    setup.foresight = policy == "hints" ? Foresight::kHints : Foresight::kLearned;
-  }
-  return ReplayPaged(trace, setup);
+  if (of.order) return ReplayDemandPaging(trace, joint, setup.budget, {.order = *of.order});
+  return SimulateOracle(trace, joint, setup.budget);
 }
 
 size_t SetUpIterations(const Trace& trace) {

@@ -19,7 +19,9 @@ namespace ravenstore::sim {
 // Who decides, by name: the plan with "hints", with what is "learned" alone, or with all calls
 // "foreseen"; "lru" and "gdsf" (sim/demand_paging.h); "oracle" (sim/oracle.h). Those that are not
 // the plan's have one link, as fast as all together.
-const std::vector<std::string>& PolicyNames();
+std::vector<std::string> PolicyNames();
+// Whether the plan decides. REQUIRES: `policy` is one of PolicyNames().
+bool IsPlan(std::string_view policy);
 // REQUIRES: `policy` is one of PolicyNames(). Replaces ReplaySetup::foresight.
 Outcome ReplayUnder(std::string_view policy, const Trace& trace, ReplaySetup setup);
 
