@@ -1,4 +1,4 @@
-// Owners of GPUs who know nothing of the store, simulated over a day as it is generated.
+// Owners of GPUs without the interceptor, simulated over a generated day.
 #pragma once
 
 #include "bench/figure.h"

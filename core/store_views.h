@@ -1,4 +1,4 @@
-// What the daemon shows of its store: tensors, clients, tenants, pools and counts.
+// Views of the store: tensors, clients, tenants, pools and counts.
 //
 // Units: bytes. Threads: values.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace ravenstore::core {
 
-// What `ls` shows of one tensor.
+// One tensor, as `ravenctl ls` prints it.
 struct TensorView {
   TensorId id;
   ClientId client;

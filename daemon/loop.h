@@ -3,10 +3,10 @@
 // In each pass a user's clients get a bounded amount of work together (daemon/turn_budget.h): log
 // entries, requests, tickets. What is beyond that waits for the next pass.
 //
-// It reads the clients' rings and logs, polls tickets, and tells the store (page_store.h) what
-// happened. It carries the store's answers out by changes of the lease words (leases.h). It blocks
-// on nothing but its own epoll. Calls that may take long run on the worker pool, and their ends
-// come back by the mailbox. No stream of the daemon ever waits on a client.
+// It reads the clients' rings and logs, polls tickets, and sends events to the store
+// (page_store.h). It executes the store's actions, which change the lease words (leases.h). It
+// blocks on nothing but its own epoll. Long calls run on the worker pool, which posts their
+// results to the mailbox. No stream of the daemon ever waits on a client.
 //
 // Owns: the store, the sessions, and the memory of pools other than the devices'.
 // Threads: Run is the loop's thread. mailbox() may be posted to from any thread; every other method

@@ -1,4 +1,4 @@
-// What the store answers is done here: replies to clients, memory of pools that comes and goes.
+// Executes the store's actions: replies to clients, and pools that grow or shrink.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>

@@ -133,11 +133,11 @@ class PageStore final : private ClientPages::Owner,
   core::TenantView View(core::TenantId tenant, core::DeviceId device) const;
   std::vector<core::ClientId> Clients() const;
   core::TierView DeviceTier(core::DeviceId device) const;
-  // What is harvested of the device's memory, also what of it is to go.
+  // Bytes of the device that are harvested, those that will be given back included.
   core::Bytes Harvested(core::DeviceId device) const;
   // Of that, what could not be destroyed: it counts for good.
   core::Bytes HarvestStuck(core::DeviceId device) const;
-  // What of the device's held bytes the clients of other tenants than `asker` are guaranteed.
+  // The held bytes of the device that are guaranteed to tenants other than `asker`.
   core::Bytes Guaranteed(core::DeviceId device, core::TenantId asker) const;
   std::string NameOf(core::PoolId pool) const { return pools_.NameOf(pool); }
   core::TierView HostTier() const;

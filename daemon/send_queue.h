@@ -23,8 +23,8 @@ namespace ravenstore::daemon {
 
 class SendQueue {
  public:
-  // A peer that lets so much pile up has stopped reading for good; what a client misses is memory
-  // that it will ask for in vain, until it is killed or goes on.
+  // A peer with this many unread packets is taken to have stopped reading. Further packets are
+  // dropped. Requests for the memory in them fail until the client reads again or is killed.
   static constexpr size_t kPacketsMax = 4096;
   // So many answers may lie unread, of so many bytes.
   static constexpr size_t kAnswersMax = 16;

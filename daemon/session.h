@@ -109,7 +109,7 @@ class Session {
 
   TicketQueues tickets;
   ArrivalWords arrivals;
-  // The arrival words of promised fetches.
+  // The arrival words of fetches that were answered before their copies ended.
   std::unordered_map<core::SlotId, proto::WordValue> promises;
   MapOrders maps;
   uint32_t rescan = 0;       // next row to look at in one

@@ -1,4 +1,4 @@
-// What came of a replay.
+// The result of a replay.
 //
 // Units: simulated time from the replay's beginning; bytes. Threads: values.
 #pragma once
@@ -67,7 +67,7 @@ struct Outcome {
   std::vector<MemoryPoint> memory;  // one for each change
 };
 
-// The most that a trace may have at once, so that sums of bytes fit.
+// The largest footprint of a trace: sums of bytes fit.
 inline constexpr core::Bytes kFootprintMax = core::GiB(1023);
 
 // Device memory is given out in multiples of this.

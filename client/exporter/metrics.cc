@@ -278,7 +278,7 @@ void AddJobs(const std::vector<proto::LegacyJob>& jobs, const std::set<std::stri
   for (const auto& [mode, count] : by_mode) to->Add(count, {{"mode", mode}});
   to->Gauge("jobs_waiting", "In the queue for a device.").Add(waiting);
   to->Gauge("jobs_paused", "That hold no device memory until they are resumed.").Add(paused);
-  to->Gauge("jobs_device_bytes", "What jobs hold of a device; of it, in the store's pages.");
+  to->Gauge("jobs_device_bytes", "Device memory that jobs hold; of it, in the store's pages.");
   for (const auto& [device, bytes] : by_device) {
     to->Add(bytes.first, {{"device", device}, {"of", "all"}});
     to->Add(bytes.second, {{"device", device}, {"of", "served"}});

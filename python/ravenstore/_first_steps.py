@@ -1,7 +1,7 @@
 """Tells the allocator which blocks an optimizer makes in its first step: its states, which stay.
 
-What is in use cannot leave. Such blocks are made, not taken from idle ones, which lie between what
-comes and goes.
+Blocks in use cannot be evicted. Such blocks are allocated, not taken from idle ones, which are next
+to blocks that are freed soon.
 """
 
 from __future__ import annotations
