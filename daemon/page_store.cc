@@ -257,11 +257,12 @@ void PageStore::MakeRoomForCopies(const Part& part) {
     return;
   }
   UpdateRoom(part.pages.get());
-  if (ExecutorOf(part).books().copies().pools().CanCopyOut()) return;
+  const auto lacks = core::plan::LackedCopyRoom(ExecutorOf(part).books().view());
+  if (!lacks) return;
   for (const Limit limit : {Limit::kClient, Limit::kTenant, Limit::kPool}) {
     Bytes room = copies.Room(asker, limit);
     if (limit == Limit::kPool) room = std::min(room, pools_.host().Room());
-    if (room >= part.pages->page()) continue;
+    if (room >= *lacks) continue;
     const Part* first = nullptr;
     for (const auto& [pages, other] : parts_) {
       const ClientId holder = other->client->id;

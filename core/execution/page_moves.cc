@@ -251,8 +251,7 @@ bool PageMoves::LeaveInEmergency() {
     return next && next->need == MoveQueues::kWaitedFor;
   };
   if (!waits(Queue::kComes) && !waits(Queue::kBorn)) return false;
-  const uint64_t leaving = view.leaving + view.expected +
-                           (view.copies.CanCopyOut() ? view.queues.size(Queue::kLeaves) : 0);
+  const uint64_t leaving = view.leaving + view.expected + plan::LeavingNow(view);
   if (leaving > 0 && !view.plan.empty()) return false;
   if (!Leave(Minus(books_.totals()[UnitTotals::Sum::kAwaited], view.limits.page * leaving)))
     return false;

@@ -4,17 +4,6 @@
 
 namespace ravenstore::core::plan {
 
-bool CopyPools::CanCopyOut() const {
-  return Nearest() != kNoPool;
-}
-
-PoolNumber CopyPools::Nearest() const {
-  for (PoolNumber pool = 0; pool < size(); ++pool) {
-    if (CanCopyOut(pool)) return pool;
-  }
-  return kNoPool;
-}
-
 void CopyPools::Add(PoolNumber pool, Bytes bytes) {
   counts_[pool].used += bytes;
 }

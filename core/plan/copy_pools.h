@@ -48,16 +48,15 @@ class CopyPools {
 
   PoolNumber size() const { return static_cast<PoolNumber>(counts_.size()); }
   bool HasRoom(PoolNumber pool, Bytes bytes) const { return bytes <= Free(pool); }
-  // A page that stays may be copied there.
-  bool CanCopyAhead(PoolNumber pool) const { return pools_[pool].ahead && HasRoom(pool, page_); }
-  // A page has room; or it has in place of copies of resident pages.
-  bool CanCopyOut(PoolNumber pool) const {
-    const Counts& of = counts_[pool];
-    return HasRoom(pool, page_) || Minus(pools_[pool].capacity, of.used - of.redundant) >= page_;
+  // A unit of so many bytes that stays may be copied there.
+  bool CanCopyAhead(PoolNumber pool, Bytes bytes) const {
+    return pools_[pool].ahead && HasRoom(pool, bytes);
   }
-  bool CanCopyOut() const;
-  // The first pool to which a page can be copied; kNoPool: there is none.
-  PoolNumber Nearest() const;
+  // There is room; or there is in place of copies of resident units.
+  bool CanCopyOut(PoolNumber pool, Bytes bytes) const {
+    const Counts& of = counts_[pool];
+    return HasRoom(pool, bytes) || Minus(pools_[pool].capacity, of.used - of.redundant) >= bytes;
+  }
 
   void Add(PoolNumber pool, Bytes bytes);
   void Remove(PoolNumber pool, Bytes bytes);

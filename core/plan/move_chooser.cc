@@ -47,19 +47,50 @@ bool MayCome(const MoveView& view, const Next& next) {
   return next.need == MoveQueues::kWaitedFor || Fits(view, next);
 }
 
-// Of the units that leave for the pool. The nearest pool with room takes those of full pools, too.
+// The first pool with room; kNoPool: there is none.
+PoolNumber NearestPool(const MoveView& view, Bytes bytes) {
+  for (PoolNumber pool = 0; pool < view.copies.size(); ++pool) {
+    if (view.copies.CanCopyOut(pool, bytes)) return pool;
+  }
+  return kNoPool;
+}
+
+// Where the copy of a unit goes that leaves for a pool: the nearest pool with room takes those for
+// which their pool has none. kNoPool: none has.
+PoolNumber TargetOf(const MoveView& view, Unit unit, PoolNumber planned) {
+  const Bytes bytes = view.units[unit].bytes;
+  if (planned != kNoPool && view.copies.CanCopyOut(planned, bytes)) return planned;
+  return NearestPool(view, bytes);
+}
+
+// Of the units that leave, those whose copies go to the pool.
 std::optional<Next> FirstLeaving(const MoveView& view, PoolNumber pool) {
-  auto first = view.queues.First(Queue::kLeaves, pool);
-  if (pool != view.copies.Nearest()) return first;
-  const auto add = [&](PoolNumber other) {
-    const auto next = view.queues.First(Queue::kLeaves, other);
+  std::optional<Next> first;
+  const auto add = [&](PoolNumber planned) {
+    const auto next = view.queues.First(
+        Queue::kLeaves, planned, [&](Unit unit) { return TargetOf(view, unit, planned) == pool; });
     if (next && (!first || next->need < first->need)) first = next;
   };
+  add(pool);
+  // A nearer pool takes them all.
+  for (PoolNumber nearer = 0; nearer < pool; ++nearer) {
+    if (view.copies.CanCopyOut(nearer, view.limits.page)) return first;
+  }
   add(kNoPool);
   for (PoolNumber other = 0; other < view.copies.size(); ++other) {
-    if (!view.copies.CanCopyOut(other)) add(other);
+    if (other != pool && !view.copies.CanCopyOut(other, view.limits.page)) add(other);
   }
   return first;
+}
+
+bool CanLeave(const MoveView& view, Unit unit) {
+  return NearestPool(view, view.units[unit].bytes) != kNoPool;
+}
+
+// Of the idle dirty units for which a pool has room.
+std::optional<Next> FirstDirty(const MoveView& view) {
+  return view.queues.First(Queue::kIdleDirty, kNoPool,
+                           [&view](Unit unit) { return CanLeave(view, unit); });
 }
 
 std::optional<MapChoice> FindMemory(const MoveView& view, const Next& next) {
@@ -90,15 +121,15 @@ Bytes ExpectedGrowth::Before(Position need) const {
 }
 
 std::optional<Unit> NextOut(const MoveView& view, PoolNumber pool) {
-  if (!view.copies.CanCopyOut(pool)) return std::nullopt;
-  const auto next = FirstLeaving(view, pool);
-  if (next) return next->unit;
+  if (const auto next = FirstLeaving(view, pool)) return next->unit;
   // Without a plan the unit that is needed last is copied ahead; it stays until its memory is
   // needed.
-  if (!view.plan.empty() || pool != view.copies.Nearest()) return std::nullopt;
-  if (!view.copies.CanCopyAhead(pool)) return std::nullopt;
+  if (!view.plan.empty()) return std::nullopt;
   const auto dirty = view.queues.First(Queue::kIdleDirty);
   if (!dirty || dirty->need < view.growth.until) return std::nullopt;
+  const Bytes bytes = view.units[dirty->unit].bytes;
+  if (pool != NearestPool(view, bytes) || !view.copies.CanCopyAhead(pool, bytes))
+    return std::nullopt;
   if (FreeBytes(view) + view.ready >= view.growth.bytes) return std::nullopt;
   return dirty->unit;
 }
@@ -160,17 +191,30 @@ std::optional<Unit> NextExchange(const MoveView& view) {
   };
   const auto clean = view.queues.First(Queue::kIdleClean);
   if (clean && may_leave(*clean)) return clean->unit;
-  if (!view.copies.CanCopyOut()) return std::nullopt;
   const auto dirty = view.queues.First(Queue::kIdleDirty);
   const bool link_is_free = view.queues.IsEmpty(Queue::kLeaves) && view.leaving < kForcedMost;
-  if (link_is_free && dirty && may_leave(*dirty)) return dirty->unit;
+  if (link_is_free && dirty && CanLeave(view, dirty->unit) && may_leave(*dirty)) return dirty->unit;
   return std::nullopt;
+}
+
+size_t LeavingNow(const MoveView& view) {
+  for (PoolNumber pool = 0; pool < view.copies.size(); ++pool) {
+    if (FirstLeaving(view, pool)) return view.queues.size(Queue::kLeaves);
+  }
+  return 0;
+}
+
+std::optional<Bytes> LackedCopyRoom(const MoveView& view) {
+  if (FirstDirty(view) || LeavingNow(view) > 0) return std::nullopt;
+  auto first = view.queues.First(Queue::kLeaves);
+  if (!first) first = view.queues.First(Queue::kIdleDirty);
+  if (!first) return std::nullopt;
+  return view.units[first->unit].bytes;
 }
 
 std::optional<Unit> NextEmergency(const MoveView& view) {
   const auto clean = view.queues.First(Queue::kIdleClean);
-  auto dirty = view.queues.First(Queue::kIdleDirty);
-  if (!view.copies.CanCopyOut()) dirty = std::nullopt;
+  const auto dirty = FirstDirty(view);
   if (!clean) return dirty ? std::optional(dirty->unit) : std::nullopt;
   if (!dirty || dirty->rank() <= clean->rank()) return clean->unit;
   if (dirty->leaving_class != clean->leaving_class) return dirty->unit;

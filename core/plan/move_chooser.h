@@ -4,7 +4,8 @@
 // changed. An engine asks again when it is free, or when the view has changed.
 //
 // Owns: nothing. Units: positions, bytes. Threads: one at a time. Cost: O(log units) a question;
-// a search for a sparse slot page may look at all slot pages of a class.
+// a search for a sparse slot page may look at all slot pages of a class, and one for what can leave
+// at all dirty units where no pool has room for a page.
 #pragma once
 
 #include <cstdint>
@@ -78,7 +79,11 @@ std::optional<MapChoice> NextMap(const MoveView& view);
 // and later than the first that is away, of no higher priority. A clean one before a dirty one.
 std::optional<Unit> NextExchange(const MoveView& view);
 // Where a call waits for memory and nothing is leaving: the idle unit that leaves first
-// (eviction_rank.h).
+// (eviction_rank.h), of those that are clean or for which a pool has room.
 std::optional<Unit> NextEmergency(const MoveView& view);
+// Units that leave; 0 if no pool has room for any of them.
+size_t LeavingNow(const MoveView& view);
+// The bytes of the unit that leaves first, if no pool has room for any unit that is dirty.
+std::optional<Bytes> LackedCopyRoom(const MoveView& view);
 
 }  // namespace ravenstore::core::plan

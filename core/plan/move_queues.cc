@@ -62,13 +62,9 @@ void MoveQueues::Put(std::vector<Entry>* entries, Unit unit, const Entry& next, 
 }
 
 std::optional<MoveQueues::Next> MoveQueues::First(Queue queue, PoolNumber pool) const {
-  const auto& heaps = heaps_[static_cast<size_t>(queue)];
-  const IndexedHeap& heap = heaps[pool == kNoPool ? pools_ : pool];
+  const IndexedHeap& heap = HeapOf(queue, pool);
   if (heap.empty()) return std::nullopt;
-  const Unit unit = heap[0];
-  const bool idle = queue == Queue::kIdleClean || queue == Queue::kIdleDirty;
-  const Entry& entry = (idle ? idle_ : work_)[unit];
-  return Next{unit, entry.need, entry.leaving_class};
+  return NextOf(queue, heap[0]);
 }
 
 std::optional<MoveQueues::Next> MoveQueues::First(Queue queue) const {

@@ -65,6 +65,10 @@ class MoveQueues {
   std::optional<Next> First(Queue queue) const;
   // The first of a pool's; kNoPool: of those that may go to any.
   std::optional<Next> First(Queue queue, PoolNumber pool) const;
+  // The first of a pool's for which `may(unit)` is true. Cost: O(units of the queue) if it is not
+  // for the first of all.
+  template <typename May>
+  std::optional<Next> First(Queue queue, PoolNumber pool, May may) const;
   bool IsEmpty(Queue queue) const { return size(queue) == 0; }
   size_t size(Queue queue) const;
   bool Contains(Queue queue, Unit unit) const;
@@ -100,6 +104,18 @@ class MoveQueues {
   IndexedHeap& HeapOf(Queue queue, PoolNumber pool) {
     return heaps_[static_cast<size_t>(queue)][pool == kNoPool ? pools_ : pool];
   }
+  const IndexedHeap& HeapOf(Queue queue, PoolNumber pool) const {
+    return heaps_[static_cast<size_t>(queue)][pool == kNoPool ? pools_ : pool];
+  }
+  // REQUIRES, of both: the unit is in that queue.
+  const Entry& EntryOf(Queue queue, Unit unit) const {
+    const bool idle = queue == Queue::kIdleClean || queue == Queue::kIdleDirty;
+    return (idle ? idle_ : work_)[unit];
+  }
+  Next NextOf(Queue queue, Unit unit) const {
+    const Entry& entry = EntryOf(queue, unit);
+    return {unit, entry.need, entry.leaving_class};
+  }
 
   const PoolNumber pools_;
   // Of each queue one for each pool, and one for units of no pool.
@@ -107,5 +123,19 @@ class MoveQueues {
   std::vector<Entry> work_;  // by unit
   std::vector<Entry> idle_;  // by unit
 };
+
+template <typename May>
+std::optional<MoveQueues::Next> MoveQueues::First(Queue queue, PoolNumber pool, May may) const {
+  const IndexedHeap& heap = HeapOf(queue, pool);
+  std::optional<Unit> first;
+  for (size_t place = 0; place < heap.size(); ++place) {
+    const Unit unit = heap[place];
+    if (first && EntryOf(queue, unit).rank <= EntryOf(queue, *first).rank) continue;
+    if (may(unit)) first = unit;
+    if (place == 0 && first) break;
+  }
+  if (!first) return std::nullopt;
+  return NextOf(queue, *first);
+}
 
 }  // namespace ravenstore::core::plan

@@ -176,6 +176,22 @@ TEST_F(PageStoreTest, RedundantCopiesOfOthersMakeRoomForACallThatWaits) {
   EXPECT_EQ(CopiesOf(kClient), MiB(4));
 }
 
+// A page has no room in the host pool, and each tensor has.
+TEST_F(PageStoreTest, TensorsAreExchangedWhereTheHostPoolHasNoRoomForAPage) {
+  constexpr Bytes kSize = MiB(1) + core::KiB(512);
+  Apply(core::TenantLimits{kTenant, {.device = MiB(6), .host = MiB(16)}});
+  for (uint32_t slot = 0; slot < 6; ++slot) Put(CreateOn(kDevice, SlotId{slot}, kSize), 1);
+  const auto& away = AwayOf(kClient);
+  ASSERT_EQ(away.size(), 3u);
+  Apply(core::TenantLimits{kTenant, {.device = MiB(6), .host = kSize * 4}});
+  for (uint64_t round = 0; round < 20; ++round) {
+    const SlotId slot = *away.begin();
+    Apply(core::FetchRequested{store_->Find(kClient, slot), kDevice, core::kNever});
+    Put(Await<core::FetchReply>(slot).tensor, round + 2);
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+  }
+}
+
 // It has all of the device, and of the host pool all that is not kept.
 TEST_F(PageStoreTest, PagesOfAClientThatHoldsAllLeaveForOthers) {
   constexpr auto kSoon = std::chrono::milliseconds(100);

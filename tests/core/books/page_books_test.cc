@@ -156,7 +156,7 @@ TEST(PageBooksCopiesTest, ACopyOfAResidentPageGivesItsRoomToAnother) {
   store.Create(0);
   store.CopyOut(0);
   store.Create(2);
-  EXPECT_TRUE(store.books.copies().pools().CanCopyOut());
+  EXPECT_TRUE(store.books.copies().pools().CanCopyOut(0, kPage));
   EXPECT_FALSE(store.books.copies().pools().HasRoom(0, store.books[2].bytes));
   EXPECT_EQ(CopyToDrop(store.books, 0), std::optional<Unit>(0));
   store.books.MoveCopy(0, plan::kNoPool);
@@ -164,7 +164,7 @@ TEST(PageBooksCopiesTest, ACopyOfAResidentPageGivesItsRoomToAnother) {
   store.CopyOut(2);
   store.books.Drop(2);
   EXPECT_FALSE(CopyToDrop(store.books, 0));
-  EXPECT_FALSE(store.books.copies().pools().CanCopyOut());
+  EXPECT_FALSE(store.books.copies().pools().CanCopyOut(0, kPage));
   CheckBooks(store.books);
 }
 

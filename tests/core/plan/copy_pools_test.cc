@@ -10,24 +10,33 @@ namespace {
 
 constexpr Bytes kPage = MiB(2);
 
-TEST(CopyPoolsTest, ThePoolWithRoomThatIsNearestIsFound) {
+TEST(CopyPoolsTest, APoolHasRoomInPlaceOfRedundantCopies) {
   const std::vector<CopyPool> pools{{.capacity = kPage}, {.capacity = kPage * 3}};
   CopyPools copies(pools, kPage);
   EXPECT_EQ(copies.PagesMost(), 4u);
-  EXPECT_EQ(copies.Nearest(), 0);
+  EXPECT_TRUE(copies.CanCopyOut(0, kPage));
   copies.Add(0, kPage);
-  EXPECT_EQ(copies.Nearest(), 1);
+  EXPECT_TRUE(copies.CanCopyOut(1, kPage));
   copies.AddRedundant(0, kPage);  // its page is resident
-  EXPECT_TRUE(copies.CanCopyOut(0));
-  EXPECT_FALSE(copies.CanCopyAhead(0));
-  EXPECT_EQ(copies.Nearest(), 0);
+  EXPECT_TRUE(copies.CanCopyOut(0, kPage));
+  EXPECT_FALSE(copies.CanCopyAhead(0, kPage));
+  EXPECT_TRUE(copies.CanCopyOut(0, kPage));
   copies.RemoveRedundant(0, kPage);
   copies.Add(1, kPage * 3);
-  EXPECT_EQ(copies.Nearest(), kNoPool);
-  EXPECT_FALSE(copies.CanCopyOut());
+  EXPECT_FALSE(copies.CanCopyOut(0, kPage));
+  EXPECT_FALSE(copies.CanCopyOut(1, kPage));
   EXPECT_EQ(copies.used(), kPage * 4);
   copies.Remove(1, kPage);
-  EXPECT_EQ(copies.Nearest(), 1);
+  EXPECT_TRUE(copies.CanCopyOut(1, kPage));
+}
+
+TEST(CopyPoolsTest, SmallUnitsHaveTheLastRoom) {
+  const std::vector<CopyPool> pools{{.capacity = kPage}};
+  CopyPools copies(pools, kPage);
+  copies.Add(0, kPage - KiB(16));
+  EXPECT_FALSE(copies.CanCopyOut(0, KiB(32)));
+  EXPECT_TRUE(copies.CanCopyOut(0, KiB(16)));
+  EXPECT_TRUE(copies.CanCopyAhead(0, KiB(16)));
 }
 
 TEST(CopyPoolsTest, APoolThatShrankHasNoRoomBeforeCopiesBeyondItAreGone) {
@@ -35,13 +44,13 @@ TEST(CopyPoolsTest, APoolThatShrankHasNoRoomBeforeCopiesBeyondItAreGone) {
   CopyPools copies(pools, kPage);
   copies.Add(0, kPage * 4);
   copies.AddRedundant(0, kPage * 2);
-  EXPECT_TRUE(copies.CanCopyOut(0));
+  EXPECT_TRUE(copies.CanCopyOut(0, kPage));
   pools[0].capacity = kPage * 2;
-  EXPECT_FALSE(copies.CanCopyOut(0));  // the other two copies fill it
+  EXPECT_FALSE(copies.CanCopyOut(0, kPage));  // the other two copies fill it
   EXPECT_FALSE(copies.HasRoom(0, Bytes(1)));
   copies.Remove(0, kPage);
-  EXPECT_TRUE(copies.CanCopyOut(0));
-  EXPECT_FALSE(copies.CanCopyAhead(0));
+  EXPECT_TRUE(copies.CanCopyOut(0, kPage));
+  EXPECT_FALSE(copies.CanCopyAhead(0, kPage));
 }
 
 TEST(CopyPoolsTest, ACopyTakesTheTimeOfItsBytesAndOfEachCopy) {

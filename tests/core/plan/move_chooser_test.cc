@@ -28,9 +28,10 @@ class MoveChooserTest : public testing::Test {
     plan_ = ResidencyPlan::Make(calls, snapshot, limits_);
     deadlines_.Restart(plan_);
   }
-  // Unless the test says another, a copy is in the first pool.
+  // Unless the test says another, it has a page's bytes and a copy in the first pool.
   void Set(Unit unit, UnitState state) {
     if (state.pool == kNoPool) state.pool = 0;
+    if (state.live > 0 && state.bytes == Bytes{}) state.bytes = limits_.page;
     units_[unit] = state;
     queues_.Update(unit, state, plan_);
   }
@@ -197,6 +198,31 @@ TEST_F(MoveChooserTest, WithoutAPlanWhatIsNeededLastIsCopiedAheadOfCreates) {
   ready_ = {};
   growth_.until = 4000;  // all is needed before that
   EXPECT_FALSE(NextOut(View(), 0));
+}
+
+TEST_F(MoveChooserTest, WhereAPageHasNoRoomASmallerUnitLeaves) {
+  plan_.Announce(0, 300);
+  plan_.Announce(1, 200);
+  plan_.Announce(3, 250);
+  copies_.Add(0, MiB(1));
+  Set(0, {.life = PageState::kDirty, .live = 1});
+  EXPECT_FALSE(NextEmergency(View()));
+  EXPECT_EQ(LackedCopyRoom(View()), std::optional(MiB(2)));
+  Set(1, {.life = PageState::kDirty, .live = 1, .slots_per_page = 4, .bytes = KiB(512)});
+  EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(1));
+  EXPECT_FALSE(LackedCopyRoom(View()));
+  Set(3, {.life = PageState::kDirty, .live = 1, .slots_per_page = 4, .bytes = KiB(512)});
+  EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(3)) << "it is needed later";
+  // The page leaves, and waits for room; a slot leaves too.
+  Set(0, {.life = PageState::kDirty, .forced = true, .live = 1});
+  EXPECT_FALSE(NextOut(View(), 0));
+  EXPECT_EQ(LeavingNow(View()), 0u);
+  Set(3, {.life = PageState::kDirty, .forced = true, .live = 1, .bytes = KiB(512)});
+  EXPECT_EQ(NextOut(View(), 0), std::optional<Unit>(3));
+  EXPECT_EQ(LeavingNow(View()), 2u);
+  copies_.Add(0, MiB(1));
+  EXPECT_FALSE(NextOut(View(), 0));
+  EXPECT_EQ(LackedCopyRoom(View()), std::optional(MiB(2)));
 }
 
 TEST_F(MoveChooserTest, WithoutAPlanACleanUnitLeavesIfItIsNeededHalfAsLate) {
