@@ -28,11 +28,11 @@ const char* StateName(const core::TensorView& view) {
   return "unknown";
 }
 
-std::string TierName(const PageStore& store, core::PoolId pool) {
+std::string TierName(const StoreViews& store, core::PoolId pool) {
   return pool == core::kHostPool ? "host" : store.NameOf(pool);
 }
 
-std::string TierName(const PageStore& store, const core::TensorView& view) {
+std::string TierName(const StoreViews& store, const core::TensorView& view) {
   const std::string device = "device " + std::to_string(ToInt(view.device));
   const bool on_device =
       view.residency != core::Residency::kAway && view.residency != core::Residency::kLost;
@@ -82,7 +82,7 @@ std::string NameOf(Loop& loop, const Names& names, ClientId client, core::NameId
 
 void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core::Tick started,
                core::Tick now, proto::Stats* stats) {
-  const PageStore& store = loop.store();
+  const StoreViews& store = loop.store();
   if (client) {
     const core::ClientView view = store.View(*client);
     FillTier("device", {view.budgets.device, view.device_held, view.device_used},
@@ -177,7 +177,7 @@ std::string FutureText(const core::Explanation& why) {
 
 bool FillExplanation(Loop& loop, const Names& names, const Audience& audience, core::TensorId id,
                      core::Tick now, proto::TensorExplained* explained) {
-  const PageStore& store = loop.store();
+  const StoreViews& store = loop.store();
   if (!store.Knows(id) || !Visible(loop, audience, store.View(id).client)) return false;
   const core::Explanation why = store.Explain(id, now);
   const auto nanoseconds = [](core::Duration duration) {

@@ -15,7 +15,7 @@ core::DeviceId IdOf(size_t device) {
 }  // namespace
 
 Bytes StoreDeviceMemory::HeldOf(size_t device) const {
-  const PageStore& store = loop_->store();
+  const StoreViews& store = loop_->store();
   return store.DeviceTier(IdOf(device)).held + store.Harvested(IdOf(device));
 }
 

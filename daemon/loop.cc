@@ -168,7 +168,7 @@ core::Status Loop::InitPinned() {
   };
   hooks.may_pin = [this](ClientId client, core::Bytes block, core::Bytes slab,
                          const core::CopyQuota::Idle& without) {
-    return store_->MayPin(client, block, slab, without);
+    return store_->views().MayPin(client, block, slab, without);
   };
   hooks.charge = [this](ClientId client, uint64_t bytes) {
     return Charge(*FindSession(client), bytes);
@@ -294,7 +294,7 @@ void Loop::MakeHot(Session& session) {
 Duration Loop::SleepBound() {
   const core::Tick copies = store_->NextPump(now_ + options_.poll);
   if (copies <= now_ + options_.poll) return std::max(copies - now_, Duration(0));
-  const bool waiting = store_->stats().waiting > 0;
+  const bool waiting = store_->views().stats().waiting > 0;
   core::Tick next =
       std::min({copies, store_->NextWake(), give_back_timer_.due(), pinned_->NextWake()});
   for (const auto& [device, one] : harvests_) next = std::min(next, one.harvest.deadline());
@@ -358,13 +358,13 @@ void Loop::TrackRecent(Session& session) {
 // of.
 bool Loop::IsWarm(const Session& session) const {
   return !session.gone && now_ - session.last_active < kWarmFor &&
-         store_->View(session.id()).away_used() > core::Bytes{0};
+         store_->views().View(session.id()).away_used() > core::Bytes{0};
 }
 
 void Loop::PollColdLogs() {
   // A put of anybody may be what a request waits for. With many clients that is many cache lines,
   // so not at every wake.
-  const bool waited_for = store_->stats().waiting > 0 && now_ - last_sweep_ >= kWarmPoll;
+  const bool waited_for = store_->views().stats().waiting > 0 && now_ - last_sweep_ >= kWarmPoll;
   if (waited_for || !recorders_.empty()) {
     last_sweep_ = now_;
     for (auto& [id, session] : sessions_) {
@@ -500,12 +500,12 @@ bool Loop::PollTickets() {
       const auto reached = [&](const TicketQueues::Waiting& waiting) {
         busy = true;
         turns_.Spend(session->attachment().tenant, 1);
-        if (!store_->Knows(waiting.tensor)) return;
+        if (!store_->views().Knows(waiting.tensor)) return;
         if (waiting.idle_word == 0) {
           ApplyEvent(core::Freed{waiting.tensor});
           return;
         }
-        const SlotId slot = store_->View(waiting.tensor).slot;
+        const SlotId slot = store_->views().View(waiting.tensor).slot;
         LeaseRow lease = session->LeaseOf(slot);
         // An older put's ticket says nothing of the last one's.
         if (lease.word() != waiting.idle_word) return;
@@ -538,7 +538,7 @@ void Loop::NoteFailedPools() {
     const core::Status health = memory->Health();
     if (health.ok()) continue;
     failed_.insert(pool);
-    spdlog::error("{} failed, what lies there alone is lost: {}", store_->NameOf(pool),
+    spdlog::error("{} failed, what lies there alone is lost: {}", store_->views().NameOf(pool),
                   core::Describe(health.error()));
     ApplyEvent(core::PoolFailed{pool});
   }
@@ -609,7 +609,7 @@ std::optional<Harvest::View> Loop::ViewHarvest(core::DeviceId device) const {
   const auto found = harvests_.find(device);
   if (found == harvests_.end()) return std::nullopt;
   const HarvestOf& one = found->second;
-  const core::TierView there = store_->OtherTier(one.pool);
+  const core::TierView there = store_->views().OtherTier(one.pool);
   return Harvest::View{there.capacity, there.used, one.harvest.counts()};
 }
 
@@ -634,7 +634,7 @@ void Loop::UpdateHarvests() {
 }
 
 std::string Loop::WhyNotGiven(core::PoolId pool) const {
-  return store_->OtherTier(pool).used > core::Bytes{0}
+  return store_->views().OtherTier(pool).used > core::Bytes{0}
              ? "copies to it or from it are under way"
              : "the driver has not released its memory yet";
 }
@@ -736,7 +736,7 @@ core::Status Loop::KeepInPlace(ClientId client, core::SlotId slot, core::TensorI
     return core::Error{core::ErrorCode::kNotFound, "the client is gone"};
   ReadLog(client);  // it may have the get
   const bool is_there = ToInt(slot) < proto::kSlotCapacity && tensor != core::kNoTensor &&
-                        store_->Find(client, slot) == tensor;
+                        store_->views().Find(client, slot) == tensor;
   if (!is_there) return core::Error{core::ErrorCode::kNotFound, "there is no such tensor"};
   return store_->KeepInPlace(client, slot, keeping);
 }
@@ -774,7 +774,7 @@ uint64_t Loop::log_dropped() const {
 }
 
 bool Loop::Quiescent() const {
-  return !store_->IsCopying() && store_->stats().waiting == 0;
+  return !store_->IsCopying() && store_->views().stats().waiting == 0;
 }
 
 }  // namespace ravenstore::daemon

@@ -64,7 +64,7 @@ struct LoopOptions {
   core::Bytes host_step = core::MiB(64);       // the pool grows by this
   core::Bytes host_ahead = core::MiB(256);     // and ahead of need by this
   core::Bytes granularity = core::MiB(2);      // of the devices' memory
-  core::Bytes page;  // 0: of the device's capacity (core/plan/page_size.h)
+  core::Bytes page;                            // 0: by PageOfDevice (core/plan/page_size.h)
   // All pools, and the links between them: the host pool, the devices', then further ones.
   core::Topology topology;
   std::vector<core::LinkModel> links{};  // of each device to the host
@@ -190,7 +190,7 @@ class Loop {
   // Null: there is none.
   Recorder* recorder(uint64_t key);
 
-  const PageStore& store() const { return *store_; }
+  const StoreViews& store() const { return store_->views(); }
   Session* FindSession(core::ClientId client);
   size_t sessions() const { return sessions_.size(); }
   const Pauses& pauses() const { return pauses_; }
@@ -250,7 +250,7 @@ class Loop {
   void UpdateHarvests();
   // What is harvested of the device and can be given back.
   core::Bytes HeldOf(core::DeviceId device) const {
-    return store_->Harvested(device) - store_->HarvestStuck(device);
+    return store_->views().Harvested(device) - store_->views().HarvestStuck(device);
   }
   void LoseHarvest(core::PoolId pool, core::Bytes bytes);
   // A chunk of the pool begins to come or to go, or is done with that.

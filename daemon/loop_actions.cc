@@ -61,7 +61,7 @@ void Loop::Do(const core::GrowPool& action) {
   if (pins) pinned_->RoomComes();  // what nobody needs of it can be unpinned once it is pinned
   NoteChunk(action.pool, /*begins=*/true);
   workers_->Run(WorkOf(action.pool), [this, memory = away_.at(action.pool).get(), action, pins,
-                                      name = store_->NameOf(action.pool)] {
+                                      name = store_->views().NameOf(action.pool)] {
     const core::Status status = memory->Make(action.offset, action.size);
     if (!status.ok()) {
       spdlog::warn("{}: {} more bytes not had: {}", name, action.size.count(),
@@ -87,24 +87,24 @@ void Loop::Do(const core::ShrinkPool& action) {
   memory->slabs.Remove(action.offset);
   if (pins) pinned_->RoomComes();
   NoteChunk(action.pool, /*begins=*/true);
-  workers_->Run(
-      WorkOf(action.pool), [this, memory, action, pins, name = store_->NameOf(action.pool)] {
-        const core::Status gone = memory->Destroy(action.offset);
-        if (!gone.ok())
-          spdlog::error("{}: memory not released: {}", name, core::Describe(gone.error()));
-        mailbox_.Post([this, action, pins, ok = gone.ok()] {
-          NoteChunk(action.pool, /*begins=*/false);
-          // What could not be released is not used again, nor is anything made in its place.
-          if (ok) {
-            ApplyEvent(core::PoolShrunk{action.pool, action.offset, action.size});
-          } else {
-            LoseHarvest(action.pool, action.size);
-            ApplyEvent(core::PoolShrinkFailed{action.pool, action.size, action.offset});
-          }
-          Execute();
-          if (pins) pinned_->RoomCame();
-        });
-      });
+  workers_->Run(WorkOf(action.pool), [this, memory, action, pins,
+                                      name = store_->views().NameOf(action.pool)] {
+    const core::Status gone = memory->Destroy(action.offset);
+    if (!gone.ok())
+      spdlog::error("{}: memory not released: {}", name, core::Describe(gone.error()));
+    mailbox_.Post([this, action, pins, ok = gone.ok()] {
+      NoteChunk(action.pool, /*begins=*/false);
+      // What could not be released is not used again, nor is anything made in its place.
+      if (ok) {
+        ApplyEvent(core::PoolShrunk{action.pool, action.offset, action.size});
+      } else {
+        LoseHarvest(action.pool, action.size);
+        ApplyEvent(core::PoolShrinkFailed{action.pool, action.size, action.offset});
+      }
+      Execute();
+      if (pins) pinned_->RoomCame();
+    });
+  });
 }
 
 void Loop::Do(const core::ReclaimPinned& action) {
@@ -122,7 +122,7 @@ void Loop::Do(const core::AllocReply& action) {
   lease.CompleteAlloc(action.tensor, ToInt(action.device), action.offset);
   Record(*session, [&](Recorder& recorder) {
     recorder.Answered(session->id(), now_);
-    recorder.Created(store_->View(action.tensor), now_);
+    recorder.Created(store_->views().View(action.tensor), now_);
   });
 }
 

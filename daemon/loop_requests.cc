@@ -98,7 +98,7 @@ size_t Loop::ReadAccesses(Session& session, size_t most) {
 // The row may have gone on since: then the trace has this put with the words of a later one.
 void Loop::RecordAccess(Session& session, const proto::Access& access) {
   const TensorId tensor = session.RowOf(SlotId{access.slot}).tensor;
-  const core::TensorView view = store_->View(tensor);
+  const core::TensorView view = store_->views().View(tensor);
   const core::PutSeen put = PutIn(session.segment()->slots[access.slot], tensor, now_);
   Record(session, [&](Recorder& recorder) {
     if (access.op == proto::AccessOp::kGet) {
@@ -240,8 +240,9 @@ void Loop::HandleFetch(Session& session, const proto::Request& request) {
     session.LeaseOf(slot).FailFetch(core::ErrorCode::kNotFound);
     return;
   }
-  if (store_->View(tensor).residency == core::Residency::kOnDevice) CommitPut(session, request);
-  Record(session, [&](Recorder& recorder) { recorder.Got(store_->View(tensor), now_); });
+  if (store_->views().View(tensor).residency == core::Residency::kOnDevice)
+    CommitPut(session, request);
+  Record(session, [&](Recorder& recorder) { recorder.Got(store_->views().View(tensor), now_); });
   ApplyEvent(core::FetchRequested{.tensor = tensor,
                                   .device = core::DeviceId{request.device},
                                   .deadline = DeadlineOf(request),
@@ -275,7 +276,7 @@ void Loop::HandleFree(Session& session, const proto::Request& request) {
   if (session.LeaseOf(slot).state() != proto::LeaseState::kFreeing) {
     return BadRequest(session, request, "no free is under way");
   }
-  Record(session, [&](Recorder& recorder) { recorder.Freed(store_->View(tensor), now_); });
+  Record(session, [&](Recorder& recorder) { recorder.Freed(store_->views().View(tensor), now_); });
   const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
   if (Reached(*session.segment(), ticket)) {
     ApplyEvent(core::Freed{tensor});

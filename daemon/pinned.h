@@ -44,7 +44,7 @@ struct PinnedSlabForClient {
 class Pinned {
  public:
   struct Hooks {
-    // As PageStore::MayPin.
+    // As StoreViews::MayPin.
     std::function<core::Status(core::ClientId, core::Bytes block, core::Bytes slab,
                                const core::CopyQuota::Idle& without)>
         may_pin;

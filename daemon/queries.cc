@@ -71,7 +71,7 @@ bool Queries::Handle(const Caller& caller, const proto::ClientPacket& packet) {
 
 void Queries::FillWhole(const Beside& beside, bool to_administrator, proto::Stats* stats) const {
   const core::Tick now = ipc::Now();
-  const PageStore& store = options_.loop->store();
+  const StoreViews& store = options_.loop->store();
   for (size_t i = 0; i < options_.devices.size(); ++i) {
     const device::DeviceInfo& info = options_.devices[i]->info();
     const core::DeviceId id{static_cast<uint16_t>(i)};

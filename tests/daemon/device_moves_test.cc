@@ -36,7 +36,7 @@ class DeviceMovesTest : private DevicesOfATest, public PageStoreFixture {
   DeviceMovesTest() : PageStoreFixture(DevicesOfATest::devices) {}
   ~DeviceMovesTest() override {
     Detach(kClient);
-    EXPECT_EQ(store_->HostTier().used, Bytes{}) << "a copy is not freed";
+    EXPECT_EQ(store_->views().HostTier().used, Bytes{}) << "a copy is not freed";
   }
 
   void FailCopies(int count) { fail_copies = count; }
@@ -47,15 +47,15 @@ class DeviceMovesTest : private DevicesOfATest, public PageStoreFixture {
     const core::FetchReply reply = Await<core::FetchReply>(SlotId{0});
     EXPECT_EQ(reply.device, kOtherDevice);
     EXPECT_FALSE(reply.recompute);
-    EXPECT_EQ(store_->View(tensor).device, kOtherDevice);
-    EXPECT_TRUE(store_->View(tensor).in_use);
+    EXPECT_EQ(store_->views().View(tensor).device, kOtherDevice);
+    EXPECT_TRUE(store_->views().View(tensor).in_use);
     Put(tensor, 7);
   }
   // It is idle or away on its device; a get there has it.
   core::Error ExpectStays(TensorId tensor) {
     const core::FetchError failed = Await<core::FetchError>(SlotId{0});
-    EXPECT_EQ(store_->View(tensor).device, kDevice);
-    EXPECT_FALSE(store_->View(tensor).in_use);
+    EXPECT_EQ(store_->views().View(tensor).device, kDevice);
+    EXPECT_FALSE(store_->views().View(tensor).in_use);
     EXPECT_EQ(failed.stays.has_value(), AwayOf(kClient).count(SlotId{0}) == 0);
     Apply(core::FetchRequested{tensor, kDevice, core::kNever});
     EXPECT_EQ(Await<core::FetchReply>(SlotId{0}).device, kDevice);
@@ -69,7 +69,7 @@ TEST_F(DeviceMovesTest, ATensorMovesToAnotherDeviceAndBack) {
   Put(tensor, 1);
   GetOnOther(tensor);
   ExpectIsOnOther(tensor);
-  EXPECT_EQ(store_->HostTier().used, Bytes{});
+  EXPECT_EQ(store_->views().HostTier().used, Bytes{});
   ExpectComesBack(tensor);
 }
 
@@ -87,7 +87,7 @@ TEST_F(DeviceMovesTest, AMoveWaitsUntilTheStreamHasReachedThePut) {
   GetOnOther(tensor);
   for (int i = 0; i < 1000; ++i) Pump();
   EXPECT_FALSE(Take<core::FetchReply>(SlotId{0}).has_value());
-  EXPECT_EQ(store_->View(tensor).device, kDevice);
+  EXPECT_EQ(store_->views().View(tensor).device, kDevice);
   Apply(core::StreamComplete{tensor});
   ExpectIsOnOther(tensor);
 }
@@ -111,7 +111,7 @@ TEST_F(DeviceMovesTest, AMoveThatFindsNoRoomOnTheOtherDeviceFails) {
   const core::Error error = ExpectStays(tensor);
   EXPECT_EQ(error.code, core::ErrorCode::kOutOfMemory);
   EXPECT_NE(error.message.find("device 1"), std::string::npos) << error.message;
-  EXPECT_EQ(store_->HostTier().used, Bytes{});
+  EXPECT_EQ(store_->views().HostTier().used, Bytes{});
   GetOnOther(tensor);
   for (int i = 0; i < 1000; ++i) Pump();
   Put(held, 1);
@@ -148,7 +148,7 @@ TEST_F(DeviceMovesTest, AMovingTensorLeavesForOthers) {
   const TensorId held = CreateOn(kOtherDevice, SlotId{1}, MiB(8));
   GetOnOther(tensor);
   CreateOn(kDevice, SlotId{2}, MiB(8));
-  EXPECT_EQ(store_->View(tensor).residency, core::Residency::kAway);
+  EXPECT_EQ(store_->views().View(tensor).residency, core::Residency::kAway);
   Put(held, 1);
   ExpectIsOnOther(tensor);
 }
@@ -197,18 +197,18 @@ TEST_F(DeviceMovesTest, ADiscardedTensorIsRecomputedWhereItIsAskedFor) {
     Apply(core::StreamComplete{tensor});
     Apply(core::Freed{CreateOn(kDevice, SlotId{1}, MiB(8))});
     ASSERT_EQ(AwayOf(kClient).count(SlotId{0}), 1u);
-    EXPECT_EQ(store_->stats().out, Bytes{});
+    EXPECT_EQ(store_->views().stats().out, Bytes{});
     Apply(core::FetchRequested{tensor, device, core::kNever});
     const core::FetchReply reply = Await<core::FetchReply>(SlotId{0});
     EXPECT_TRUE(reply.recompute);
     EXPECT_EQ(reply.device, device);
-    EXPECT_EQ(store_->View(tensor).residency, core::Residency::kOnDevice);
+    EXPECT_EQ(store_->views().View(tensor).residency, core::Residency::kOnDevice);
     Put(tensor, 2);
     Apply(core::Freed{tensor});
     AwayOf(kClient).clear();
   }
-  EXPECT_EQ(store_->stats().discarded, 2u);
-  EXPECT_EQ(store_->stats().recomputes, 2u);
+  EXPECT_EQ(store_->views().stats().discarded, 2u);
+  EXPECT_EQ(store_->views().stats().recomputes, 2u);
 }
 
 TEST_F(DeviceMovesTest, ADiscardedTensorThatDoesNotMoveStaysDiscarded) {
@@ -237,10 +237,10 @@ TEST_F(DeviceMovesTest, ATensorThatIsKeptInPlaceIsWrittenToWithoutAGet) {
   EXPECT_EQ(Await<core::FetchError>(SlotId{0}).error.code, core::ErrorCode::kWrongState);
   Apply(core::Freed{CreateOn(kDevice, SlotId{50}, MiB(6))});
   EXPECT_EQ(AwayOf(kClient).count(SlotId{0}), 0u);
-  const Bytes out = store_->stats().out;
+  const Bytes out = store_->views().stats().out;
   EXPECT_TRUE(store_->KeepInPlace(kClient, SlotId{0}, Keeping::kEnds).ok());
   Apply(core::Freed{CreateOn(kDevice, SlotId{50}, MiB(8))});
-  EXPECT_EQ(store_->stats().out, out + MiB(2)) << "its copy may be old";
+  EXPECT_EQ(store_->views().stats().out, out + MiB(2)) << "its copy may be old";
   ExpectComesBack(tensor);
 }
 

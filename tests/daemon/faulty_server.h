@@ -102,7 +102,7 @@ class FaultyServer {
   // knows of.
   bool IsEmpty() {
     return Ask([this](Loop& loop) {
-      const PageStore& store = loop.store();
+      const StoreViews& store = loop.store();
       bool empty = loop.sessions() == 0 && store.HostTier().used == core::Bytes{};
       for (uint16_t i = 0; i < devices_.size(); ++i) {
         const core::Bytes taken = store.Harvested(core::DeviceId{i}) + shares_;

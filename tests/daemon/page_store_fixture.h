@@ -131,7 +131,7 @@ class PageStoreFixture : public testing::Test {
     }
     store_->Poll(ipc::Now(), &plan_);
     MakeMemory();
-    store_->CheckInvariants();
+    store_->views().CheckInvariants();
     std::this_thread::yield();
   }
   // Of pools that grow or shrink.
@@ -229,12 +229,16 @@ class PageStoreFixture : public testing::Test {
     Put(tensor, 2);
     Apply(core::Freed{tensor});
     EXPECT_TRUE(Take<core::Release>(core::SlotId{0}).has_value());
-    EXPECT_FALSE(store_->Knows(tensor));
+    EXPECT_FALSE(store_->views().Knows(tensor));
   }
   // Slots whose words are "away".
   std::set<core::SlotId>& AwayOf(core::ClientId client) { return processes_.at(client)->away; }
-  core::Bytes HeldBy(core::ClientId client) const { return store_->View(client).device_held; }
-  core::Bytes CopiesOf(core::ClientId client) const { return store_->View(client).host_used; }
+  core::Bytes HeldBy(core::ClientId client) const {
+    return store_->views().View(client).device_held;
+  }
+  core::Bytes CopiesOf(core::ClientId client) const {
+    return store_->views().View(client).host_used;
+  }
 
   const device::Devices devices_;
   Mailbox mailbox_;

@@ -1,5 +1,7 @@
 // A PageStore with memory of other nodes, which comes and goes. Its bytes are checked elsewhere
 // (client_pages_test, pools_test): no client maps here.
+#include "daemon/store_rooms.h"
+
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -49,9 +51,9 @@ struct RemoteMemoryOfATest {
   std::unique_ptr<AwayMemory> remote;
 };
 
-class PageStorePoolsTest : private RemoteMemoryOfATest, public PageStoreFixture {
+class StoreRoomsTest : private RemoteMemoryOfATest, public PageStoreFixture {
  protected:
-  PageStorePoolsTest() : PageStoreFixture(RemoteMemoryOfATest::devices, {Pool()}, MiB(64)) {
+  StoreRoomsTest() : PageStoreFixture(RemoteMemoryOfATest::devices, {Pool()}, MiB(64)) {
     Apply(core::PoolLimit{kRemote, MiB(64)});
   }
 
@@ -63,10 +65,10 @@ class PageStorePoolsTest : private RemoteMemoryOfATest, public PageStoreFixture 
     }
     PumpUntil([this] { return !store_->IsCopying(); });
   }
-  Bytes Used() const { return store_->OtherTier(kRemote).used; }
+  Bytes Used() const { return store_->views().OtherTier(kRemote).used; }
   std::optional<uint32_t> FirstIn(core::PoolId pool) const {
     for (uint32_t i = 0; i < tensors_.size(); ++i) {
-      const core::TensorView view = store_->View(tensors_[i]);
+      const core::TensorView view = store_->views().View(tensors_[i]);
       if (view.residency == core::Residency::kAway && view.away == pool) return i;
     }
     return std::nullopt;
@@ -99,33 +101,33 @@ class PageStorePoolsTest : private RemoteMemoryOfATest, public PageStoreFixture 
   std::vector<TensorId> tensors_;
 };
 
-TEST_F(PageStorePoolsTest, CopiesGoToTheNearestPoolWithRoom) {
+TEST_F(StoreRoomsTest, CopiesGoToTheNearestPoolWithRoom) {
   MakeEight();
   EXPECT_GE(Used(), MiB(8));
-  EXPECT_EQ(store_->HostTier().used, Bytes{});
-  EXPECT_EQ(store_->OtherTier(kRemote).held.count() % kPiece.count(), 0u);
-  EXPECT_EQ(store_->View(kClient).others_used, Used());
+  EXPECT_EQ(store_->views().HostTier().used, Bytes{});
+  EXPECT_EQ(store_->views().OtherTier(kRemote).held.count() % kPiece.count(), 0u);
+  EXPECT_EQ(store_->views().View(kClient).others_used, Used());
   for (uint32_t i = 0; i < 8; ++i) ExpectComes(i);
 }
 
-TEST_F(PageStorePoolsTest, NothingGoesWhereNoMemoryIsLent) {
+TEST_F(StoreRoomsTest, NothingGoesWhereNoMemoryIsLent) {
   Apply(core::PoolLimit{kRemote, Bytes{}});
   MakeEight();
   EXPECT_EQ(Used(), Bytes{});
-  EXPECT_GE(store_->HostTier().used, MiB(8));
+  EXPECT_GE(store_->views().HostTier().used, MiB(8));
 }
 
-TEST_F(PageStorePoolsTest, ABudgetHoldsForAllCopiesOfAClient) {
+TEST_F(StoreRoomsTest, ABudgetHoldsForAllCopiesOfAClient) {
   core::Budgets budgets{MiB(8), MiB(64)};
   budgets.others[kRemote] = MiB(4);
   Apply(core::ClientLimits{kClient, budgets});
   MakeEight();
   EXPECT_GT(Used(), Bytes{});
   EXPECT_LE(Used(), MiB(4));
-  EXPECT_GT(store_->HostTier().used, Bytes{});
+  EXPECT_GT(store_->views().HostTier().used, Bytes{});
 }
 
-TEST_F(PageStorePoolsTest, CopiesInARecalledPieceMoveToTheHost) {
+TEST_F(StoreRoomsTest, CopiesInARecalledPieceMoveToTheHost) {
   MakeEight();
   ASSERT_TRUE(FirstIn(kRemote).has_value());
   for (const Bytes piece : lenders().pieces()) Apply(core::ChunkRecalled{kRemote, piece});
@@ -137,7 +139,7 @@ TEST_F(PageStorePoolsTest, CopiesInARecalledPieceMoveToTheHost) {
   for (uint32_t i = 0; i < 8; ++i) ExpectComes(i);
 }
 
-TEST_F(PageStorePoolsTest, AMoveToTheHostThatFailsIsTriedAgain) {
+TEST_F(StoreRoomsTest, AMoveToTheHostThatFailsIsTriedAgain) {
   MakeEight();
   int fails = 3;
   lenders().SetFault([&fails](Way way, Bytes) {
@@ -149,18 +151,19 @@ TEST_F(PageStorePoolsTest, AMoveToTheHostThatFailsIsTriedAgain) {
   for (uint32_t i = 0; i < 8; ++i) ExpectComes(i);
 }
 
-TEST_F(PageStorePoolsTest, BytesInALostPieceAreLostAndNoOthers) {
+TEST_F(StoreRoomsTest, BytesInALostPieceAreLostAndNoOthers) {
   MakeEight();
   const uint32_t first = *FirstIn(kRemote);
   std::set<uint32_t> resident;
   for (uint32_t i = 0; i < 8; ++i) {
-    if (store_->View(tensors_[i]).residency == core::Residency::kOnDevice) resident.insert(i);
+    if (store_->views().View(tensors_[i]).residency == core::Residency::kOnDevice)
+      resident.insert(i);
   }
   for (const Bytes piece : lenders().pieces()) {
     EXPECT_TRUE(lenders().Lose(piece));
     Apply(core::ChunkLost{kRemote, piece});
   }
-  EXPECT_LE(store_->View(kClient).device_used, MiB(8));
+  EXPECT_LE(store_->views().View(kClient).device_used, MiB(8));
   Fetch(first);
   ExpectLost(first);
   for (const uint32_t i : resident) {
@@ -172,7 +175,7 @@ TEST_F(PageStorePoolsTest, BytesInALostPieceAreLostAndNoOthers) {
   tensors_[first] = Create(SlotId{first});
 }
 
-TEST_F(PageStorePoolsTest, ATensorThatWaitsForAnotherDeviceIsLostWithItsCopy) {
+TEST_F(StoreRoomsTest, ATensorThatWaitsForAnotherDeviceIsLostWithItsCopy) {
   constexpr core::DeviceId kOtherDevice{1};
   MakeEight();
   const uint32_t first = *FirstIn(kRemote);
@@ -188,7 +191,7 @@ TEST_F(PageStorePoolsTest, ATensorThatWaitsForAnotherDeviceIsLostWithItsCopy) {
   CreateOn(kOtherDevice, SlotId{21}, MiB(8));
 }
 
-TEST_F(PageStorePoolsTest, AGetOfBytesThatAreLostOnTheirWayFails) {
+TEST_F(StoreRoomsTest, AGetOfBytesThatAreLostOnTheirWayFails) {
   MakeEight();
   const uint32_t first = *FirstIn(kRemote);
   lenders().Hold(Way::kRead);
@@ -202,10 +205,10 @@ TEST_F(PageStorePoolsTest, AGetOfBytesThatAreLostOnTheirWayFails) {
   ExpectLost(first);
 }
 
-TEST_F(PageStorePoolsTest, AGetGoesOnWhileItsBytesAreOnTheirWay) {
+TEST_F(StoreRoomsTest, AGetGoesOnWhileItsBytesAreOnTheirWay) {
   const uint32_t first = FetchWithAPromise();
-  EXPECT_EQ(store_->View(tensors_[first]).residency, core::Residency::kOnDevice);
-  EXPECT_EQ(store_->View(kClient).waiting, 0u);
+  EXPECT_EQ(store_->views().View(tensors_[first]).residency, core::Residency::kOnDevice);
+  EXPECT_EQ(store_->views().View(kClient).waiting, 0u);
   lenders().Release();
   PumpUntil([this] { return promises_ended_.size() == 1; });
   EXPECT_TRUE(promises_ended_[0].ok());
@@ -214,7 +217,7 @@ TEST_F(PageStorePoolsTest, AGetGoesOnWhileItsBytesAreOnTheirWay) {
   EXPECT_TRUE(Take<core::Release>(SlotId{first}).has_value());
 }
 
-TEST_F(PageStorePoolsTest, AGetThatWaitsForItsBytesIsPromisedNone) {
+TEST_F(StoreRoomsTest, AGetThatWaitsForItsBytesIsPromisedNone) {
   MakeEight();
   promises_ = true;
   const uint32_t first = *FirstIn(kRemote);
@@ -225,23 +228,23 @@ TEST_F(PageStorePoolsTest, AGetThatWaitsForItsBytesIsPromisedNone) {
 }
 
 // Tickets are the client's memory: it may write any value there.
-TEST_F(PageStorePoolsTest, UsesDoNotEndBeforePromisedBytesAreThere) {
+TEST_F(StoreRoomsTest, UsesDoNotEndBeforePromisedBytesAreThere) {
   const uint32_t first = FetchWithAPromise();
   Put(tensors_[first], 2);
   Apply(core::GetSeen{tensors_[first]});
   Put(tensors_[first], 3);
   EXPECT_TRUE(store_->KeepInPlace(kClient, SlotId{first}, Keeping::kBegins).ok() ==
-              store_->View(tensors_[first]).in_use);
+              store_->views().View(tensors_[first]).in_use);
   Apply(core::Freed{tensors_[first]});
   for (int i = 0; i < 100; ++i) Pump();
   EXPECT_FALSE(Take<core::Release>(SlotId{first}).has_value());
-  EXPECT_TRUE(store_->Knows(tensors_[first]));
+  EXPECT_TRUE(store_->views().Knows(tensors_[first]));
   lenders().Release();
   Await<core::Release>(SlotId{first});
-  EXPECT_FALSE(store_->Knows(tensors_[first]));
+  EXPECT_FALSE(store_->views().Knows(tensors_[first]));
 }
 
-TEST_F(PageStorePoolsTest, PromisedBytesThatAreLostAreSaidToBe) {
+TEST_F(StoreRoomsTest, PromisedBytesThatAreLostAreSaidToBe) {
   const uint32_t first = FetchWithAPromise();
   EXPECT_TRUE(store_->KeepInPlace(kClient, SlotId{first}, Keeping::kBegins).ok());
   for (const Bytes piece : lenders().pieces()) {
@@ -260,7 +263,7 @@ TEST_F(PageStorePoolsTest, PromisedBytesThatAreLostAreSaidToBe) {
   PumpUntil([this] { return !store_->IsCopying(); });
 }
 
-TEST_F(PageStorePoolsTest, AnErrorNamesThePoolThatPromisedBytesDidNotComeFrom) {
+TEST_F(StoreRoomsTest, AnErrorNamesThePoolThatPromisedBytesDidNotComeFrom) {
   const uint32_t first = FetchWithAPromise();
   for (const Bytes piece : lenders().pieces()) EXPECT_TRUE(lenders().Lose(piece));
   lenders().Release();
@@ -270,7 +273,7 @@ TEST_F(PageStorePoolsTest, AnErrorNamesThePoolThatPromisedBytesDidNotComeFrom) {
   ExpectLost(first);
 }
 
-TEST_F(PageStorePoolsTest, ATensorMayBeFreedBeforeItsPromisedBytesAreThere) {
+TEST_F(StoreRoomsTest, ATensorMayBeFreedBeforeItsPromisedBytesAreThere) {
   const uint32_t first = FetchWithAPromise();
   Apply(core::FreeSeen{tensors_[first], core::StreamId{1}});
   lenders().Release();
@@ -280,7 +283,7 @@ TEST_F(PageStorePoolsTest, ATensorMayBeFreedBeforeItsPromisedBytesAreThere) {
   EXPECT_TRUE(Take<core::Release>(SlotId{first}).has_value());
 }
 
-TEST_F(PageStorePoolsTest, ATensorMayBeFreedBeforeItsPromisedBytesAreLost) {
+TEST_F(StoreRoomsTest, ATensorMayBeFreedBeforeItsPromisedBytesAreLost) {
   const uint32_t first = FetchWithAPromise();
   Apply(core::FreeSeen{tensors_[first], core::StreamId{1}});
   for (const Bytes piece : lenders().pieces()) EXPECT_TRUE(lenders().Lose(piece));
@@ -289,10 +292,10 @@ TEST_F(PageStorePoolsTest, ATensorMayBeFreedBeforeItsPromisedBytesAreLost) {
   EXPECT_FALSE(promises_ended_[0].ok());
   Apply(core::Freed{tensors_[first]});
   EXPECT_TRUE(Take<core::Release>(SlotId{first}).has_value());
-  store_->CheckInvariants();
+  store_->views().CheckInvariants();
 }
 
-TEST_F(PageStorePoolsTest, AClientMayGoWhileBytesArePromised) {
+TEST_F(StoreRoomsTest, AClientMayGoWhileBytesArePromised) {
   FetchWithAPromise();
   Apply(core::ClientGone{kClient});
   Pump();
@@ -301,18 +304,18 @@ TEST_F(PageStorePoolsTest, AClientMayGoWhileBytesArePromised) {
   EXPECT_TRUE(promises_ended_.empty());
 }
 
-TEST_F(PageStorePoolsTest, APoolThatFailsTakesNoCopyAnyMore) {
+TEST_F(StoreRoomsTest, APoolThatFailsTakesNoCopyAnyMore) {
   MakeEight();
   const uint32_t first = *FirstIn(kRemote);
   Apply(core::PoolFailed{kRemote});
-  EXPECT_EQ(store_->OtherTier(kRemote).capacity, Bytes{});
+  EXPECT_EQ(store_->views().OtherTier(kRemote).capacity, Bytes{});
   Fetch(first);
   ExpectLost(first);
   for (uint32_t i = 8; i < 14; ++i) Put(Create(SlotId{i}), 1);
-  EXPECT_GT(store_->HostTier().used, Bytes{});
+  EXPECT_GT(store_->views().HostTier().used, Bytes{});
 }
 
-TEST_F(PageStorePoolsTest, AClientMayGoWhileItsCopiesMoveOn) {
+TEST_F(StoreRoomsTest, AClientMayGoWhileItsCopiesMoveOn) {
   MakeEight();
   lenders().Hold(Way::kRead);
   Apply(core::PoolLimit{kRemote, Bytes{}});
@@ -322,7 +325,7 @@ TEST_F(PageStorePoolsTest, AClientMayGoWhileItsCopiesMoveOn) {
   lenders().Release();
   AwaitEnd(kClient);
   PumpUntil([this] { return lenders().pieces().empty(); });
-  EXPECT_EQ(store_->HostTier().used, Bytes{});
+  EXPECT_EQ(store_->views().HostTier().used, Bytes{});
 }
 
 }  // namespace

@@ -1,0 +1,402 @@
+#include "daemon/store_rooms.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "core/books/page_views.h"
+#include "core/check.h"
+
+namespace ravenstore::daemon {
+
+using core::Bytes;
+using core::ClientId;
+using core::DeviceId;
+using core::PoolId;
+using core::SlotId;
+using core::TensorNumber;
+using core::ToInt;
+using core::plan::PoolNumber;
+using core::plan::Unit;
+
+namespace {
+
+// Memory that is wanted back is looked at again after that time. Shorter: the loop does little
+// else. Longer: its owner waits.
+constexpr auto kEvacuateAgain = std::chrono::milliseconds(5);
+
+// After pinned blocks wanted its memory the host pool does not grow for this time. Idle slabs of
+// pinned memory are reclaimed for copies once in this time. Shorter: blocks find less memory, and
+// slabs are asked for more often. Longer: copies wait for memory.
+constexpr auto kPinnedPause = std::chrono::milliseconds(100);
+
+Bytes BudgetIn(const core::Budgets& budgets, PoolId pool) {
+  const auto found = budgets.others.find(pool);
+  return found == budgets.others.end() ? Bytes(UINT64_MAX) : found->second;
+}
+
+}  // namespace
+
+StoreRooms::StoreRooms(const Options& options, StoreTables* tables, StorePools* pools, Hooks hooks)
+    : options_(options), tables_(*tables), pools_(*pools), hooks_(std::move(hooks)) {}
+
+template <typename Visit>
+void StoreRooms::ForEachUser(const PagePool& pool, Visit visit) {
+  for (const auto& [pages, part] : tables_.parts) {
+    if (part->client->gone) continue;
+    const auto& members = pools_.Of(part->pages->device());
+    for (PoolNumber number = 0; number < members.size(); ++number) {
+      if (members[number]->pool.get() == &pool) visit(*part, number);
+    }
+  }
+}
+
+bool StoreRooms::HavePoolsChanged() {
+  uint64_t version = 0;
+  for (const auto& [id, member] : pools_.all()) version += member.pool->memory().version();
+  return std::exchange(pools_version_, version) != version;
+}
+
+void StoreRooms::Divide() {
+  for (const auto& [id, member] : pools_.all()) {
+    if (id != core::kHostPool) {
+      Divide(id, member);
+      continue;
+    }
+    ForEachUser(*member.pool, [this](Part& part, PoolNumber number) {
+      if (SetPool(part, number, HostCapacityOf(part))) tables_.Progressed(part);
+    });
+  }
+}
+
+void StoreRooms::Divide(PoolId id, const StorePools::Member& member) {
+  std::vector<StorePools::Use> uses;
+  std::vector<std::pair<Part*, PoolNumber>> users;
+  ForEachUser(*member.pool, [&](Part& part, PoolNumber number) {
+    const core::plan::CopyPools& pools = tables_.ExecutorOf(part).books().copies().pools();
+    const StoreTables::Client& client = *part.client;
+    uses.push_back({.client = client.id,
+                    .tenant = client.tenant,
+                    .used = pools.used(number),
+                    .redundant = pools.redundant(number),
+                    .client_budget = BudgetIn(tables_.quotas.BudgetsOf(client.id), id),
+                    .tenant_budget = BudgetIn(tables_.quotas.BudgetsOf(client.tenant), id)});
+    users.emplace_back(&part, number);
+  });
+  StorePools::Divide(*member.pool, &uses);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const auto [part, number] = users[i];
+    if (SetPool(*part, number, uses[i].may_have)) tables_.Progressed(*part);
+  }
+}
+
+Bytes StoreRooms::HostCapacityOf(const Part& part) {
+  const ClientId client = part.client->id;
+  const Bytes used = tables_.ExecutorOf(part).books().copies().pools().used(part.pages->host());
+  core::CopyQuota& copies = tables_.quotas.copies();
+  grew_ |= copies.SetCopies(client, part.pages->device(), used);
+  Bytes room = copies.Room(client);
+  // Pages that others have called for leave also where the pool's rest is kept: for those others.
+  if (const uint32_t surplus = tables_.ExecutorOf(part).books().view().surplus; surplus > 0) {
+    using Limit = core::CopyQuota::Limit;
+    room = std::max(
+        room, std::min({copies.Room(client, Limit::kClient), copies.Room(client, Limit::kTenant),
+                        part.pages->page() * surplus}));
+  }
+  return used + std::min(room, pools_.host().Room());
+}
+
+void StoreRooms::UpdateRoom(const Part& part) {
+  if (!part.client->gone) SetPool(part, part.pages->host(), HostCapacityOf(part));
+}
+
+void StoreRooms::BeginCreate(const Part& part) {
+  // Limits that were set before the call count.
+  if (std::exchange(divides_, false)) Divide();
+  SetPool(part, part.pages->host(), tables_.quotas.copies().Most(part.client->id));
+}
+
+void StoreRooms::Forget(ClientId client) {
+  if (room_for_ == client) room_for_.reset();
+}
+
+bool StoreRooms::TakeGrown() {
+  return std::exchange(grew_, false);
+}
+
+void StoreRooms::Work(bool is_busy) {
+  if (is_busy) LimitHarvests();
+  // A call that waits may have the room of copies that have become redundant.
+  const bool waits = is_busy && tables_.stats.waiting > 0;
+  if (HavePoolsChanged() || divides_ || waits) Divide();
+  divides_ = false;
+  if (tables_.now >= evacuate_at_) Evacuate();
+  if (tables_.now >= pinned_wanted_until_) EndPinnedWanted();
+}
+
+core::Tick StoreRooms::NextWake() const {
+  return std::min(evacuate_at_ > tables_.now ? evacuate_at_ : core::kNever, pinned_wanted_until_);
+}
+
+bool StoreRooms::SetPool(const Part& part, PoolNumber pool, Bytes capacity) {
+  core::plan::CopyPool as = tables_.ExecutorOf(part).books().view().limits.pools[pool];
+  const StorePools::Member& member = *pools_.Of(part.pages->device())[pool];
+  const core::LinkModel link = member.LinkOf(part.pages->device());
+  // A copy was dropped for the call that waits. Another client's copy ahead could take its room.
+  // No memory is borrowed from other nodes for units that stay.
+  const bool ahead = pool == part.pages->host() ? !room_for_ || *room_for_ == part.client->id
+                                                : member.of.pool.kind != core::PoolKind::kRemote;
+  if (as.capacity == capacity && as.ahead == ahead && as.in_rate == link.up_bytes_per_second &&
+      as.out_rate == link.down_bytes_per_second)
+    return false;
+  as.capacity = capacity;
+  as.ahead = ahead;
+  as.in_rate = link.up_bytes_per_second;
+  as.out_rate = link.down_bytes_per_second;
+  Moved(part).books().SetPool(pool, as);
+  return true;
+}
+
+void StoreRooms::MakeRoomInPools() {
+  for (auto& [id, member] : pools_.all()) {
+    PagePool& pool = *member.pool;
+    if (pool.Lack() == Bytes{}) continue;
+    ForEachUser(pool, [&](Part& part, PoolNumber number) {
+      if (const Bytes lack = pool.Lack(); lack > Bytes{}) Moved(part).DropCopies(number, lack);
+    });
+  }
+}
+
+void StoreRooms::MakeRoomForCopies(const Part& part) {
+  using Limit = core::CopyQuota::Limit;
+  const core::CopyQuota& copies = tables_.quotas.copies();
+  const ClientId asker = part.client->id;
+  if (part.client->stats.waiting == 0) {
+    if (room_for_ == asker) room_for_.reset();
+    return;
+  }
+  UpdateRoom(part);
+  const auto lacks = core::plan::LackedCopyRoom(tables_.ExecutorOf(part).books().view());
+  if (!lacks) return;
+  for (const Limit limit : {Limit::kClient, Limit::kTenant, Limit::kPool}) {
+    Bytes room = copies.Room(asker, limit);
+    if (limit == Limit::kPool) room = std::min(room, pools_.host().Room());
+    if (room >= *lacks) continue;
+    const Part* first = nullptr;
+    for (const auto& [pages, other] : tables_.parts) {
+      const ClientId holder = other->client->id;
+      if (other == &part || other->client->gone || !copies.MayDrop(holder, asker, limit)) continue;
+      if (tables_.ExecutorOf(*other).books().copies().pools().redundant(pages->host()) == Bytes{})
+        continue;
+      if (first == nullptr ||
+          copies.RankOf(holder, asker) < copies.RankOf(first->client->id, asker))
+        first = other;
+    }
+    if (first == nullptr) return ReclaimPinned(*part.client, limit);
+    room_for_ = asker;
+    UpdateRoom(*first);
+    // Its memory is free after the next start of the executor.
+    core::PageBooks& books = Moved(*first).books();
+    books.MoveCopy(*core::CopyToDrop(books, first->pages->host()), core::plan::kNoPool);
+    tables_.Progressed(*first);
+    return;
+  }
+}
+
+// ---- Memory that comes and goes.
+
+void StoreRooms::On(const core::PoolGrown& event) {
+  PoolOf(event.pool).Grown(tables_.now, true);
+}
+
+void StoreRooms::On(const core::PoolGrowFailed& event) {
+  PoolOf(event.pool).Grown(tables_.now, false);
+}
+
+void StoreRooms::On(const core::PoolShrunk& event) {
+  PoolOf(event.pool).Released(event.offset, true);
+}
+
+void StoreRooms::On(const core::PoolShrinkFailed& event) {
+  PoolOf(event.pool).Released(event.offset, false);
+}
+
+void StoreRooms::On(const core::PoolLimit& event) {
+  StorePools::Member& member = pools_.all().at(event.pool);
+  member.lent = std::min(event.most, member.of.pool.capacity);
+  if (!member.is_harvested()) member.pool->SetLimit(member.lent);
+  LimitHarvests();
+  Evacuate();
+}
+
+void StoreRooms::On(const core::PoolRate& event) {
+  pools_.all().at(event.pool).rate = event.bytes_per_second;
+  divides_ = true;
+}
+
+void StoreRooms::On(const core::PinnedHeld& event) {
+  tables_.quotas.copies().SetPinned(event.tenant, event.bytes);
+  pools_.host().SetLimit(Minus(options_.host_capacity, tables_.quotas.copies().pinned()));
+  grew_ = true;
+  EndPinnedWanted();
+}
+
+void StoreRooms::On(const core::PinnedUsed& event) {
+  const auto client = tables_.clients.find(event.client);
+  if (client == tables_.clients.end()) return;
+  client->second->pinned = event.bytes;
+  if (client->second->gone) return;
+  tables_.quotas.copies().SetPinned(event.client, event.bytes);
+  grew_ = true;
+}
+
+// Memory of the host pool that no copy needs becomes pinned blocks. Copies of pages that are
+// resident make room for them.
+void StoreRooms::On(const core::PinnedWanted& event) {
+  const core::CopyQuota& copies = tables_.quotas.copies();
+  if (tables_.FindPresent(event.client) == nullptr ||
+      !copies.MayPin(event.client, event.slab, event.slab, {}, Bytes{}))
+    return;
+  const Bytes left = Minus(options_.host_capacity, copies.pinned() + event.slab);
+  ForEachUser(pools_.host(), [&](Part& part, PoolNumber number) {
+    const Bytes lack = Minus(pools_.host().memory().used() + pools_.host().reserved(), left);
+    if (lack > Bytes{} &&
+        copies.MayDrop(part.client->id, event.client, core::CopyQuota::Limit::kPool))
+      Moved(part).DropCopies(number, lack);
+  });
+  pools_.host().SetTarget(left);
+  pinned_wanted_until_ = tables_.now + kPinnedPause;
+}
+
+void StoreRooms::ReclaimPinned(const StoreTables::Client& client, core::CopyQuota::Limit limit) {
+  if (limit == core::CopyQuota::Limit::kClient || tables_.quotas.copies().pinned() == Bytes{} ||
+      tables_.now < reclaims_pinned_at_)
+    return;
+  reclaims_pinned_at_ = tables_.now + kPinnedPause;
+  const bool of_tenant = limit == core::CopyQuota::Limit::kTenant;
+  hooks_.reclaim({of_tenant ? std::optional(client.tenant) : std::nullopt});
+}
+
+void StoreRooms::EndPinnedWanted() {
+  if (std::exchange(pinned_wanted_until_, core::kNever) == core::kNever) return;
+  pools_.host().SetTarget(Bytes(UINT64_MAX));
+  grew_ = true;
+}
+
+void StoreRooms::On(const core::ChunkRecalled& event) {
+  PoolOf(event.pool).Recall(event.offset);
+  Evacuate();
+}
+
+void StoreRooms::On(const core::ChunkKept& event) {
+  PoolOf(event.pool).Keep(event.offset);
+}
+
+void StoreRooms::On(const core::ChunkLost& event) {
+  PagePool& pool = PoolOf(event.pool);
+  pool.Lose(event.offset);
+  LoseCopies(&pool);
+}
+
+void StoreRooms::On(const core::PoolFailed& event) {
+  StorePools::Member& member = pools_.all().at(event.pool);
+  if (std::exchange(member.failed, true)) return;
+  member.pool->Fail();
+  LoseCopies(member.pool.get());
+  member.pool->Abort({core::ErrorCode::kLost, member.pool->name() + " failed"});
+}
+
+// Memory that a device's own clients need is not harvested.
+void StoreRooms::LimitHarvests() {
+  for (uint16_t i = 0; i < tables_.devices.size(); ++i) {
+    StorePools::Member* const member = pools_.HarvestOf(DeviceId{i});
+    if (member == nullptr) continue;
+    const Bytes left = Minus(tables_.On(DeviceId{i}).limit, NeededOf(DeviceId{i}));
+    member->pool->SetLimit(std::min(member->lent, left).RoundDown(options_.device_granularity));
+    if (member->pool->memory().HasClosed()) evacuate_at_ = std::min(evacuate_at_, tables_.now);
+  }
+}
+
+Bytes StoreRooms::NeededOf(DeviceId device) const {
+  Bytes held;
+  Bytes wanted;
+  for (const auto& [id, client] : tables_.clients) {
+    const auto part = client->parts.find(device);
+    if (part == client->parts.end()) continue;
+    const ClientPages& pages = *part->second.pages;
+    held += pages.page() * pages.held();
+    if (client->gone) continue;
+    const uint64_t occupied = tables_.ExecutorOf(part->second).books().totals().occupied().pages();
+    wanted += pages.page() * std::min<uint64_t>(occupied, tables_.quotas.MostOf(id, device));
+  }
+  // Creates, and tensors that move here, have no pages yet while they wait for room.
+  for (const auto& [deadline, id, slot] : tables_.deadlines) {
+    const StoreTables::Client& client = *tables_.clients.at(id);
+    const Row& row = client.rows[ToInt(slot)];
+    const auto on = row.request->is_create ? row.device : hooks_.moves_to(id, ToInt(slot));
+    if (on != device) continue;
+    const Part& part = client.parts.at(device);
+    if (tables_.ExecutorOf(part).tensors()[ToInt(slot)].pinned) continue;
+    wanted += row.size.RoundUp(part.pages->page()) + part.pages->page();
+  }
+  return std::max(held, wanted);
+}
+
+bool StoreRooms::MayMakePage(const ClientPages& pages) const {
+  const DeviceId device = pages.device();
+  const StorePools::Member* const member = pools_.HarvestOf(device);
+  const Bytes harvested = member == nullptr ? Bytes{} : member->pool->memory().committed();
+  if (harvested == Bytes{}) return true;
+  Bytes held = pages.page();
+  for (const auto& [other, part] : tables_.parts) {
+    if (other->device() == device) held += other->page() * other->held();
+  }
+  return held + harvested <= tables_.On(device).limit;
+}
+
+void StoreRooms::Evacuate() {
+  bool again = false;
+  for (auto& [id, member] : pools_.all()) {
+    if (!member.comes_and_goes() || !member.pool->memory().HasClosed()) continue;
+    ForEachUser(*member.pool,
+                [&](Part& part, PoolNumber number) { again |= part.pages->Evacuate(number); });
+  }
+  evacuate_at_ = again ? tables_.now + kEvacuateAgain : core::kNever;
+}
+
+// ---- Copies that are lost.
+
+void StoreRooms::LoseCopies(PagePool* pool) {
+  ForEachUser(*pool, [&](Part& part, PoolNumber number) {
+    for (const Unit unit : part.pages->LoseCopies(number)) LoseUnit(part, unit);
+    tables_.Progressed(part);
+  });
+}
+
+void StoreRooms::LoseUnit(Part& part, Unit unit) {
+  core::PageScheduler& scheduler = tables_.SchedulerOf(part);
+  const core::PageExecutor& executor = tables_.ExecutorOf(part);
+  const PoolNumber pool = executor.books()[unit].pool;
+  const bool loses = !executor.books()[unit].IsResident() && pool != core::plan::kNoPool;
+  const auto in = executor.tensors().In(unit);
+  const std::vector<TensorNumber> tensors(in.begin(), in.end());
+  for (const TensorNumber tensor : tensors) {
+    if (!loses) break;
+    Row& row = part.client->rows[tensor];
+    row.lost = true;
+    row.lost_by = pools_.Of(part.pages->device())[pool]->of.id;
+    // Its request waits for room, or for these bytes.
+    if (row.request && scheduler.Refuse(part.client->id, tensor))
+      part.refused.push_back(SlotId{tensor});
+  }
+  std::vector<TensorNumber> lost;
+  scheduler.Moved(part.client->id).Lose(unit, &lost);
+  for (const TensorNumber tensor : lost) {
+    Row& row = part.client->rows[tensor];
+    part.client->SetAway(SlotId{tensor}, false);
+    if (std::exchange(row.lives, false)) part.client->live -= row.size;
+  }
+}
+
+}  // namespace ravenstore::daemon

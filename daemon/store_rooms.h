@@ -1,0 +1,118 @@
+// The room that clients' copies have in the pools: what each may have, copies that make room for
+// those of others, and memory that its owner wants back.
+//
+// Owns: what is to be done for that. The tables, the pools and the moves are its owner's and
+// outlive it. Units: bytes. Threads: the planner loop. Errors: none. Cost: O(parts) a call.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "core/books/copy_quota.h"
+#include "core/events.h"
+#include "core/types.h"
+#include "daemon/store_pools.h"
+#include "daemon/store_tables.h"
+
+namespace ravenstore::daemon {
+
+class StoreRooms {
+ public:
+  struct Options {
+    core::Bytes host_capacity;
+    core::Bytes device_granularity = core::MiB(2);  // of memory that is harvested
+  };
+  struct Hooks {
+    // As DeviceMoves::WaitsOn.
+    std::function<std::optional<core::DeviceId>(core::ClientId, core::TensorNumber)> moves_to;
+    // Idle slabs of pinned memory are to be released.
+    std::function<void(core::ReclaimPinned)> reclaim;
+  };
+
+  StoreRooms(const Options& options, StoreTables* tables, StorePools* pools, Hooks hooks);
+
+  // ---- Events.
+  void On(const core::PoolGrown& event);
+  void On(const core::PoolGrowFailed& event);
+  void On(const core::PoolShrunk& event);
+  void On(const core::PoolShrinkFailed& event);
+  void On(const core::PoolLimit& event);
+  void On(const core::PoolRate& event);
+  void On(const core::PoolFailed& event);
+  void On(const core::ChunkRecalled& event);
+  void On(const core::ChunkKept& event);
+  void On(const core::ChunkLost& event);
+  void On(const core::PinnedHeld& event);
+  void On(const core::PinnedUsed& event);
+  void On(const core::PinnedWanted& event);
+
+  // ---- What the store does.
+  // Limits of clients or tenants have changed, or clients have come or gone.
+  void LimitsChanged() { divides_ = grew_ = true; }
+  // Calls that wait may go on: room has come.
+  void Grew() { grew_ = true; }
+  bool has_grown() const { return grew_; }
+  bool TakeGrown();
+  // Redundant copies make room for copies that wait for memory.
+  void MakeRoomInPools();
+  // `is_busy`: something has happened since the last time.
+  void Work(bool is_busy);
+  // Before a create, which has a place if its client may have the copies: it waits for those of
+  // others. UpdateRoom() ends that.
+  void BeginCreate(const StoreTables::Part& part);
+  void UpdateRoom(const StoreTables::Part& part);
+  // The rooms of all clients in all pools.
+  void Divide();
+  // Others' redundant copies make room for those of a client whose call waits.
+  void MakeRoomForCopies(const StoreTables::Part& part);
+  // The client is gone.
+  void Forget(core::ClientId client);
+  // The device has memory for one more page of the client.
+  bool MayMakePage(const ClientPages& pages) const;
+  core::Tick NextWake() const;
+
+ private:
+  using Part = StoreTables::Part;
+  using Row = StoreTables::Row;
+
+  // Calls `visit` with each part of clients that are there and the executor's number of the pool.
+  template <typename Visit>
+  void ForEachUser(const PagePool& pool, Visit visit);
+  PagePool& PoolOf(core::PoolId pool) { return *pools_.all().at(pool).pool; }
+  // Since the last time.
+  bool HavePoolsChanged();
+  // Of pools other than the host's, where the quotas have the limits.
+  void Divide(core::PoolId id, const StorePools::Member& member);
+  // Bytes of the host pool that the part's copies may take.
+  core::Bytes HostCapacityOf(const Part& part);
+  // The capacity for the part's copies. Returns true if it or the rates of the link have changed.
+  bool SetPool(const Part& part, core::plan::PoolNumber pool, core::Bytes capacity);
+  core::PageExecutor& Moved(const Part& part) {
+    return tables_.SchedulerOf(part).Moved(part.client->id);
+  }
+  void LimitHarvests();
+  void Evacuate();
+  // Copies for a call of the client have reached this limit: idle slabs of pinned memory go.
+  void ReclaimPinned(const StoreTables::Client& client, core::CopyQuota::Limit limit);
+  // A block has the memory of the host pool that it waited for, or does not wait any more.
+  void EndPinnedWanted();
+  void LoseCopies(PagePool* pool);
+  void LoseUnit(Part& part, core::plan::Unit unit);
+  // Bytes of the device that clients hold or wait for, without harvested memory.
+  core::Bytes NeededOf(core::DeviceId device) const;
+
+  const Options options_;
+  StoreTables& tables_;
+  StorePools& pools_;
+  const Hooks hooks_;
+  uint64_t pools_version_ = 0;
+  bool divides_ = true;                            // again: something has changed
+  bool grew_ = false;                              // since TakeGrown()
+  core::Tick evacuate_at_{};                       // not before
+  std::optional<core::ClientId> room_for_;         // a call of its waits for room in the host pool
+  core::Tick reclaims_pinned_at_{};                // not before
+  core::Tick pinned_wanted_until_ = core::kNever;  // never: no block waits for the host pool's
+};
+
+}  // namespace ravenstore::daemon
