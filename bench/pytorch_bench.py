@@ -6,7 +6,8 @@
     costs     allocator_slowdown, declined_slowdown, allocator_waste, pack_unpack_us
     graphs    allocator_slowdown under reduce-overhead: CUDA graphs of torch.compile are captured
               with the allocator in place
-    moving    moving_vs_bound at each of --budgets
+    moving    moving_vs_bound of gpt at each of --budgets
+    tight     moving_vs_bound of --models at 1.3 times the memory in use at once
     record    a trace of what the store sees of each of --jobs, eager and compiled by block, in
               $OUT/recorded
     check     correctness of --jobs at each of --shares of what is saved, --kinds eager and
@@ -67,24 +68,26 @@ PARTS = {
     "costs": pytorch_costs.costs,
     "graphs": pytorch_costs.graphs,
     "moving": pytorch_costs.moving,
+    "tight": pytorch_costs.tight,
     "check": pytorch_check.check,
     "smallest": pytorch_limits.smallest,
     "curve": pytorch_curve.curve,
     "largest": pytorch_limits.largest,
     "record": pytorch_record.record,
 }
+JOBS = ["gpt", "gpt2", "bert", "resnet50", "whisper", "lora"]
 # What each part's figures are called, for where it does not run.
 FIGURES = {
     "costs": ("allocator_slowdown", "declined_slowdown", "allocator_waste", "pack_unpack_us"),
     "graphs": ("allocator_slowdown.reduce_overhead",),
     "moving": ("moving_vs_bound",),
+    "tight": tuple(f"moving_vs_bound.{model}" for model in JOBS),
     "check": ("correctness",),
     "smallest": ("smallest_budget",),
     "curve": ("curve_vs_envelope", "peak_at_plain_speed"),
     "largest": ("largest_batch", "largest_model"),
     "record": ("recorded",),
 }
-JOBS = ["gpt", "gpt2", "bert", "resnet50", "whisper", "lora"]
 NEEDS = {"gpt2": "transformers", "bert": "transformers", "whisper": "transformers"}
 NEEDS["resnet50"] = "torchvision"
 
@@ -212,9 +215,9 @@ def machine(device):
 
 def daemon_options(arguments):
     """Of each process's private daemon: pools small enough that several fit into host memory."""
+    flags = ["--page", arguments.page] if arguments.page else []
     if arguments.device == "cuda":
-        return {"pool_size": 24 * GIB}
-    flags = ["--page", "2MiB"]
+        return {"pool_size": 24 * GIB, "flags": flags}
     sizes = {"device_total": 2 * GIB, "pool_size": 2 * GIB}
     return {"backend": "host", "flags": flags, **sizes}
 
@@ -250,6 +253,7 @@ def parse():
     parser.add_argument("--limit", type=float, default=600, help="seconds of each part")
     parser.add_argument("--process-limit", type=float, default=200, help="seconds of one process")
     parser.add_argument("--budgets", type=numbers, default=[90, 75, 50, 25])
+    parser.add_argument("--page", help="of the private daemons; default: as they choose")
     parser.add_argument("--ample", type=int, help="a budget in bytes in which everything stays")
     parser.add_argument("--parallel", type=int, help="processes at once where no time is measured")
     group = parser.add_argument_group("check and record")
@@ -259,7 +263,7 @@ def parse():
         "--kinds", type=words, help="eager, compiled (by block); of costs and curve, too"
     )
     group.add_argument("--shares", type=numbers, default=[100, 75, 50, 25])
-    group = parser.add_argument_group("smallest, largest and curve")
+    group = parser.add_argument_group("smallest, tight, largest and curve")
     group.add_argument("--models", type=words, default=["gpt", "resnet50"])
     group.add_argument("--axes", type=words, default=["batch", "depth"])
     group.add_argument("--tries", type=int, default=8, help="of one search")
@@ -267,6 +271,7 @@ def parse():
     arguments = parser.parse_args()
     gpu = arguments.device == "cuda"
     arguments.size = arguments.size or ("medium" if gpu else "tiny")
+    arguments.page = arguments.page or ("" if gpu else "2MiB")
     arguments.ample = arguments.ample or (64 * GIB if gpu else GIB)
     arguments.check_steps = arguments.check_steps or (50 if gpu else 5)
     arguments.kinds = arguments.kinds or (["eager", "compiled"] if gpu else ["eager"])

@@ -5,6 +5,7 @@ import statistics
 import pytorch_record
 
 NO_LINK = 50e9  # bytes a second, where the device is a CPU
+TIGHT = 1.3  # of the memory in use at once
 
 # --- The measuring process ---
 
@@ -38,7 +39,9 @@ def work(options):
     import pytorch_meter
     import ravenstore
     import torch
+    from ravenstore import embedded
 
+    embedded.start(budget=options["budget"], **options["daemon"])
     job = pytorch_job.Job(options)
     count = options["steps"]
     result = {}
@@ -136,19 +139,35 @@ def moving(bench):
         bench.miss(*names)
         return
     for name, percent in zip(names, bench.arguments.budgets, strict=True):
-        budget = pytorch_record.budget_for(ample, percent)
-        trace = pytorch_record.trace_for(f"gpt-eager-at-{percent}")
-        found = bench.run("costs", budget=budget, trace=trace)
-        if found is None:
+        moving_at(bench, name, 1.05, pytorch_record.budget_for(ample, percent), "gpt")
+
+
+def tight(bench):
+    """The same for each job, at a share of the memory that it has in use at once."""
+    for model in bench.arguments.models:
+        name = f"moving_vs_bound.{model}"
+        lacking = bench.lacking(model)
+        if lacking:
+            bench.skip(lacking, name)
+            continue
+        ample = bench.run("smallest", job=model, budget=bench.ample)
+        if ample is None or not ample["fits"]:
             bench.miss(name)
             continue
-        rate = found["link"] or NO_LINK
-        stall = pytorch_record.least_stall(
-            trace, budget, found["recorded_steps"], rate, found["plain"]
-        )
-        if stall is None:
-            bench.say(name, None, "ratio", 1.05, False, failed="ravensim gave no bound")
-            continue
-        bound = found["plain"] + stall
-        more = {"budget": budget, "plain": found["plain"], "step": found["offloaded"]}
-        bench.ratio(name, found["offloaded"] / bound, 1.05, bound=round(bound, 4), **more)
+        moving_at(bench, name, 1.10, int(ample["used_peak"] * TIGHT), model)
+
+
+def moving_at(bench, name, target, budget, job):
+    trace = pytorch_record.trace_for(f"{job}-eager-at-{budget >> 20}")
+    found = bench.run("costs", job=job, budget=budget, trace=trace)
+    if found is None:
+        bench.miss(name)
+        return
+    rate = found["link"] or NO_LINK
+    stall = pytorch_record.least_stall(trace, budget, found["recorded_steps"], rate, found["plain"])
+    if stall is None:
+        bench.say(name, None, "ratio", target, False, failed="ravensim gave no bound")
+        return
+    bound = found["plain"] + stall
+    more = {"budget": budget, "plain": found["plain"], "step": found["offloaded"]}
+    bench.ratio(name, found["offloaded"] / bound, target, bound=round(bound, 4), **more)

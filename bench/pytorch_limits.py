@@ -28,7 +28,7 @@ def work_smallest(options):
     import ravenstore
     from ravenstore import embedded
 
-    embedded.start(**options["daemon"])
+    embedded.start(budget=options["budget"], **options["daemon"])
 
     def scope():
         return ravenstore.offload(options["budget"], embedded=True, timeout=WAIT_S)

@@ -511,6 +511,7 @@ std::map<std::string, Key> MakeKeys() {
       {"devices.backend", OneOf(&C::backend, {"auto", "cuda", "host"})},
       {"devices.uuids", Checked(Texts(&C::uuids), FaultOfUuids)},
       {"devices.page", Checked(Size(&C::page), FaultOfPage)},
+      {"devices.usual_budget", Size(&C::usual_budget)},
       {"limits.device_budget", Live(Checked(Size(&C::device_budget), ABudget(&C::device_budget)))},
       {"limits.host_budget", Live(Checked(Size(&C::host_budget), ABudget(&C::host_budget)))},
       {"limits.peer_budget", Live(Checked(Size(&C::peer_budget), ABudget(&C::peer_budget)))},

@@ -24,7 +24,8 @@ struct Config {
   // [devices]
   std::string backend = "auto";    // "cuda", "host", "auto"
   std::vector<std::string> uuids;  // empty: all that the driver shows
-  core::Bytes page;                // 0: by the memory of each device and of the host pool
+  core::Bytes page;  // 0: by the memory of each device and of the host pool, and usual_budget
+  core::Bytes usual_budget;  // of a client; 0: device_budget
   // [limits] of every tenant (Unix user) until ravenctl changes them; 0: all there is
   core::Bytes device_budget;
   core::Bytes host_budget;

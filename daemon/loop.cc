@@ -150,6 +150,7 @@ core::Status Loop::InitStore() {
                          .host_step = options_.host_step,
                          .host_ahead = options_.host_ahead,
                          .page = options_.page,
+                         .usual_budget = options_.usual_budget,
                          .guaranteed_part = options_.guaranteed_part,
                          .links = options_.links,
                          .others = OtherPools(),

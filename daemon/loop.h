@@ -65,6 +65,7 @@ struct LoopOptions {
   core::Bytes host_ahead = core::MiB(256);     // and ahead of need by this
   core::Bytes granularity = core::MiB(2);      // of the devices' memory
   core::Bytes page;                            // 0: by PageOfDevice (core/plan/page_size.h)
+  core::Bytes usual_budget;                    // as PageOfDevice
   // All pools, and the links between them: the host pool, the devices', then further ones.
   core::Topology topology;
   std::vector<core::LinkModel> links{};  // of each device to the host

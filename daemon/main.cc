@@ -65,6 +65,7 @@ std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path, 
   SizeFlag(*app, "--pool-size", &config->pool_size, "host_pool.size");
   SizeFlag(*app, "--pool-ahead", &config->pool_ahead, "host_pool.ahead");
   SizeFlag(*app, "--page", &config->page, "devices.page");
+  SizeFlag(*app, "--usual-budget", &config->usual_budget, "devices.usual_budget");
   SizeFlag(*app, "--device-total", &config->host_device_total, "host_backend.total");
   app->add_option("--devices", config->host_devices, "host_backend.devices")
       ->check(CLI::Range(1, 16));

@@ -35,7 +35,8 @@ std::vector<Bytes> PagesFor(const PageStore::Options& options) {
   for (const Bytes capacity : options.device_capacity)
     pages.push_back(options.page > Bytes{}
                         ? options.page
-                        : core::plan::PageOfDevice(capacity, options.host_capacity));
+                        : core::plan::PageOfDevice(capacity, options.host_capacity,
+                                                   options.usual_budget));
   return pages;
 }
 

@@ -44,6 +44,7 @@ class PageStore final : private ClientPages::Owner, private core::PageMaker {
     core::Bytes host_step;
     core::Bytes host_ahead;
     core::Bytes page;                    // 0: by PageOfDevice (core/plan/page_size.h)
+    core::Bytes usual_budget;            // as PageOfDevice
     uint64_t guaranteed_part = 0;        // as PageLimits::Options
     std::vector<core::LinkModel> links;  // of each device to the host
     std::vector<StorePools::Other> others{};

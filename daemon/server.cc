@@ -128,6 +128,8 @@ LoopOptions LoopOptionsOf(const Config& config) {
   options.host_step = config.pool_step;
   options.host_ahead = config.pool_ahead;
   options.page = config.page;
+  options.usual_budget =
+      config.usual_budget > core::Bytes{} ? config.usual_budget : config.device_budget;
   options.guaranteed_part = config.single_user ? 0 : kGuaranteedPart;
   options.spin = config.spin;
   options.poll = config.poll;

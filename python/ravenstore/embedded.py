@@ -87,6 +87,7 @@ def start(
     backend: str = "auto",
     device_total: Size | None = None,
     pool_size: Size | None = None,
+    budget: Size | None = None,
     flags: Sequence[str] = (),
     timeout: Duration = 30.0,
 ) -> Daemon:
@@ -94,7 +95,8 @@ def start(
 
     backend: "cuda", "host" (devices simulated in main memory), or "auto": cuda where a GPU is.
     device_total: the size of the host backend's device. pool_size: host memory at most for what
-        leaves the device. flags: more of ravenstored's flags.
+        leaves the device. budget: device memory that this process will use of it, by which the
+        daemon chooses the size of its pages. flags: more of ravenstored's flags.
     Errors: NotFound without the program; Unavailable, with its log, when it does not come up;
         TimedOut; InvalidArgument for options when it runs already.
     """
@@ -112,6 +114,8 @@ def start(
             words += ["--device-total", str(bytes_of(device_total))]
         if pool_size is not None:
             words += ["--pool-size", str(bytes_of(pool_size))]
+        if budget is not None:
+            words += ["--usual-budget", str(bytes_of(budget))]
         _running = _start(words, nanoseconds_of(timeout) / 1e9)
         return _running
 

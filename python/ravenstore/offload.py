@@ -307,7 +307,8 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
 
         process = _here()
         if self._embedded:
-            path = _embedded.start(timeout=self._timeout).socket
+            budget = self._device_budget or None
+            path = _embedded.start(budget=budget, timeout=self._timeout).socket
         elif self._socket is None and process.settings is not None:
             path = process.settings.socket
         else:

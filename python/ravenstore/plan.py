@@ -379,7 +379,12 @@ def _daemon(
     # Without a GPU the device is simulated, and as large as is asked for.
     kind, total = ("host", options.device_budget) if types == {"cpu"} else ("auto", None)
     started = _embedded.start(
-        backend=kind, device_total=total, pool_size=pool, flags=flags, timeout=options.timeout
+        backend=kind,
+        device_total=total,
+        pool_size=pool,
+        budget=options.device_budget,
+        flags=flags,
+        timeout=options.timeout,
     )
     words = f"by a private daemon, started for this process (host memory: {size_text(pool)})"
     return started.socket, words, True

@@ -658,7 +658,7 @@ class Store:
             raise InvalidArgument("socket= and embedded=True: one daemon or the other")
         path = os.fspath(socket) if socket is not None else default_socket()
         if embedded:
-            path = _embedded.start(timeout=timeout).socket
+            path = _embedded.start(budget=device_budget or None, timeout=timeout).socket
         options = _abi.ConnectOptions(
             socket=os.fsencode(path),
             name=name.encode() if name is not None else None,

@@ -26,11 +26,11 @@ auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
                ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au, av, aw,
                ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk, bl, bm, bn, bo, bp, bq, br,
-               bs, bt, bu] = config;
+               bs, bt, bu, bv] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
                          z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
                          as, at, au, av, aw, ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk,
-                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu);
+                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv);
 }
 
 // Every key with a value that is not its default.
@@ -65,6 +65,7 @@ mode = 0o600
 backend = "host"
 uuids = ["HOST-1", "HOST-0"]
 page = "4MiB"
+usual_budget = "2GiB"
 [limits]
 device_budget = "12GiB"
 host_budget = 4194304
@@ -150,13 +151,14 @@ std::string Refusal(const std::string& text) {
 
 TEST(ConfigTest, EveryKeyIsRead) {
   const Config config = Parsed(kEveryKey);
-  ExpectAllDiffer(config, Config(), std::make_index_sequence<44>());
+  ExpectAllDiffer(config, Config(), std::make_index_sequence<45>());
   EXPECT_EQ(config.socket_path, "/tmp/other");
   EXPECT_EQ(config.socket_group, "users");
   EXPECT_EQ(config.socket_mode, 0600u);
   EXPECT_EQ(config.backend, "host");
   EXPECT_EQ(config.uuids, (std::vector<std::string>{"HOST-1", "HOST-0"}));
   EXPECT_EQ(config.page, MiB(4));
+  EXPECT_EQ(config.usual_budget, GiB(2));
   EXPECT_EQ(config.device_budget, GiB(12));
   EXPECT_EQ(config.host_budget, MiB(4));
   EXPECT_EQ(config.peer_budget, MiB(2));
@@ -450,7 +452,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
                                  "limits.file_budget", "limits.host_budget", "limits.peer_budget",
                                  "limits.priority", "limits.remote_budget", "limits.weight",
                                  "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 73u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 74u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

@@ -18,11 +18,18 @@ TEST(PageSizeTest, PagesThatChangeHandsAreLarge) {
 }
 
 TEST(PageSizeTest, OfADeviceItIsByTheDevicesAndTheHostsMemory) {
-  EXPECT_EQ(PageOfDevice(GiB(139), GiB(24)), MiB(64));
-  EXPECT_EQ(PageOfDevice(GiB(24), GiB(24)), MiB(16));
-  EXPECT_EQ(PageOfDevice(MiB(64), GiB(24)), MiB(2));
-  EXPECT_EQ(PageOfDevice(GiB(139), GiB(2)), MiB(32));
-  EXPECT_EQ(PageOfDevice(GiB(139), MiB(64)), MiB(2));
+  EXPECT_EQ(PageOfDevice(GiB(139), GiB(24), {}), MiB(64));
+  EXPECT_EQ(PageOfDevice(GiB(24), GiB(24), {}), MiB(16));
+  EXPECT_EQ(PageOfDevice(MiB(64), GiB(24), {}), MiB(2));
+  EXPECT_EQ(PageOfDevice(GiB(139), GiB(2), {}), MiB(32));
+  EXPECT_EQ(PageOfDevice(GiB(139), MiB(64), {}), MiB(2));
+}
+
+TEST(PageSizeTest, ASmallBudgetHasManyPages) {
+  EXPECT_EQ(PageOfDevice(GiB(139), GiB(24), GiB(8)), MiB(64));
+  EXPECT_EQ(PageOfDevice(GiB(139), GiB(24), GiB(3)), MiB(16));
+  EXPECT_EQ(PageOfDevice(GiB(24), GiB(24), GiB(8)), MiB(16));
+  EXPECT_EQ(PageOfDevice(GiB(139), GiB(24), MiB(10)), MiB(2));
 }
 
 }  // namespace
