@@ -19,16 +19,16 @@ namespace {
 // A job has one.
 constexpr core::StreamId kStream{1};
 
-std::unique_ptr<core::ClientForesight> ForesightOf(Foresight foresight, const Trace& trace,
+std::unique_ptr<core::ClientForesight> ForesightOf(const ReplaySetup& setup, const Trace& trace,
                                                    const core::plan::PlanLimits& limits) {
-  switch (foresight) {
-    case Foresight::kLives: return KnowTrace(trace, limits, true);
-    case Foresight::kCalls: return KnowTrace(trace, limits, false);
-    default: break;
-  }
-  const bool hints = foresight == Foresight::kHints;
+  const bool has_slots = !setup.addresses_stay;
+  const bool packs = setup.foresight == Foresight::kLives;
+  if (packs || setup.foresight == Foresight::kCalls)
+    return KnowTrace(trace, limits, {.packs = packs, .has_slots = has_slots});
+  const bool hints = setup.foresight == Foresight::kHints;
   return std::make_unique<core::LearnedForesight>(
-      limits, core::LearnedForesight::Options{.uses_hints = hints, .ends_at_never = hints});
+      limits, core::LearnedForesight::Options{
+                  .uses_hints = hints, .ends_at_never = hints, .has_slots = has_slots});
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ PagedClient::PagedClient(Trace trace, const ReplaySetup& setup, core::ClientId i
   scheduler_.Join({.id = id,
                    .backend = backend,
                    .limits = limits,
-                   .foresight = ForesightOf(setup.foresight, trace_, limits),
+                   .foresight = ForesightOf(setup, trace_, limits),
                    .waits_for_stream = !runs_ahead_});
 }
 

@@ -36,12 +36,12 @@ namespace {
 // One plan over the whole trace.
 class WholeTrace : public core::ClientForesight {
  public:
-  WholeTrace(const Trace& trace, const core::plan::PlanLimits& limits, bool packs)
-      : ClientForesight(limits), trace_(trace) {
+  WholeTrace(const Trace& trace, const core::plan::PlanLimits& limits, const KnownPlaces& known)
+      : ClientForesight(limits, known.has_slots), trace_(trace) {
     for (const Op& op : trace.ops) {
       if (IsCall(op)) WatchUse(KindOf(op), op.tensor, SizeOf(op));
     }
-    if (packs) {
+    if (known.packs) {
       of_tensor_ = PackPlaces(trace, places_.rule());
     } else {
       PlaceInOrder();
@@ -116,8 +116,9 @@ class WholeTrace : public core::ClientForesight {
 }  // namespace
 
 std::unique_ptr<core::ClientForesight> KnowTrace(const Trace& trace,
-                                                 const core::plan::PlanLimits& limits, bool packs) {
-  return std::make_unique<WholeTrace>(trace, limits, packs);
+                                                 const core::plan::PlanLimits& limits,
+                                                 const KnownPlaces& known) {
+  return std::make_unique<WholeTrace>(trace, limits, known);
 }
 
 }  // namespace ravenstore::sim

@@ -18,9 +18,14 @@ bool IsCall(const Op& op);
 // REQUIRES: IsCall().
 core::plan::CallKind KindOf(const Op& op);
 
-// `packs`: places are packed by known lives; else they follow from the order of the calls.
+struct KnownPlaces {
+  bool packs;      // by known lives; else places follow from the order of the calls
+  bool has_slots;  // as ClientForesight
+};
+
 // `limits`: as ClientForesight.
 std::unique_ptr<core::ClientForesight> KnowTrace(const Trace& trace,
-                                                 const core::plan::PlanLimits& limits, bool packs);
+                                                 const core::plan::PlanLimits& limits,
+                                                 const KnownPlaces& known);
 
 }  // namespace ravenstore::sim

@@ -56,6 +56,7 @@ struct ReplaySetup {
   Foresight foresight = Foresight::kLearned;
   MappingCosts mapping = {};
   RunAhead run_ahead = RunAhead::kNone;
+  bool addresses_stay = false;  // tensors have no slots, as where kernels keep their addresses
   std::optional<core::Bytes> host = std::nullopt;  // the host pool's size; not set: room for all
   std::vector<ExtraPool> pools = {};
   bool check = false;     // invariants of the pages; takes time

@@ -8,10 +8,13 @@ using plan::CallKind;
 using plan::PlannedCall;
 using plan::Position;
 
-ClientForesight::ClientForesight(const plan::PlanLimits& limits)
-    : places_({.page = limits.page}), neighbours_(limits.page, limits.page * limits.pages) {}
+ClientForesight::ClientForesight(const plan::PlanLimits& limits, bool has_slots)
+    : places_({.page = limits.page}),
+      has_slots_(has_slots),
+      neighbours_(limits.page, limits.page * limits.pages) {}
 
 void ClientForesight::WatchUse(CallKind kind, plan::TensorIndex tensor, Bytes size) {
+  if (!has_slots_) return;
   if (kind == CallKind::kCreate) neighbours_.Created(tensor, size, places_.rule().IsSmall(size));
   if (kind == CallKind::kGet) neighbours_.Got(tensor, size);
   if (kind == CallKind::kFree) neighbours_.Freed(tensor);

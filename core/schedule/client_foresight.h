@@ -53,8 +53,9 @@ struct ForesightStats {
 
 class ClientForesight {
  public:
-  // `limits`: the client's first share of the device, of at least one page.
-  explicit ClientForesight(const plan::PlanLimits& limits);
+  // `limits`: the client's first share of the device, of at least one page. `has_slots`: small
+  // tensors may have slots, which change a tensor's address. Else all tensors have whole pages.
+  explicit ClientForesight(const plan::PlanLimits& limits, bool has_slots = true);
   virtual ~ClientForesight() = default;
   ClientForesight(const ClientForesight&) = delete;
   ClientForesight& operator=(const ClientForesight&) = delete;
@@ -124,7 +125,8 @@ class ClientForesight {
   void SetCalls(std::vector<plan::PlannedCall> calls);
   // The client has come to this one of them.
   void MoveTo(plan::Position position, PageBooks* books);
-  // Decides from the call whether small tensors that are created from now on have slots.
+  // Decides from the call whether small tensors that are created from now on have slots. Without
+  // slots it does nothing.
   void WatchUse(plan::CallKind kind, plan::TensorIndex tensor, Bytes size);
 
   plan::Places places_;
@@ -135,6 +137,7 @@ class ClientForesight {
   Duration least_{0};
 
  private:
+  const bool has_slots_;
   plan::NeighbourUse neighbours_;
   Bytes addresses_{UINT64_MAX};
   std::vector<plan::PlannedCall> calls_;

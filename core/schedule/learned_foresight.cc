@@ -22,7 +22,7 @@ CallHistory::Call PastCall(const ClientCall& call, TensorIndex tensor) {
 }  // namespace
 
 LearnedForesight::LearnedForesight(const plan::PlanLimits& limits, const Options& options)
-    : ClientForesight(limits),
+    : ClientForesight(limits, options.has_slots),
       options_(options),
       growth_(limits.pools.front().OutOf(limits.page) * limits.pages / kWindowPart) {}
 

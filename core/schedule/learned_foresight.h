@@ -29,6 +29,7 @@ class LearnedForesight : public ClientForesight {
     // The bytes of a tensor are not used after a put that announces no next use. If not set, such a
     // put is a hint like others, and may be wrong.
     bool ends_at_never = false;
+    bool has_slots = true;  // as ClientForesight
   };
 
   // `limits`: as ClientForesight.

@@ -180,6 +180,19 @@ TEST(PagedReplayTest, TensorsOfACacheLeaveTheirAwayPagesForSlots) {
   EXPECT_EQ(MovedToSlots("lstm"), 0u);
 }
 
+TEST(PagedReplayTest, WhereAddressesStayNoTensorHasASlot) {
+  const Trace trace = Generate("zipf", kHardware[0], 1);
+  for (const Foresight foresight : {Foresight::kCalls, Foresight::kLearned}) {
+    ReplaySetup setup = SetupOf(Bytes(trace.Footprint().count() / 2), foresight);
+    const Outcome with_slots = ReplayPaged(trace, setup);
+    setup.addresses_stay = true;
+    const Outcome without = ReplayPaged(trace, setup);
+    EXPECT_EQ(without.failure, "");
+    EXPECT_EQ(without.stats.moves.to_slots, 0u);
+    EXPECT_GT(without.up, with_slots.up);
+  }
+}
+
 TEST(PagedReplayTest, TheSameReplayGivesTheSameResult) {
   const Trace trace = WithHints(Generate("gpt2-small", kHardware[0], 4), Hints::kTime);
   const Bytes budget(trace.Footprint().count() / 2);

@@ -148,6 +148,25 @@ TEST(LearnedForesightTest, PlansStayTheSameWhenTheHistoryForgetsTensors) {
   EXPECT_TRUE(reuses.client().foresight().has_plan());
 }
 
+// Small tensors are used without their neighbours, until gets have used all of the device's bytes.
+TEST(LearnedForesightTest, WithoutSlotsSmallTensorsKeepTheirAddresses) {
+  for (const bool has_slots : {true, false}) {
+    Client client(true, {.has_slots = has_slots});
+    std::vector<TensorNumber> rows;
+    const auto create = [&] {
+      rows.push_back(client.Create(KiB(512)));
+      client.Put(rows.back());
+    };
+    for (int i = 0; i < 64; ++i) create();
+    for (size_t i = 0; i < 8000; ++i) {
+      client.Get(rows[i * 4 % 64]);
+      client.Put(rows[i * 4 % 64]);
+    }
+    create();
+    EXPECT_EQ(client.client().executor().tensors()[rows.back()].units.is_slot(), has_slots);
+  }
+}
+
 TEST(LearnedForesightTest, APutWithoutANextUseEndsTheBytesOnlyIfThatIsSaid) {
   const NextUse never{.kind = NextUse::Kind::kNever};
   for (const bool ends : {false, true}) {
