@@ -60,7 +60,8 @@ struct Outcome {
   std::vector<core::Duration> client_stall;     // by client, all iterations' together
   core::Bytes up;                               // bytes over the link
   core::Bytes down;
-  PagedStats stats;  // of a replay on pages
+  core::Bytes in_place;  // that kernels used on the host, in both directions
+  PagedStats stats;      // of a replay on pages
   // With ReplaySetup::timeline, by time:
   std::vector<Span> spans;
   std::vector<StepMark> steps;

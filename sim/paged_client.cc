@@ -34,16 +34,19 @@ std::unique_ptr<core::ClientForesight> ForesightOf(const ReplaySetup& setup, con
 }  // namespace
 
 PagedClient::PagedClient(Trace trace, const ReplaySetup& setup, core::ClientId id,
-                         core::PageBackend* backend, const core::plan::PlanLimits& limits,
+                         PagedDevice* device, const core::plan::PlanLimits& limits,
                          core::PageScheduler* scheduler)
     : id_(id),
       scheduler_(*scheduler),
+      device_(*device),
       trace_(std::move(trace)),
       runs_ahead_(setup.run_ahead != RunAhead::kNone),
       creates_block_(setup.run_ahead == RunAhead::kCreatesBlock),
-      timeline_(setup.timeline) {
+      timeline_(setup.timeline),
+      in_slowdown_(setup.hardware.up / setup.in_place),
+      out_slowdown_(setup.hardware.down / setup.in_place) {
   scheduler_.Join({.id = id,
-                   .backend = backend,
+                   .backend = device->AddClient(id),
                    .limits = limits,
                    .foresight = ForesightOf(setup, trace_, limits),
                    .waits_for_stream = !runs_ahead_});
@@ -92,6 +95,7 @@ void PagedClient::AddTo(Outcome* outcome) const {
   for (size_t i = 0; i < own.size(); ++i) stalls[i] += own[i];
   outcome->spans.insert(outcome->spans.end(), outcome_.spans.begin(), outcome_.spans.end());
   outcome->steps.insert(outcome->steps.end(), outcome_.steps.begin(), outcome_.steps.end());
+  outcome->in_place += outcome_.in_place;
   outcome->up += executor().stats().in;
   outcome->down += executor().stats().out;
 }
@@ -135,11 +139,12 @@ bool PagedClient::Make(const Op& op) {
 bool PagedClient::MakeUse(const Op& op) {
   if (progress_ != Progress::kHeld) {
     if (Call(op) != CallResult::kHeld) return false;
-    stream_.push_back({&op, {}});
+    stream_.push_back({&op, {}, executor().tensors()[op.tensor].in_place});
     progress_ = Progress::kHeld;
   }
   const bool blocks = creates_block_ && op.kind == OpKind::kCreate;
-  if (blocks && !executor().IsResident(op.tensor)) return false;
+  const bool in_place = executor().tensors()[op.tensor].in_place;
+  if (blocks && !in_place && !executor().IsResident(op.tensor)) return false;
   progress_ = Progress::kNone;
   return true;
 }
@@ -161,7 +166,8 @@ bool PagedClient::RunStream() {
   const Enqueued next = stream_.front();
   const Op& op = *next.op;
   const bool uses = op.kind == OpKind::kCreate || op.kind == OpKind::kGet;
-  if (uses && !executor().IsResident(op.tensor)) return false;
+  if (uses && !next.in_place && !executor().IsResident(op.tensor)) return false;
+  if (op.kind == OpKind::kCompute && !UseInPlace()) return false;
   CountStall(op);
   stream_.pop_front();
   if (op.kind == OpKind::kCompute) {
@@ -175,9 +181,41 @@ bool PagedClient::RunStream() {
     if (timeline_) outcome_.steps.push_back({core::ToInt(id_), now_});
   } else if (uses) {
     scheduler_.BeginUse(id_, op.tensor);
+    if (next.in_place) in_place_[op.tensor] = InPlaceOf(op);
   } else {
+    in_place_.erase(op.tensor);
     scheduler_.EndUse(id_, next.end);
   }
+  return true;
+}
+
+// A get reads the tensor, and writes it unless it is for reading only. A create writes it.
+PagedClient::InPlace PagedClient::InPlaceOf(const Op& op) const {
+  Bytes away;
+  const core::plan::UnitSpan& units = executor().tensors()[op.tensor].units;
+  for (uint32_t i = 0; i < units.count; ++i) {
+    if (!executor().books()[units[i]].IsResident())
+      away += executor().tensors().BytesIn(op.tensor, i);
+  }
+  return {.in = op.kind == OpKind::kGet ? away : Bytes{}, .out = op.read_only ? Bytes{} : away};
+}
+
+bool PagedClient::UseInPlace() {
+  if (in_place_.empty()) return true;
+  if (!std::exchange(is_in_place_, true)) {
+    InPlace sum;
+    for (const auto& [tensor, of] : in_place_) {
+      sum.in += of.in;
+      sum.out += of.out;
+    }
+    outcome_.in_place += sum.in + sum.out;
+    const auto on_link = [](Bytes bytes, double slowdown) {
+      return Bytes(static_cast<uint64_t>(static_cast<double>(bytes.count()) * slowdown));
+    };
+    device_.UseInPlace(id_, on_link(sum.in, in_slowdown_), on_link(sum.out, out_slowdown_));
+  }
+  if (device_.UsesInPlace(id_)) return false;
+  is_in_place_ = false;
   return true;
 }
 
@@ -190,7 +228,8 @@ void PagedClient::CountStall(const Op& op) {
   stalls[iteration_] += stall;
   outcome_.stall += stall;
   if (timeline_)
-    outcome_.spans.push_back({Span::Kind::kStall, core::ToInt(id_), now_ - stall, now_, op.tensor});
+    outcome_.spans.push_back({Span::Kind::kStall, core::ToInt(id_), now_ - stall, now_,
+                              op.kind == OpKind::kCompute ? ~uint32_t{0} : op.tensor});
   if (op.kind == OpKind::kCreate) outcome_.create_stall += stall;
 }
 

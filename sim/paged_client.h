@@ -9,12 +9,14 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 
 #include "core/plan/residency_plan.h"
 #include "core/schedule/page_scheduler.h"
 #include "core/types.h"
 #include "sim/outcome.h"
+#include "sim/paged_device.h"
 #include "sim/setup.h"
 #include "sim/trace.h"
 
@@ -22,16 +24,19 @@ namespace ravenstore::sim {
 
 class PagedClient {
  public:
-  // `trace`: of this client alone. Joins the scheduler. `limits`: its first share.
-  PagedClient(Trace trace, const ReplaySetup& setup, core::ClientId id, core::PageBackend* backend,
+  // `trace`: of this client alone. Joins the device and the scheduler. `limits`: its first share.
+  PagedClient(Trace trace, const ReplaySetup& setup, core::ClientId id, PagedDevice* device,
               const core::plan::PlanLimits& limits, core::PageScheduler* scheduler);
 
   core::ClientId id() const { return id_; }
   // When the CPU or the stream goes on by itself.
   std::optional<core::Duration> NextOwn() const;
   void SetTime(core::Duration now);
-  // The client goes on if the scheduler has woken it.
-  void TakeWoken() { wakes_ |= scheduler_.TakeWoken(id_); }
+  // The client goes on if the scheduler has woken it, or its kernel's bytes on the host were used.
+  void TakeWoken() {
+    wakes_ |= scheduler_.TakeWoken(id_);
+    wakes_ |= is_in_place_ && !device_.UsesInPlace(id_);
+  }
   // Until both the CPU and the stream compute, wait or have ended.
   void Run();
   bool done() const { return done_; }
@@ -45,7 +50,13 @@ class PagedClient {
   // A call or a computation that the CPU has made and the stream has not executed.
   struct Enqueued {
     const Op* op;
-    core::CallEnd end;  // of a put or a free
+    core::CallEnd end;      // of a put or a free
+    bool in_place = false;  // of a create or a get
+  };
+  // Of the tensors that kernels use now: their bytes on the host, as the link has them.
+  struct InPlace {
+    core::Bytes in;
+    core::Bytes out;
   };
   // How far the CPU has come with its next call.
   enum class Progress : uint8_t { kNone, kWaits, kHeld };
@@ -56,14 +67,21 @@ class PagedClient {
   bool MakeUse(const Op& op);
   core::CallResult Call(const Op& op);
   bool RunStream();
+  // Returns false while the kernel uses bytes on the host.
+  bool UseInPlace();
+  InPlace InPlaceOf(const Op& op) const;
   void CountStall(const Op& op);
 
   const core::ClientId id_;
   core::PageScheduler& scheduler_;
+  PagedDevice& device_;
   const Trace trace_;
   const bool runs_ahead_;
   const bool creates_block_;
   const bool timeline_;
+  // Bytes that the link could copy in the time in which a kernel uses one in place.
+  const double in_slowdown_;
+  const double out_slowdown_;
   core::Duration now_{0};
   bool wakes_ = true;  // it may go on now
   // The CPU is in the program, or the stream computes, until then. A time that has passed: since
@@ -71,7 +89,9 @@ class PagedClient {
   core::Duration cpu_until_{0};
   core::Duration stream_until_{0};
   std::deque<Enqueued> stream_;
-  size_t next_ = 0;  // of the CPU
+  std::map<uint32_t, InPlace> in_place_;  // by tensor
+  bool is_in_place_ = false;              // the kernel that the stream has come to uses them
+  size_t next_ = 0;                       // of the CPU
   size_t iteration_ = 0;
   core::Duration computed_{0};  // of all that the CPU has enqueued
   bool has_computed_ = false;   // the CPU has come to the next call

@@ -1,6 +1,7 @@
 #include "sim/paged_device.h"
 
 #include <map>
+#include <utility>
 
 #include "core/check.h"
 
@@ -10,6 +11,13 @@ using core::ClientId;
 using core::Duration;
 using core::plan::PoolNumber;
 using core::plan::Unit;
+
+namespace {
+
+// Of the bytes that a kernel uses on the host.
+constexpr Unit kNoUnit = ~Unit{0};
+
+}  // namespace
 
 // A client's port.
 class PagedDevice::Client : public core::PageBackend {
@@ -30,6 +38,17 @@ class PagedDevice::Client : public core::PageBackend {
     if (links_[pool].demanded == unit) links_[pool].demanded = std::nullopt;
   }
   void EndOut(PoolNumber pool) { --links_[pool].out; }
+
+  void UseInPlace(core::Bytes in, core::Bytes out) {
+    PagedDevice::Lane& host = device_->lanes_[device_->host_];
+    for (const auto& [link, bytes] : {std::pair(&host.in, in), std::pair(&host.out, out)}) {
+      if (bytes == core::Bytes{}) continue;
+      ++in_place_;
+      link->Submit({core::TensorId{}, kNoUnit, bytes, ClientId{number_}}, Link::Urgency::kDemand);
+    }
+  }
+  void EndInPlace() { --in_place_; }
+  bool UsesInPlace() const { return in_place_ > 0; }
 
   bool Revoke(core::TensorNumber, uint32_t) override { return true; }
   void Publish(core::TensorNumber) override {}
@@ -99,6 +118,7 @@ class PagedDevice::Client : public core::PageBackend {
   const uint32_t number_;
   std::vector<Copies> links_;  // by pool
   std::map<Unit, Parts> parts_;
+  uint32_t in_place_ = 0;  // links that copy for its kernel
 };
 
 PagedDevice::PagedDevice(const Hardware& hardware, const MappingCosts& costs,
@@ -117,6 +137,15 @@ core::PageBackend* PagedDevice::AddClient(ClientId id) {
   RAVEN_CHECK(core::ToInt(id) == clients_.size());
   clients_.push_back(std::make_unique<Client>(this, core::ToInt(id)));
   return clients_.back().get();
+}
+
+void PagedDevice::UseInPlace(ClientId client, core::Bytes in, core::Bytes out) {
+  RAVEN_CHECK(!UsesInPlace(client));
+  clients_[core::ToInt(client)]->UseInPlace(in, out);
+}
+
+bool PagedDevice::UsesInPlace(ClientId client) const {
+  return clients_[core::ToInt(client)]->UsesInPlace();
 }
 
 std::optional<Duration> PagedDevice::NextEvent() const {
@@ -159,6 +188,10 @@ ClientId PagedDevice::EndPiece(PoolNumber pool, Kind kind, core::PageScheduler* 
   scheduler->Moved(job.owner);
   if (job.left > core::Bytes{}) return job.owner;
   Client& client = *clients_[number];
+  if (job.row == kNoUnit) {
+    client.EndInPlace();
+    return job.owner;
+  }
   const auto ended = client.EndPart(job.row);
   if (!ended) return job.owner;
   if (kind == Kind::kIn) {

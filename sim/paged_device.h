@@ -3,10 +3,10 @@
 //
 // Each pool for copies has a link of its own in each direction. The copies of a pool behind the
 // host use the host's link too. Clients share the links of sim/link.h, by turns; a copy that a call
-// waits for goes before the pieces of others that are not in flight. Each client has a mapper of
-// its own. A page that one client releases is destroyed, and another is created for the next
-// client, one at a time. A client's lease words agree with its books at all times: a call is
-// reported when it is made.
+// waits for goes before the pieces of others that are not in flight. So do the bytes that kernels
+// use on the host. Each client has a mapper of its own. A page that one client releases is
+// destroyed, and another is created for the next client, one at a time. A client's lease words
+// agree with its books at all times: a call is reported when it is made.
 //
 // Owns: the events. Units: simulated time from the replay's beginning. Threads: one at a time; the
 // same calls give the same result.
@@ -56,6 +56,10 @@ class PagedDevice : public core::PageMaker {
   void MakePage(core::ClientId client) override { to_make_ = client; }
   // The time of what executors begin next.
   void SetTime(core::Duration now);
+  // A kernel of the client uses these bytes on the host, read and written, until UsesInPlace() is
+  // false. REQUIRES: it is false.
+  void UseInPlace(core::ClientId client, core::Bytes in, core::Bytes out);
+  bool UsesInPlace(core::ClientId client) const;
   // Idle links begin the next copy; a page that is to be made is created.
   void Start();
   // How long mappers were busy.

@@ -51,14 +51,18 @@ std::vector<PagedPool> PoolsOf(const ReplaySetup& setup) {
   return pools;
 }
 
-// Each of `clients` has an equal part of each pool.
-core::plan::PlanLimits LimitsFor(const ReplaySetup& setup, uint32_t pages, uint32_t clients) {
+// Of a client. Each of `clients` has an equal part of each pool.
+core::plan::PlanLimits LimitsFor(const ReplaySetup& setup, uint32_t client, uint32_t pages,
+                                 uint32_t clients) {
   std::vector<core::plan::CopyPool> pools;
   for (const PagedPool& of : PoolsOf(setup)) {
     pools.push_back(of.pool);
     pools.back().capacity = Bytes(of.pool.capacity.count() / clients);
   }
-  return {.page = setup.page, .pages = pages, .pools = pools};
+  return {.page = setup.page,
+          .pages = pages,
+          .pools = pools,
+          .in_place = setup.in_place > 0 && client < setup.in_place_clients};
 }
 
 class PagedReplay {
@@ -72,9 +76,9 @@ class PagedReplay {
     for (uint32_t i = 0; i < clients; ++i) {
       const uint32_t share = pages_ / clients + (i < pages_ % clients ? 1 : 0);
       const ClientId id{i};
-      clients_.push_back(std::make_unique<PagedClient>(
-          clients == 1 ? trace : trace.Only(i), setup_, id, device_.AddClient(id),
-          LimitsFor(setup_, share, clients), &scheduler_));
+      clients_.push_back(
+          std::make_unique<PagedClient>(clients == 1 ? trace : trace.Only(i), setup_, id, &device_,
+                                        LimitsFor(setup_, i, share, clients), &scheduler_));
     }
   }
 

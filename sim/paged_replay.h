@@ -12,6 +12,9 @@
 // ReplaySetup::run_ahead limits how far the CPU runs ahead of the stream. Between two calls the CPU
 // takes the recorded time (Op::program). It waits if the units in use would exceed the budget.
 //
+// With ReplaySetup::in_place, a create or a get for which there is no room uses its tensor's pages
+// on the host. The kernel then takes longer by the time that the host's links need for these bytes.
+//
 // Owns: nothing. Units: simulated time, bytes. Threads: one at a time; the same input gives the
 // same result. Errors: in the outcome: more in use than the budget, or more than kReplayMax.
 #pragma once

@@ -56,6 +56,10 @@ struct ReplaySetup {
   Foresight foresight = Foresight::kLearned;
   MappingCosts mapping = {};
   RunAhead run_ahead = RunAhead::kNone;
+  // The bytes per second of kernels that use copies on the host where they are, in each direction.
+  // They do so if there is no room for all that they use. 0: kernels use the device's memory alone.
+  double in_place = 0;
+  uint32_t in_place_clients = UINT32_MAX;  // only the first ones can
   bool addresses_stay = false;  // tensors have no slots, as where kernels keep their addresses
   std::optional<core::Bytes> host = std::nullopt;  // the host pool's size; not set: room for all
   std::vector<ExtraPool> pools = {};

@@ -20,6 +20,18 @@ using plan::UnitSpan;
 using plan::UnitState;
 using Sum = UnitTotals::Sum;
 
+namespace {
+
+// The plan counts the unit as held until it leaves, or else until its next need. It is not.
+void ReleasePlanned(Unit unit, const UnitState& state, Bytes weight, ResidencyPlan* plan) {
+  const Position leaves = plan->LeavesAt(unit);
+  const bool planned = leaves != kNoPosition && !state.forced;
+  plan->Release(weight, planned ? leaves : plan->PlannedNeed(unit));
+  if (planned) plan->ClearLeave(unit);
+}
+
+}  // namespace
+
 PageBooks::PageBooks(const Options& options)
     : options_(options),
       limits_(options.limits),
@@ -68,7 +80,7 @@ void PageBooks::Update(Unit unit) {
   totals_.SetOccupied(unit, state.slots_per_page, state.live > 0 || state.InUse());
   totals_.Set(unit, Sum::kInUse, memory, state.InUse());
   totals_.Set(unit, Sum::kReady, memory, queues_.Contains(MoveQueues::Queue::kIdleClean, unit));
-  totals_.Set(unit, Sum::kAwaited, memory, state.demanded && state.life == PageState::kAway);
+  totals_.Set(unit, Sum::kAwaited, memory, state.IsAwaited());
   if (queues_.Contains(MoveQueues::Queue::kComes, unit)) {
     deadlines_.Set(unit, state.demanded ? kNoPosition : plan_.NextNeed(unit), state.pool,
                    limits_.pools[state.pool].InOf(state.bytes));
@@ -77,16 +89,20 @@ void PageBooks::Update(Unit unit) {
   }
 }
 
-bool PageBooks::Pin(Unit unit) {
+bool PageBooks::Pin(Unit unit, bool in_place) {
   UnitState& state = units_[unit];
-  ++state.pins;
+  if (in_place) {
+    RAVEN_CHECK(state.life == PageState::kAway);
+    RAVEN_CHECK(!state.InUse());
+  }
+  ++(in_place ? state.in_place : state.pins);
   state.forced = false;
   state.contested = false;
   state.last_use = ++uses_;
   worth_.Use(&state);
-  if (!state.IsResident()) state.demanded = true;
+  if (!state.IsResident() && !in_place) state.demanded = true;
   Update(unit);
-  return state.demanded;
+  return state.demanded && !in_place;
 }
 
 void PageBooks::Unpin(Unit unit) {
@@ -95,10 +111,12 @@ void PageBooks::Unpin(Unit unit) {
   ++units_[unit].tickets;
 }
 
-void PageBooks::Reach(Unit unit) {
-  RAVEN_CHECK(units_[unit].tickets > 0);
-  --units_[unit].tickets;
-  if (!units_[unit].InUse()) units_[unit].demanded = false;
+void PageBooks::Reach(Unit unit, bool in_place) {
+  UnitState& state = units_[unit];
+  uint32_t& uses = in_place ? state.in_place : state.tickets;
+  RAVEN_CHECK(uses > 0);
+  --uses;
+  if (!in_place && !state.InUse()) state.demanded = false;
   Update(unit);
 }
 
@@ -117,6 +135,7 @@ void PageBooks::RemoveTensor(Unit unit, Bytes bytes, bool with_copy) {
   RAVEN_CHECK(state.live > 0);
   state.contested = false;
   if (state.live == 1) {
+    RAVEN_CHECK(state.in_place == 0);
     state.forced = false;
     state.uses = 0;
     state.demanded &= state.InUse();
@@ -128,14 +147,16 @@ void PageBooks::RemoveTensor(Unit unit, Bytes bytes, bool with_copy) {
   Update(unit);
 }
 
-void PageBooks::AddAwayTensor(Unit slot, plan::PoolNumber pool, Bytes bytes) {
-  RAVEN_CHECK(units_[slot].live == 0);
-  units_[slot].live = 1;
-  units_[slot].bytes = bytes;
-  units_[slot].pool = pool;
-  copies_.Add(slot, pool, bytes);
-  Apply(slot, PageEvent::kCopyGiven);
-  Update(slot);
+void PageBooks::AddAwayTensor(Unit unit, plan::PoolNumber pool, Bytes bytes) {
+  UnitState& state = units_[unit];
+  RAVEN_CHECK(state.live == 0 || state.pool == pool);
+  ++state.live;
+  state.bytes += bytes;
+  state.pool = pool;
+  // The copy may have the bytes of a tensor whose place this one has, and whose end may come later.
+  copies_.Add(unit, pool, std::min(state.bytes, WeightOf(*this, unit)));
+  Apply(unit, PageEvent::kCopyGiven);
+  Update(unit);
 }
 
 void PageBooks::SetPriority(Unit unit, Priority priority) {
@@ -145,7 +166,7 @@ void PageBooks::SetPriority(Unit unit, Priority priority) {
 void PageBooks::EndUses() {
   for (Unit unit = 0; unit < units_.size(); ++unit) {
     UnitState& state = units_[unit];
-    state.pins = state.tickets = 0;
+    state.pins = state.tickets = state.in_place = 0;
     state.demanded = state.contested = false;
     if (state.live == 0) {
       Update(unit);
@@ -179,7 +200,11 @@ void PageBooks::SetPlan(ResidencyPlan plan) {
 void PageBooks::MoveTo(Position position) {
   passed_.clear();
   plan_.MoveTo(position, &passed_);
-  for (const Unit unit : passed_) Update(unit);
+  for (const Unit unit : passed_) {
+    if (units_[unit].in_place > 0)
+      ReleasePlanned(unit, units_[unit], WeightOf(*this, unit), &plan_);
+    Update(unit);
+  }
 }
 
 void PageBooks::Announce(Unit unit, Position need) {
@@ -273,10 +298,7 @@ void PageBooks::Drop(Unit unit) {
   UnitState& state = units_[unit];
   RAVEN_CHECK(!state.InUse());
   RAVEN_CHECK(state.live > 0);
-  const Position leaves = plan_.LeavesAt(unit);
-  const bool planned = leaves != kNoPosition && !state.forced;
-  plan_.Release(WeightOf(*this, unit), planned ? leaves : plan_.PlannedNeed(unit));
-  if (planned) plan_.ClearLeave(unit);
+  ReleasePlanned(unit, state, WeightOf(*this, unit), &plan_);
   state.forced = false;
   Apply(unit, PageEvent::kRelease);
   Update(unit);

@@ -6,7 +6,9 @@
 // (core/execution/page_executor.h) does what a change needs before or after it.
 //
 // A unit is a page or a slot (core/plan/units.h). `pins` of a unit are calls that hold it;
-// `tickets` are puts and frees that the client's stream has not reached.
+// `tickets` are puts and frees that the client's stream has not reached. Kernels may use the copy
+// of an away unit where it is (zero-copy access). Such a use needs no memory of the device, and is
+// neither of them.
 //
 // Owns: the units, the plan, the queues, the lists of free physical pages. Units: bytes, positions.
 // Threads: one at a time. Errors: none; a change that the state does not allow is a broken
@@ -77,21 +79,23 @@ class PageBooks {
   // The units exist, of this size class. REQUIRES: an occupied slot has this class already.
   void Ensure(const plan::UnitSpan& span);
   // A call holds the unit. Returns true if the unit is not resident; the call then waits for it.
-  bool Pin(plan::Unit unit);
+  // `in_place`: no call holds the away unit, and kernels use its bytes where its copy is, until
+  // Reach(). It is not mapped meanwhile, and its copy is not moved. The call does not wait.
+  bool Pin(plan::Unit unit, bool in_place = false);
   // The call that held it is over for the CPU. The unit stays until the stream has come there.
   void Unpin(plan::Unit unit);
-  // The stream has come to an Unpin.
-  void Reach(plan::Unit unit);
+  // The stream has come to an Unpin, or to the end of a use in place.
+  void Reach(plan::Unit unit, bool in_place = false);
   // A tensor with `bytes` bytes in the unit is live from now on. REQUIRES: it is pinned and
   // resident.
   void AddTensor(plan::Unit unit, Bytes bytes);
   // Its bytes are not used any more. `with_copy`: the copy of the away unit is without them from
-  // now on.
+  // now on. REQUIRES: no use in place of the tensor is under way.
   void RemoveTensor(plan::Unit unit, Bytes bytes, bool with_copy = false);
-  // A tensor of away pages lives in the slot from now on, with its bytes in the pool.
-  // RemoveTensor() has said before that it left the pages. REQUIRES: CanMoveCopy (page_views.h);
-  // the slot exists.
-  void AddAwayTensor(plan::Unit slot, plan::PoolNumber pool, Bytes bytes);
+  // A tensor lives in the away unit from now on, with its bytes in the unit's copy in the pool. It
+  // is created there; or it has left away pages for a slot, as RemoveTensor() has said before.
+  // REQUIRES: the pool has room; another tensor of the unit has its bytes in that pool, too.
+  void AddAwayTensor(plan::Unit unit, plan::PoolNumber pool, Bytes bytes);
   // The highest priority of the tensors in it.
   void SetPriority(plan::Unit unit, Priority priority);
   // The device's bytes are newer than any copy.

@@ -46,7 +46,7 @@ enum class PageEvent : uint8_t {
   kNotCopied,     // the copy out has failed
   kDropCopy,      // the memory of the copy is needed for another page
   kRelease,       // the physical memory is released
-  kCopyGiven,     // the first tensor's bytes are in a copy: it has left another unit
+  kCopyGiven,  // the first tensor's bytes are in a copy: it has left another unit, or begins there
 };
 inline constexpr size_t kPageEvents = 16;
 

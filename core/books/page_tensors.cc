@@ -52,6 +52,7 @@ void PageTensors::Remove(TensorNumber tensor) {
 void PageTensors::EndHold(TensorNumber tensor) {
   Row& row = rows_[tensor];
   RAVEN_CHECK(std::exchange(row.pinned, false));
+  row.in_place = false;
   held_ -= row.size;
 }
 

@@ -40,6 +40,7 @@ class PageTensors {
     uint32_t uses = 0;
     Life life = Life::kNone;
     bool pinned = false;      // a get or create holds its units
+    bool in_place = false;    // that call uses the copies of away units where they are
     bool away = false;        // its word is "away": a get has to ask
     bool recomputes = false;  // its client can recompute its bytes, which may then end unasked
     // Where it is in In() of its first and of its last unit. In others it is alone, or with a

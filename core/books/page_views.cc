@@ -19,10 +19,11 @@ uint32_t PagesOf(Bytes memory, Bytes page) {
 
 }  // namespace
 
-decide::PageCall CallIn(const PageBooks& books, const UnitSpan& units) {
+decide::PageCall CallIn(const PageBooks& books, const UnitSpan& units, bool in_place) {
   Bytes own;
   Bytes in_use = books.totals()[Sum::kInUse];
   for (uint32_t i = 0; i < units.count; ++i) {
+    if (in_place && !books[units[i]].IsResident()) continue;
     const Bytes memory = WeightOf(books, units[i]);
     own += memory;
     if (!books[units[i]].InUse()) in_use += memory;
@@ -57,7 +58,8 @@ PageMemory::Place PlaceOf(const PageBooks& books, Unit unit) {
 
 bool CanMoveCopy(const PageBooks& books, const UnitSpan& pages, const UnitSpan& slot) {
   const auto is_away = [&books](Unit unit) {
-    return books[unit].life == PageState::kAway && !books[unit].InUse();
+    const UnitState& state = books[unit];
+    return state.life == PageState::kAway && !state.InUse() && state.in_place == 0;
   };
   const plan::PoolNumber pool = books[pages.first].pool;
   for (uint32_t i = 0; i < pages.count; ++i) {
@@ -69,7 +71,8 @@ bool CanMoveCopy(const PageBooks& books, const UnitSpan& pages, const UnitSpan& 
 
 bool CanMoveOn(const UnitState& unit) {
   const bool waits = unit.life == PageState::kMapping || unit.life == PageState::kQueued;
-  return (unit.life == PageState::kAway || waits) && unit.pool != plan::kNoPool;
+  const bool is_away = unit.life == PageState::kAway && unit.in_place == 0;
+  return (is_away || waits) && unit.pool != plan::kNoPool;
 }
 
 std::optional<Unit> CopyToDrop(const PageBooks& books, plan::PoolNumber pool) {
@@ -109,7 +112,8 @@ void CheckBooks(const PageBooks& books) {
     RAVEN_CHECK(memory.slot_pages().Contains(unit) == (IsSlot(unit) && !away));
     RAVEN_CHECK(state.live > 0 || state.bytes == Bytes{});
     RAVEN_CHECK(state.live > 0 || state.life != PageState::kDirty);
-    if (state.demanded && away) awaited += WeightOf(books, unit);
+    RAVEN_CHECK(state.in_place == 0 || (away && state.live > 0));
+    if (state.IsAwaited()) awaited += WeightOf(books, unit);
   }
   RAVEN_CHECK(pages == memory.pages());
   RAVEN_CHECK(awaited == books.totals()[Sum::kAwaited]);

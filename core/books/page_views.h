@@ -14,8 +14,9 @@
 
 namespace ravenstore::core {
 
-// A call that would hold these units; a create in them. The units exist. O(units of the call).
-decide::PageCall CallIn(const PageBooks& books, const plan::UnitSpan& units);
+// A call that would hold these units; a create in them. The units exist. `in_place`: the call would
+// hold only those that are resident. O(units of the call).
+decide::PageCall CallIn(const PageBooks& books, const plan::UnitSpan& units, bool in_place = false);
 decide::PageCreate CreateIn(const PageBooks& books, const plan::UnitSpan& units);
 // Pages that calls hold.
 uint32_t PagesInUse(const PageBooks& books);
@@ -24,10 +25,10 @@ Bytes WeightOf(const PageBooks& books, plan::Unit unit);
 // Where the unit's bytes are. REQUIRES: it has physical memory.
 PageMemory::Place PlaceOf(const PageBooks& books, plan::Unit unit);
 // A tensor of these pages may go to the slot: all are away, with copies in one pool, and no call
-// holds one.
+// holds one or uses its copy.
 bool CanMoveCopy(const PageBooks& books, const plan::UnitSpan& pages, const plan::UnitSpan& slot);
-// The unit's copy is the only one, and is not being copied to the device: it may go to another
-// pool.
+// The unit's copy is the only one, is not being copied to the device, and no kernel uses it: it may
+// go to another pool.
 bool CanMoveOn(const plan::UnitState& unit);
 // A resident unit whose copy in the pool can be dropped for another; nullopt: there is none.
 // O(redundant copies of the pool).

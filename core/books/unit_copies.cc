@@ -13,8 +13,9 @@ UnitCopies::UnitCopies(const std::vector<plan::CopyPool>& pools, Bytes page)
     : pools_(pools, page), redundant_(pools.size()) {}
 
 void UnitCopies::Add(Unit unit, PoolNumber pool, Bytes bytes) {
-  pools_.Add(pool, bytes);
-  units_[unit].bytes = bytes;
+  const Bytes more = Minus(bytes, units_[unit].bytes);
+  pools_.Add(pool, more);
+  units_[unit].bytes += more;
 }
 
 void UnitCopies::Shrink(Unit unit, PoolNumber pool, Bytes bytes) {

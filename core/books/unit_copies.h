@@ -27,7 +27,7 @@ class UnitCopies {
   const plan::CopyPools& pools() const { return pools_; }
   void Resize(size_t units) { units_.resize(units); }
 
-  // The unit has a copy of these bytes in the pool. REQUIRES: it has none.
+  // The unit's copy in the pool has at least these bytes. REQUIRES: it has none in another pool.
   void Add(plan::Unit unit, plan::PoolNumber pool, Bytes bytes);
   // The copy has fewer bytes. REQUIRES: it is not redundant.
   void Shrink(plan::Unit unit, plan::PoolNumber pool, Bytes bytes);

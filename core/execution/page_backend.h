@@ -78,6 +78,9 @@ class PageBackend {
   // The unit's copy in the pool is not needed any more; it is not being copied. Comes before the
   // unit's next copy begins.
   virtual void FreeCopy(plan::Unit unit, plan::PoolNumber pool) = 0;
+  // The away unit has a copy in the pool from now on: a tensor is created there, and kernels write
+  // its bytes where they are. Only where calls use copies in place.
+  virtual void MakeCopy(plan::Unit /*unit*/, plan::PoolNumber /*pool*/) {}
   // Copies on the device, in order with all other work on this memory.
   virtual void MoveSlot(const PageMemory::SlotMove& move, Bytes bytes) = 0;
   // Has ended when it returns. Returns false if it has failed: this part, and those of the tensor

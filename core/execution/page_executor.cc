@@ -15,7 +15,8 @@ PageExecutor::PageExecutor(const PageBooks::Options& options, PageBackend* backe
       books_(options),
       tensors_(options.limits.page),
       words_(backend, books_, &tensors_),
-      moves_(backend, &books_, &tensors_, &words_) {}
+      moves_(backend, &books_, &tensors_, &words_),
+      in_place_(backend, &books_, &tensors_, &moves_) {}
 
 // ---- The client's calls.
 
@@ -76,8 +77,11 @@ void PageExecutor::Unpin(TensorNumber tensor, Priority priority) {
   const PageTensors::Row& row = tensors_[tensor];
   tensors_.SetPriority(tensor, priority);
   moves_.UpdatePriorities(row.units);
+  const bool in_place = row.in_place;
   tensors_.EndHold(tensor);
-  for (uint32_t i = 0; i < row.units.count; ++i) books_.Unpin(row.units[i]);
+  for (uint32_t i = 0; i < row.units.count; ++i) {
+    if (!in_place || books_[row.units[i]].IsResident()) books_.Unpin(row.units[i]);
+  }
 }
 
 void PageExecutor::Reach(TensorNumber tensor) {

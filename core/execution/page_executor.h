@@ -20,6 +20,7 @@
 #include "core/books/page_tensors.h"
 #include "core/books/page_views.h"
 #include "core/decide/page_admission.h"
+#include "core/execution/in_place_use.h"
 #include "core/execution/page_backend.h"
 #include "core/execution/page_moves.h"
 #include "core/execution/tensor_words.h"
@@ -55,14 +56,16 @@ class PageExecutor {
   // calls that wait could hold pages that each other needs. Returns true if all are resident. Else
   // the call waits, and the backend's Grant or Refuse ends that.
   bool Pin(TensorNumber tensor);
+  // For calls that use away units where their copies are, instead of Pin().
+  InPlaceUse& in_place() { return in_place_; }
   // A call that holds the tensor's units waits for them.
   bool Waits(TensorNumber tensor) const { return words_.Waits(tensor); }
   // No call waits for a unit of the tensor.
   bool IsResident(TensorNumber tensor) const { return words_.IsResident(tensor); }
   // The tensor lives from now on, or again. REQUIRES: it is pinned and resident.
   void Begin(TensorNumber tensor);
-  // A put or a free ends the pin for the CPU; its units stay until the stream has come there.
-  // `priority`: the tensor's, from a put on.
+  // A put or a free ends the pin, or the use in place, for the CPU; its units stay until the stream
+  // has come there. `priority`: the tensor's, from a put on.
   void Unpin(TensorNumber tensor, Priority priority = Priority::kNormal);
   // The stream has come to an Unpin.
   void Reach(TensorNumber tensor);
@@ -102,9 +105,9 @@ class PageExecutor {
   // Copies of resident units are dropped until they have taken `bytes`, or there are none. Returns
   // the bytes that they have taken.
   Bytes DropCopies(plan::PoolNumber pool, Bytes bytes);
-  // The copy of the unit is gone. If it was the only one, the tensors there end: calls that wait
-  // for them are refused. Appends those to `lost`; their owner removes them. A copy of the unit
-  // that is under way has to fail.
+  // The copy of the unit is gone; it is not used in place. If it was the only one, the tensors
+  // there end: calls that wait for them are refused. Appends those to `lost`; their owner removes
+  // them. A copy of the unit that is under way has to fail.
   void Lose(plan::Unit unit, std::vector<TensorNumber>* lost);
 
   // ---- The backend's reports.
@@ -114,9 +117,9 @@ class PageExecutor {
   void CopiedIn(plan::Unit unit, bool ok, std::vector<TensorNumber>* refused = nullptr);
   void CopiedOut(plan::Unit unit, bool ok) { moves_.CopiedOut(unit, ok); }
 
-  // Begins what there is to do. Returns true if a unit for which a call waited has become resident
-  // since the last time.
-  bool Start() { return moves_.Start(); }
+  // Begins what there is to do; without `maps_ahead` no unit comes that no call waits for. Returns
+  // true if a unit for which a call waited has become resident since the last time.
+  bool Start(bool maps_ahead = true) { return moves_.Start(maps_ahead); }
   // No mapping and no copy is under way.
   bool IsQuiet() const { return moves_.IsQuiet(); }
   // The call that waits for the tensor fails: it has waited too long. REQUIRES: a call waits.
@@ -133,6 +136,7 @@ class PageExecutor {
   PageTensors tensors_;
   TensorWords words_;
   PageMoves moves_;
+  InPlaceUse in_place_;
 };
 
 }  // namespace ravenstore::core

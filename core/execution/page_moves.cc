@@ -77,12 +77,12 @@ void PageMoves::HandleArrivals() {
   words_.Arrive(arrivals_);
 }
 
-bool PageMoves::Start() {
+bool PageMoves::Start(bool maps_ahead) {
   HandleArrivals();
   DropClean();
   ReleaseSurplus();
   StartOut();
-  StartMaps();
+  StartMaps(maps_ahead);
   StartIn();
   HandleArrivals();
   words_.PromiseWaiting();
@@ -188,15 +188,17 @@ void PageMoves::StartIn(PoolNumber pool) {
   }
 }
 
-void PageMoves::StartMaps() {
+void PageMoves::StartMaps(bool ahead) {
   while (mapping_ == 0 || mapping_ < backend_->MapsMost()) {
-    const auto choice = plan::NextMap(books_.view());
+    auto choice = plan::NextMap(books_.view());
+    if (choice && !ahead && !books_[choice->unit].demanded) choice.reset();
     if (mapping_ > 0 && (!choice || !MayOverlap(*choice))) return;
     if (choice) {
       StartMap(*choice);
       continue;
     }
-    if (const auto unit = plan::NextExchange(books_.view())) {
+    const auto unit = ahead ? plan::NextExchange(books_.view()) : std::nullopt;
+    if (unit) {
       ++stats_.exchanges;
       books_.Force(*unit);
       DropClean();

@@ -42,9 +42,9 @@ class PageMoves {
   PageMoves(PageBackend* backend, PageBooks* books, PageTensors* tensors, TensorWords* words);
 
   const Stats& stats() const { return stats_; }
-  // Begins what there is to do. Returns true if a unit for which a call waited has become resident
-  // since the last time.
-  bool Start();
+  // Begins what there is to do; without `maps_ahead` no unit comes that no call waits for. Returns
+  // true if a unit for which a call waited has become resident since the last time.
+  bool Start(bool maps_ahead);
   // No mapping and no copy is under way.
   bool IsQuiet() const { return mapping_ == 0 && under_way_ == 0; }
 
@@ -87,7 +87,7 @@ class PageMoves {
   void StartOut(plan::PoolNumber pool);
   void StartIn();
   void StartIn(plan::PoolNumber pool);
-  void StartMaps();
+  void StartMaps(bool ahead);
   void StartMap(plan::MapChoice choice);
   // The map may begin though another is under way.
   bool MayOverlap(const plan::MapChoice& choice) const;

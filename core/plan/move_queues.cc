@@ -11,7 +11,7 @@ std::pair<MoveQueues::Queue, Position> MoveQueues::QueueOf(Unit unit, const Unit
   const Position need = state.demanded ? kWaitedFor : plan.NextNeed(unit);
   if (state.life == PageState::kQueued) return {Queue::kArrives, need};
   if (state.life == PageState::kAway) {
-    if (need == kNoPosition) return {Queue::kNone, need};
+    if (need == kNoPosition || state.in_place > 0) return {Queue::kNone, need};
     if (state.live > 0) return {Queue::kComes, need};
     // A slot is found when its tensor is created; only pages are mapped before.
     return {!IsSlot(unit) || state.demanded ? Queue::kBorn : Queue::kNone, need};

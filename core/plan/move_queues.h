@@ -7,11 +7,12 @@
 //   dead     resident, and nothing lives there; the one needed last first
 //   drops    leaves in its present gap, and a copy of its bytes exists: it is dropped immediately
 //   leaves   leaves in its present gap, and is dirty; by the position where it leaves
-// Of comes and arrives each pool for copies has a queue, by where the copy is; of leaves by where
-// it goes, and one for units that may go to any. Idle units are in one of two further queues, the
-// one of the lowest priority and needed last first (eviction_rank.h). Units needed at the same
-// position are ordered by their last use, the least recent first. Without a plan, units whose need
-// is unknown are ordered by their worth first (use_worth.h).
+// A unit whose copy kernels use in place does not come. Of comes and arrives each pool for copies
+// has a queue, by where the copy is; of leaves by where it goes, and one for units that may go to
+// any. Idle units are in one of two further queues, the one of the lowest priority and needed last
+// first (eviction_rank.h). Units needed at the same position are ordered by their last use, the
+// least recent first. Without a plan, units whose need is unknown are ordered by their worth first
+// (use_worth.h).
 //
 // Owns: the queues; neither units nor plan. The caller reports each change of a unit's state or of
 // its next need. Units: positions. Threads: one at a time. Cost: O(log units) a call.

@@ -51,6 +51,9 @@ struct PlanLimits {
   Bytes page;
   uint32_t pages = 0;           // that may be held
   std::vector<CopyPool> pools;  // at least one
+  // Kernels can use copies where they are. A call that finds no room does so; it waits only for
+  // pages that are on their way.
+  bool in_place = false;
 
   Bytes WeightOf(uint32_t slots_per_page) const { return Bytes(page.count() / slots_per_page); }
 };

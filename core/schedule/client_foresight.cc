@@ -43,8 +43,9 @@ void ClientForesight::MoveTo(Position position, PageBooks* books) {
   books->MoveTo(std::max<Position>(0, position_ - set_begin_));
 }
 
-void ClientForesight::SetPlan(plan::ResidencyPlan* plan) {
+void ClientForesight::SetPlan(plan::ResidencyPlan* plan, bool is_shared) {
   ++stats_.plans;
+  stats_.shared_plans += is_shared ? 1 : 0;
   stats_.over_budget += plan->over_budget();
   set_begin_ = next_begin_;
   std::vector<plan::Unit> passed;
@@ -59,6 +60,7 @@ ForesightStats ClientForesight::stats() const {
 
 void ForesightStats::Add(const ForesightStats& other) {
   plans += other.plans;
+  shared_plans += other.shared_plans;
   over_budget += other.over_budget;
   creates += other.creates;
   elsewhere += other.elsewhere;

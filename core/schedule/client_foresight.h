@@ -41,8 +41,9 @@ struct ClientCall {
 
 struct ForesightStats {
   uint64_t plans = 0;
-  uint64_t over_budget = 0;  // calls of plans that need more than the budget
-  uint64_t creates = 0;      // under a plan; of these, placed elsewhere than it expected
+  uint64_t shared_plans = 0;  // of these, for all clients of the device
+  uint64_t over_budget = 0;   // calls of plans that need more than the budget
+  uint64_t creates = 0;       // under a plan; of these, placed elsewhere than it expected
   uint64_t elsewhere = 0;
   uint64_t compared = 0;  // calls that were followed; of these, found where they were expected
   uint64_t found = 0;
@@ -97,7 +98,8 @@ class ClientForesight {
   // Changes when a plan begins, and when the plan that has begun is of calls that do not come.
   uint64_t version() const { return version_; }
   // The plan that has begun is made, and is set next: it moves to where the client is by now.
-  void SetPlan(plan::ResidencyPlan* plan);
+  // `is_shared`: it is a part of the plan of all clients.
+  void SetPlan(plan::ResidencyPlan* plan, bool is_shared);
   // How long the calls ahead of one pass take, and how long all that are known should.
   Duration pass() const { return pass_; }
   void SetLeast(Duration least) { least_ = least; }

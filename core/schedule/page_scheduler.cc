@@ -146,8 +146,8 @@ CallResult PageScheduler::Get(ClientId client, TensorNumber tensor, Duration at)
 
 CallResult PageScheduler::HoldOrRefuse(ScheduledClient* client, const ClientCall& call) {
   const PageExecutor& executor = client->executor();
-  if (CallIn(executor.books(), executor.tensors()[call.tensor].units).own >
-      tenants_.Most(*client, pages_))
+  const uint32_t own = CallIn(executor.books(), executor.tensors()[call.tensor].units).own;
+  if (own > tenants_.Most(*client, pages_) && !executor.books().view().limits.in_place)
     return CallResult::kTooLarge;
   return client->Hold(call, demands_.MayHold(*client, pages_)) ? CallResult::kHeld
                                                                : CallResult::kWaits;
@@ -269,6 +269,8 @@ void PageScheduler::Advance(Duration now) {
 
 void PageScheduler::Start(ScheduledClient* client) {
   client->Start();
+  if (client->executor().books().view().limits.in_place)
+    client->WakeIfFits(demands_.MayHold(*client, pages_));
   started_.push_back(client->id());
   demands_.Mark(client->id());
 }

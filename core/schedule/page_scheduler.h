@@ -44,7 +44,7 @@ namespace ravenstore::core {
 enum class CallResult : uint8_t {
   kHeld,      // it holds its pages; bytes may be on their way
   kWaits,     // for room
-  kTooLarge,  // it needs more pages than the device has
+  kTooLarge,  // it needs more pages than the device has, and cannot use copies in place
   // a create, or a get of a tensor that was discarded: all that lives would have no place on the
   // device and in other pools
   kNoPlace,

@@ -22,6 +22,25 @@ Bytes OffsetOf(const PageExecutor& executor, TensorNumber tensor) {
   return executor.books().view().limits.page * (row.units.first / 2) + row.offset;
 }
 
+enum class Holding : uint8_t { kNone, kPages, kInPlace };
+
+// How a create or a get of the tensor can hold it now.
+Holding HoldingOf(const PageExecutor& executor, TensorNumber tensor, uint32_t may_hold) {
+  const PageBooks& books = executor.books();
+  const plan::UnitSpan& units = executor.tensors()[tensor].units;
+  const auto fits = [&](bool in_place) {
+    decide::PageCall needs = CallIn(books, units, in_place);
+    needs.may_hold = may_hold;
+    return decide::Admit(needs) == decide::Admission::kNow;
+  };
+  const bool fits_whole = fits(false);
+  if (!books.view().limits.in_place) return fits_whole ? Holding::kPages : Holding::kNone;
+  // A page that kernels use in place does not come. They may be of the same call.
+  if (fits_whole && !IsUsedInPlace(books, units)) return Holding::kPages;
+  const bool can = CanUseInPlace(books, executor.tensors(), tensor);
+  return can && fits(true) ? Holding::kInPlace : Holding::kNone;
+}
+
 }  // namespace
 
 ScheduledClient::ScheduledClient(Options options)
@@ -80,10 +99,10 @@ std::optional<TensorNumber> ScheduledClient::HoldWaiting(uint32_t may_hold) {
 }
 
 bool ScheduledClient::TryHold(const ClientCall& call, uint32_t may_hold) {
-  decide::PageCall needs = CallIn(executor_.books(), executor_.tensors()[call.tensor].units);
-  needs.may_hold = may_hold;
-  if (decide::Admit(needs) != decide::Admission::kNow) return false;
-  executor_.Pin(call.tensor);
+  const Holding holding = HoldingOf(executor_, call.tensor, may_hold);
+  if (holding == Holding::kNone) return false;
+  if (holding == Holding::kInPlace) executor_.in_place().Begin(call.tensor);
+  if (holding == Holding::kPages) executor_.Pin(call.tensor);
   if (options_.waits_for_stream) {
     open_ = call;
   } else {
@@ -97,7 +116,8 @@ CallEnd ScheduledClient::End(const ClientCall& call) {
   CallEnd end{.tensor = call.tensor,
               .frees = frees,
               .unpins = executor_.tensors()[call.tensor].pinned,
-              .modifies = call.modifies};
+              .modifies = call.modifies,
+              .in_place = executor_.tensors()[call.tensor].in_place};
   end.dies = !dead_[call.tensor] && (frees || foresight().IsLastPut(call));
   if (end.dies) dead_[call.tensor] = true;
   if (end.unpins) executor_.Unpin(call.tensor, call.priority);
@@ -126,9 +146,14 @@ void ScheduledClient::BeginUse(TensorNumber tensor) {
 
 void ScheduledClient::EndUse(const CallEnd& end) {
   const bool lives = executor_.tensors()[end.tensor].lives();
-  if (lives && end.modifies && !end.dies) executor_.Modify(end.tensor);
+  const bool modifies = lives && end.modifies && !end.dies;
+  if (end.in_place) {
+    executor_.in_place().End(end.tensor, modifies);
+  } else if (modifies) {
+    executor_.Modify(end.tensor);
+  }
   if (lives && end.dies) executor_.End(end.tensor);
-  if (end.unpins) executor_.Reach(end.tensor);
+  if (end.unpins && !end.in_place) executor_.Reach(end.tensor);
   woken_ |= !waiting_.empty();
   if (open_) Done(*open_);
   open_ = std::nullopt;
@@ -199,9 +224,9 @@ PlanWork::Part ScheduledClient::BeginPlan() {
   return part;
 }
 
-void ScheduledClient::SetPlan(plan::ResidencyPlan plan, uint32_t pages) {
+void ScheduledClient::SetPlan(plan::ResidencyPlan plan, uint32_t pages, bool is_shared) {
   const uint32_t share = executor_.books().view().limits.pages;
-  options_.foresight->SetPlan(&plan);
+  options_.foresight->SetPlan(&plan, is_shared);
   executor_.SetShare(pages);
   executor_.books().SetPlan(std::move(plan));
   executor_.SetShare(share);
@@ -211,7 +236,7 @@ void ScheduledClient::SetSharedPlan(plan::ResidencyPlan plan, uint32_t pages) {
   executor_.SetShare(pages);
   executor_.SetOthersMakeRoom(true);
   planned_share_ = pages;
-  SetPlan(std::move(plan), pages);
+  SetPlan(std::move(plan), pages, true);
 }
 
 // ---- Its share of the device.
@@ -221,8 +246,16 @@ uint32_t ScheduledClient::WaitsFor() const {
   return CallIn(executor_.books(), executor_.tensors()[waiting_.front().tensor].units).in_use;
 }
 
+void ScheduledClient::Start() {
+  touched_ = false;
+  // A page that comes ahead would delay a call that can use it in place.
+  const bool maps_ahead = waiting_.empty() || !executor_.books().view().limits.in_place;
+  woken_ |= executor_.Start(maps_ahead);
+}
+
 bool ScheduledClient::WakeIfFits(uint32_t may_hold) {
-  const bool fits = !waiting_.empty() && WaitsFor() <= may_hold;
+  const bool fits = !waiting_.empty() &&
+                    HoldingOf(executor_, waiting_.front().tensor, may_hold) != Holding::kNone;
   woken_ |= fits;
   return fits;
 }

@@ -32,6 +32,7 @@ struct CallEnd {
   bool unpins = false;    // the tensor was in use
   bool dies = false;      // its bytes are not used any more
   bool modifies = false;  // they are newer than any copy
+  bool in_place = false;  // its copies were used where they are (InPlaceUse)
   // Its place is free already: the stream's own order gives it to the stream's later work.
   StreamId place_of = kNoStream;
 };
@@ -69,8 +70,8 @@ class ScheduledClient {
   }
   // The tensor of a create has its place, of at most `most` pages if it can.
   void Place(const ClientCall& call, uint32_t most);
-  // A create or a get holds its pages if no other call waits and `may_hold` pages suffice. Else it
-  // waits. Returns whether it holds them.
+  // A create or a get holds its pages if no other call waits and `may_hold` pages suffice, or uses
+  // them in place. Else it waits. Returns false if it waits.
   bool Hold(const ClientCall& call, uint32_t may_hold);
   // The first call that waits holds its pages now. nullopt: none waits, or it does not fit.
   std::optional<TensorNumber> HoldWaiting(uint32_t may_hold);
@@ -79,7 +80,8 @@ class ScheduledClient {
   // A put or a free, for the CPU.
   CallEnd End(const ClientCall& call);
   void Step() { options_.foresight->Step(); }
-  // The stream has come to the create or the get. REQUIRES: the tensor is resident.
+  // The stream has come to the create or the get. REQUIRES: the tensor is resident or used in
+  // place.
   void BeginUse(TensorNumber tensor);
   // The stream has come to the put or the free.
   void EndUse(const CallEnd& end);
@@ -98,8 +100,8 @@ class ScheduledClient {
   PlanWork::Part BeginPlan();
   // No other plan has begun since, and its calls have not jumped.
   bool IsCurrent(const PlanWork::Part& part) const { return part.version == foresight().version(); }
-  // `pages`: the share that it was made for.
-  void SetPlan(plan::ResidencyPlan plan, uint32_t pages);
+  // `pages`: the share that it was made for. `is_shared`: it is a part of the plan of all clients.
+  void SetPlan(plan::ResidencyPlan plan, uint32_t pages, bool is_shared = false);
   // Its part of the plan of all clients, which may use all `pages` of the device.
   void SetSharedPlan(plan::ResidencyPlan plan, uint32_t pages);
   void SetLeast(Duration least) { options_.foresight->SetLeast(least); }
@@ -116,8 +118,11 @@ class ScheduledClient {
   }
   // Returns true if it is another than before.
   bool SetShare(uint32_t pages);
-  // It makes no call any more; its tensors live.
-  void EndCalls() { has_ended_ = true; }
+  // It makes no call any more; its tensors live. Its plan is of calls that do not come.
+  void EndCalls() {
+    has_ended_ = true;
+    executor_.books().SetPlan({});
+  }
   bool has_ended() const { return has_ended_; }
   // It is gone: no tensor lives, no call waits, and its pages are released as they become free.
   void Retire();
@@ -126,10 +131,7 @@ class ScheduledClient {
   // Something has happened that its executor may go on with. Returns false if that was known.
   bool Touch() { return !std::exchange(touched_, true); }
   // The executor begins what there is to do.
-  void Start() {
-    touched_ = false;
-    woken_ |= executor_.Start();
-  }
+  void Start();
   // Wakes the client if the call that waits for room finds it. Returns whether it does.
   bool WakeIfFits(uint32_t may_hold);
   // A call may go on: a unit has come for which it waited, or there may be room.

@@ -7,6 +7,7 @@
 
 #include "core/plan/neighbour_use.h"
 #include "core/plan/small_tensors.h"
+#include "sim/demand_paging.h"
 #include "sim/generators.h"
 #include "sim/score.h"
 #include "tests/core/plan/seeds.h"
@@ -101,6 +102,105 @@ TEST(PagedReplayTest, AFullHostNeedsAnotherPool) {
 TEST(PagedReplayTest, MoreInUseThanTheBudgetFails) {
   const Outcome result = ReplayPaged(TwoInTurn(1), SetupOf(MiB(2), Foresight::kLearned));
   EXPECT_NE(result.failure.find("no room"), std::string::npos);
+}
+
+// Three tensors of two pages are created. Kernels then use all of them; four pages are there.
+Trace MoreThanFits(int kernels) {
+  Trace trace;
+  trace.name = "more than fits";
+  trace.tensors = {{0, MiB(4), ""}, {0, MiB(4), ""}, {0, MiB(4), ""}};
+  for (uint32_t tensor : {0u, 1u, 2u}) {
+    trace.ops.push_back(Call(OpKind::kCreate, tensor));
+    trace.ops.push_back(Compute(microseconds(100)));
+    trace.ops.push_back(Call(OpKind::kPut, tensor, true));
+  }
+  for (int i = 0; i < kernels; ++i) {
+    for (uint32_t tensor : {0u, 1u, 2u}) trace.ops.push_back(Call(OpKind::kGet, tensor));
+    trace.ops.push_back(Compute(microseconds(100)));
+    for (uint32_t tensor : {0u, 1u, 2u}) trace.ops.push_back(Call(OpKind::kPut, tensor, true));
+  }
+  return trace;
+}
+
+TEST(PagedReplayTest, AKernelUsesOnTheHostWhatDoesNotFit) {
+  for (const Foresight foresight : kAll) {
+    ReplaySetup setup = SetupOf(MiB(8), foresight);
+    EXPECT_NE(ReplayPaged(MoreThanFits(5), setup).failure, "");
+    setup.hardware.duplex = 1;
+    setup.hardware.per_copy = Duration{0};
+    setup.in_place = 20e9;
+    const Outcome five = ReplayPaged(MoreThanFits(5), setup);
+    const Outcome ten = ReplayPaged(MoreThanFits(10), setup);
+    EXPECT_EQ(ten.failure, "");
+    EXPECT_EQ(ten.time, ten.compute + ten.stall);
+    // Of each kernel four pages are on the device, and stay there.
+    EXPECT_EQ(five.in_place, MiB(8) * 5);
+    EXPECT_EQ(ten.in_place, MiB(8) * 10);
+    EXPECT_EQ(ten.up, five.up);
+    EXPECT_NEAR(core::Seconds(ten.stall - five.stall), 5 * 4 * 1048576 / 20e9, 1e-6);
+  }
+}
+
+TEST(PagedReplayTest, ATensorThatDoesNotFitBeginsOnTheHost) {
+  Trace trace;
+  trace.name = "large";
+  trace.tensors = {{0, MiB(12), ""}};
+  trace.ops = {Call(OpKind::kCreate, 0), Compute(microseconds(100)), Call(OpKind::kPut, 0, true),
+               Call(OpKind::kGet, 0),    Compute(microseconds(100)), Call(OpKind::kFree, 0)};
+  for (const Foresight foresight : kAll) {
+    ReplaySetup setup = SetupOf(MiB(8), foresight);
+    EXPECT_NE(ReplayPaged(trace, setup).failure, "");
+    setup.in_place = 20e9;
+    const Outcome result = ReplayPaged(trace, setup);
+    EXPECT_EQ(result.failure, "");
+    EXPECT_GT(result.in_place, MiB(12));
+  }
+}
+
+// Each client's part of the trace; all begin at the same time.
+Trace Together(const std::vector<Trace>& clients) {
+  Trace all;
+  all.name = "together";
+  all.clients = static_cast<uint32_t>(clients.size());
+  for (uint32_t client = 0; client < all.clients; ++client) {
+    const auto first = static_cast<uint32_t>(all.tensors.size());
+    for (TraceTensor tensor : clients[client].tensors) {
+      tensor.client = client;
+      all.tensors.push_back(std::move(tensor));
+    }
+    for (Op op : clients[client].ops) {
+      op.client = client;
+      op.tensor += first;
+      op.call = 0;
+      all.ops.push_back(op);
+    }
+  }
+  return all;
+}
+
+TEST(PagedReplayTest, TwoElasticJobsAndAStoreClientHaveOnePlan) {
+  const Trace job = Generate("lstm", kHardware[0], 6);
+  const Trace store = Generate("gpt2-small", kHardware[0], 6);
+  const Trace trace = Together({job, job, store});
+  ASSERT_TRUE(Validate(trace).ok());
+  ReplaySetup setup = SetupOf(Bytes(trace.Footprint().count() / 2), Foresight::kLearned);
+  setup.page = MiB(16);
+  setup.addresses_stay = true;
+  setup.in_place = 50e9;
+  setup.in_place_clients = 2;
+  const Outcome result = ReplayPaged(trace, setup);
+  EXPECT_EQ(result.failure, "");
+  EXPECT_EQ(result.compute, ComputeFrom(trace, 0));
+  EXPECT_GT(result.stats.handed_over, 0u);
+  EXPECT_GT(result.stats.shared_plans, 0u);
+  EXPECT_GT(result.in_place, Bytes{});
+  ASSERT_EQ(result.client_stall.size(), 3u);
+  for (uint32_t client = 0; client < 3; ++client) {
+    const Duration compute = ComputeFrom(trace.Only(client), 0);
+    EXPECT_LT(result.client_stall[client], compute / 4 * 5) << client;
+  }
+  const Outcome lru = ReplayDemandPaging(trace, setup.hardware, setup.budget, {});
+  EXPECT_LT(result.stall, lru.stall / 4 * 3);
 }
 
 TEST(PagedReplayTest, ClientsHaveSharesOrOnePlan) {
@@ -316,6 +416,31 @@ TEST(PagedReplayTest, RandomProgramsEndUnderEveryForesight) {
       EXPECT_EQ(result.time, result.compute + result.stall);
     }
   });
+}
+
+TEST(PagedReplayTest, RandomProgramsEndOnEachBudgetWhereKernelsUseTheHost) {
+  Bytes in_place;
+  ForSeeds(40, [&in_place](Random& random) {
+    std::vector<Trace> clients(1 + random.Below(3));
+    for (Trace& one : clients) one = WithHints(RandomTrace(&random), Hints::kOrder, 0.8);
+    Trace trace = Together(clients);
+    for (Op& op : trace.ops) {
+      if (op.kind != OpKind::kCompute) op.program = microseconds(random.Below(200));
+    }
+    const Bytes budget =
+        MiB(2) * (clients.size() + random.Below(1 + trace.Footprint().count() / MiB(2).count()));
+    for (const Foresight foresight : kAll) {
+      ReplaySetup setup = SetupOf(budget, foresight);
+      setup.in_place = 20e9;
+      setup.addresses_stay = true;
+      if (foresight == Foresight::kHints || foresight == Foresight::kLearned)
+        setup.run_ahead = static_cast<RunAhead>(random.Below(3));
+      const Outcome result = ReplayPaged(trace, setup);
+      EXPECT_EQ(result.failure, "");
+      in_place += result.in_place;
+    }
+  });
+  EXPECT_GT(in_place, Bytes{});
 }
 
 TEST(PagedReplayTest, RandomProgramsEndHoweverFarTheCpuRunsAhead) {

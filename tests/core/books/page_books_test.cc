@@ -77,6 +77,80 @@ TEST_F(PageBooksTest, APageLeavesAndComesBack) {
   CheckBooks(books_);
 }
 
+TEST_F(PageBooksTest, APageDoesNotComeWhileItsCopyIsUsedInPlace) {
+  store_.Create(0);
+  store_.CopyOut(0);
+  books_.Drop(0);
+  books_.Pin(0, true);
+  books_.Pin(0, true);
+  EXPECT_TRUE(books_.Pin(0));  // a call waits
+  for (int use = 0; use < 2; ++use) {
+    EXPECT_FALSE(books_.view().queues.Contains(plan::MoveQueues::Queue::kComes, 0));
+    EXPECT_FALSE(CanMoveOn(books_[0]));
+    EXPECT_EQ(books_.totals()[UnitTotals::Sum::kAwaited], Bytes{});
+    CheckBooks(books_);
+    books_.Reach(0, true);
+  }
+  EXPECT_TRUE(books_.view().queues.Contains(plan::MoveQueues::Queue::kComes, 0));
+  EXPECT_EQ(books_.totals()[UnitTotals::Sum::kAwaited], kPage);
+  CheckBooks(books_);
+}
+
+TEST_F(PageBooksTest, TensorsAreCreatedInTheCopyOfAnAwayPage) {
+  books_.Ensure({0, 1});
+  for (int tensor = 0; tensor < 2; ++tensor) {
+    books_.Pin(0, true);
+    books_.AddAwayTensor(0, 0, KiB(512));
+    books_.Reach(0, true);
+  }
+  EXPECT_EQ(books_.copies().pools().used(), MiB(1));
+  CheckBooks(books_);
+  books_.Pin(0);
+  store_.MapFromSupply(0);
+  books_.StartIn(0);
+  books_.FinishIn(0, true);
+  EXPECT_EQ(books_[0].life, PageState::kClean);
+  EXPECT_EQ(books_[0].live, 2u);
+  CheckBooks(books_);
+}
+
+TEST_F(PageBooksTest, ACopyIsNoLargerForATensorInThePlaceOfAnother) {
+  books_.Ensure({0, 1});
+  books_.Pin(0, true);
+  for (int tensor = 0; tensor < 3; ++tensor) {
+    books_.AddAwayTensor(0, 0, MiB(1));
+    EXPECT_EQ(books_.copies().pools().used(), MiB(tensor == 0 ? 1 : 2));
+    if (tensor == 1) books_.RemoveTensor(0, MiB(1));
+  }
+  books_.AddAwayTensor(0, 0, MiB(1));  // one of the three ends later
+  EXPECT_EQ(books_.copies().pools().used(), kPage);
+  CheckBooks(books_);
+}
+
+// The plan expects the page on the device from its first get on.
+TEST_F(PageBooksTest, APageThatIsUsedInPlaceTakesNoMemoryOfThePlan) {
+  store_.Create(0);
+  store_.CopyOut(0);
+  books_.Drop(0);
+  std::vector<plan::PlannedCall> calls(4);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const bool gets = i % 2 == 0;
+    calls[i] = {.kind = gets ? plan::CallKind::kGet : plan::CallKind::kPut,
+                .unpins = !gets,
+                .units = {0, 1}};
+  }
+  const auto free_after = [this](plan::Position call) {
+    return books_.view().plan.SlackAt(call + 1) / static_cast<int64_t>(kPage.count());
+  };
+  books_.SetPlan(plan::ResidencyPlan::Make(calls, SnapshotOf(books_), books_.view().limits));
+  EXPECT_EQ(free_after(0), 1);
+  books_.Pin(0, true);
+  books_.MoveTo(1);
+  EXPECT_EQ(free_after(0), 2);
+  EXPECT_EQ(free_after(1), 2);
+  EXPECT_EQ(free_after(2), 1);
+}
+
 TEST_F(PageBooksTest, AChangeWhileACopyIsUnderWayMakesItUseless) {
   store_.Create(0);
   books_.StartOut(0, 0);

@@ -36,10 +36,12 @@ PageWorld::Options OptionsOf(plan::Random* random) {
   if (random->OneIn(3)) options.pools.insert(options.pools.begin(), pages(6));
   if (random->OneIn(4)) options.pools.insert(options.pools.begin(), pages(3));
   if (random->OneIn(2)) options.slowness = 1 + random->Below(20);
+  if (random->OneIn(2)) options.lateness = 1 + random->Below(20);
   options.plans = !random->OneIn(4);
   options.shares = random->OneIn(3);
   options.losses = random->OneIn(3);
   options.recomputes = random->OneIn(3);
+  options.in_place = random->OneIn(2);
   options.maps = static_cast<uint32_t>(1 + random->Below(4));
   return options;
 }
@@ -62,6 +64,8 @@ void Add(const PageWorld::Counts& of, PageWorld::Counts* counts) {
   counts->recomputed += of.recomputed;
   counts->promised += of.promised;
   counts->broken += of.broken;
+  counts->in_place += of.in_place;
+  counts->born_away += of.born_away;
 }
 
 TEST(PageFuzzTest, NoClientReadsWrongBytes) {
@@ -87,11 +91,12 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
       "seeds from %lu: %lu programs, %lu reads checked, %lu copies failed, %lu calls refused, "
       "%lu deaths, %lu stuck; in %lu, out %lu cells, %lu units not revoked, %lu copies dropped, "
       "%lu pages released, %lu tensors moved to slots, %lu lost, %lu pages fetched, "
-      "%lu copies moved, %lu recomputed, %lu promised, %lu of them broken\n",
+      "%lu copies moved, %lu recomputed, %lu promised, %lu of them broken, %lu uses of copies in "
+      "place, %lu tensors created there\n",
       first, programs, counts.reads, counts.failures, counts.refused, counts.kills, counts.stuck,
       counts.in.count() / 512, counts.out.count() / 512, counts.not_revoked, counts.dropped_copies,
       counts.released, counts.to_slots, counts.lost, counts.fetched, counts.moved,
-      counts.recomputed, counts.promised, counts.broken);
+      counts.recomputed, counts.promised, counts.broken, counts.in_place, counts.born_away);
   // Each kind of adversity was there.
   EXPECT_GT(counts.failures, 0u);
   EXPECT_GT(counts.kills, 0u);
@@ -104,6 +109,22 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   EXPECT_GT(counts.recomputed, 0u);
   EXPECT_GT(counts.promised, 0u);
   EXPECT_GT(counts.broken, 0u);
+  EXPECT_GT(counts.in_place, 0u);
+  EXPECT_GT(counts.born_away, 0u);
+}
+
+// A page must not come while kernels use its copy. The ledger finds that.
+TEST(PageFuzzTest, AUseInPlaceThatEndsTooEarlyIsFound) {
+  for (const bool ends_early : {false, true}) {
+    uint64_t found = 0;
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      plan::Random random(seed);
+      PageWorld world({.lateness = 20, .in_place = true, .ends_early = ends_early}, &random);
+      for (int step = 0; step < kSteps && world.fault().empty(); ++step) world.Step();
+      found += world.fault().empty() ? 0 : 1;
+    }
+    EXPECT_EQ(found > 0, ends_early);
+  }
 }
 
 // The same course ends at each of its steps, with whatever is under way then.

@@ -77,7 +77,7 @@ void PageWorld::Step() {
   if (choice < 5) {
     Client();
   } else if (choice < 8) {
-    RunKernel();
+    if (random_->OneIn(options_.lateness)) RunKernel();
   } else if (choice < 10) {
     HandleReports(1 + random_->Below(4));
   } else if (choice < 11) {
@@ -145,7 +145,7 @@ void PageWorld::Finish() {
     if (is_discarded && !executor_->CanCreate(last.units)) continue;
     if (last.word != Word::kInUse)
       return Fail("tensor " + std::to_string(tensor) + " did not come back: " + Describe());
-    stream_.push_back({Kernel::Kind::kRead, tensor});
+    stream_.push_back({Kernel::Kind::kRead, tensor, last.in_place});
     ++enqueued_;
     RunKernels();
     if (tensors_[tensor].word == Word::kInUse) End(tensor);
@@ -203,7 +203,8 @@ void PageWorld::Client() {
     if (!Find(Word::kInUse, &tensor)) return;
     const bool writes = random_->OneIn(3);
     tensors_[tensor].writes |= writes;
-    stream_.push_back({writes ? Kernel::Kind::kWrite : Kernel::Kind::kRead, tensor});
+    const auto kind = writes ? Kernel::Kind::kWrite : Kernel::Kind::kRead;
+    stream_.push_back({kind, tensor, tensors_[tensor].in_place});
     ++enqueued_;
   } else if (choice < 11) {
     if (Find(Word::kInUse, &tensor)) End(tensor);
@@ -242,7 +243,7 @@ void PageWorld::Get(TensorNumber tensor) {
 void PageWorld::End(TensorNumber tensor) {
   Tensor& of = tensors_[tensor];
   const bool frees = of.broken || random_->OneIn(16);
-  of.word = frees ? Word::kFreed : Word::kIdle;
+  of.word = frees ? Word::kFreed : of.in_place.empty() ? Word::kIdle : Word::kAway;
   if (frees) live_.erase(std::find(live_.begin(), live_.end(), tensor));
   reports_.push_back(
       {frees ? Report::Kind::kFree : Report::Kind::kPut, tensor, of.writes, enqueued_});
@@ -254,7 +255,7 @@ void PageWorld::Keep(TensorNumber tensor) {
   const UnitSpan& units = tensors_[tensor].units;
   if (!kept_.empty()) {
     EndKeeps();
-  } else if (!units.is_slot()) {
+  } else if (!units.is_slot() && tensors_[tensor].in_place.empty()) {
     executor_->KeepInPlace(units);
     for (uint32_t i = 0; i < units.count; ++i) kept_[units[i]] = mapped_[units[i]];
   }
@@ -267,12 +268,26 @@ void PageWorld::EndKeeps() {
 
 // ---- The stream.
 
-uint64_t* PageWorld::CellAt(const Tensor& tensor, uint64_t cell) {
+void PageWorld::SetSlot(Tensor* tensor) const {
+  const Unit slot = tensor->units.first;
+  if (!tensor->units.is_slot() || tensor->in_place.count(slot) > 0) return;
+  tensor->slot = PlaceOf(executor_->books(), slot);
+}
+
+uint64_t* PageWorld::CellAt(const Tensor& tensor, const Copies& in_place, uint64_t cell) {
+  const auto copy_cell = [&](Unit unit, uint64_t i) -> uint64_t* {
+    const auto copy = copies_.find({in_place.at(unit), unit});
+    return copy == copies_.end() ? nullptr : &copy->second[i];
+  };
+  if (in_place.count(tensor.units.first) > 0 && tensor.units.is_slot())
+    return copy_cell(tensor.units.first, cell);
   if (tensor.units.is_slot()) {
     return &physical_[tensor.slot.page][tensor.slot.offset.count() / kCell.count() + cell];
   }
   const uint64_t at = tensor.place.at / kCell.count() + cell;
-  const auto found = mapped_.find(static_cast<Unit>(at / options_.cells_per_page) * 2);
+  const Unit page = static_cast<Unit>(at / options_.cells_per_page) * 2;
+  if (in_place.count(page) > 0) return copy_cell(page, at % options_.cells_per_page);
+  const auto found = mapped_.find(page);
   if (found == mapped_.end()) return nullptr;
   return &physical_[found->second][at % options_.cells_per_page];
 }
@@ -290,7 +305,7 @@ bool PageWorld::RunKernel() {
   if (writes) ++stamp_;
   counts_.reads += writes ? 0 : 1;
   for (uint64_t i = 0; i < tensor.expected.size() && fault_.empty(); ++i) {
-    uint64_t* cell = CellAt(tensor, i);
+    uint64_t* cell = CellAt(tensor, kernel.in_place, i);
     if (cell == nullptr) {
       Fail("a kernel used unmapped memory");
     } else if (fills || (writes && !random_->OneIn(4))) {
@@ -340,6 +355,7 @@ void PageWorld::HandleReport(const Report& report) {
     if (!tensor.units.is_slot()) places_->Free(tensor.place, tensor.size);
     RemoveTensor(report.tensor);
   } else if (report.kind == Kind::kCreate || report.kind == Kind::kGetAsked) {
+    if (UseInPlace(report.tensor)) return HandleGrants();
     if (decide::Admit(CallIn(executor_->books(), tensor.units)) != decide::Admission::kNow)
       return Refuse(report.tensor);
     // It lives again, which needs a place as a create does.
@@ -354,6 +370,8 @@ void PageWorld::HandleReport(const Report& report) {
   } else {
     Report ends = report;
     ends.unpins = executor_->tensors()[report.tensor].pinned;
+    ends.in_place = executor_->tensors()[report.tensor].in_place;
+    if (ends.in_place && options_.ends_early) ends.ticket = 0;
     if (ends.unpins) executor_->Unpin(report.tensor);
     const bool recomputes = options_.recomputes && random_->OneIn(2);
     if (report.kind == Kind::kPut) executor_->SetRecomputes(report.tensor, recomputes);
@@ -371,9 +389,14 @@ void PageWorld::HandleTickets() {
     pending_.erase(pending_.begin());
     const bool frees = report.kind != Kind::kPut;
     const bool lives = executor_->tensors()[report.tensor].lives();
-    if (lives && !frees && report.modified) executor_->Modify(report.tensor);
+    const bool modifies = lives && !frees && report.modified;
+    if (report.in_place) {
+      executor_->in_place().End(report.tensor, modifies);
+    } else if (modifies) {
+      executor_->Modify(report.tensor);
+    }
     if (lives && frees) executor_->End(report.tensor);
-    if (report.unpins) executor_->Reach(report.tensor);
+    if (report.unpins && !report.in_place) executor_->Reach(report.tensor);
     // Since its bytes did not come, it has held its pages until now.
     if (frees && executor_->tensors()[report.tensor].pinned) {
       executor_->Unpin(report.tensor);
@@ -393,25 +416,46 @@ void PageWorld::HandleGrants() {
   for (const TensorNumber number : std::exchange(granted_, {})) {
     Tensor& tensor = tensors_[number];
     if (!tensor.has_request) continue;  // a use of a promised tensor, without a request
-    if (!executor_->tensors()[number].lives()) {
+    if (!executor_->tensors()[number].in_place) tensor.in_place.clear();
+    const bool lives = executor_->tensors()[number].lives();
+    if (!lives || !tensor.created) {
       counts_.recomputed += tensor.created ? 1 : 0;
       tensor.created = true;
-      executor_->Begin(number);
-      if (tensor.units.is_slot()) tensor.slot = PlaceOf(executor_->books(), tensor.units.first);
+      if (!lives) executor_->Begin(number);
+      SetSlot(&tensor);
       for (uint64_t i = 0; i < tensor.expected.size(); ++i) {
-        uint64_t* cell = CellAt(tensor, i);
+        uint64_t* cell = CellAt(tensor, tensor.in_place, i);
         if (cell == nullptr) return Fail("a created tensor has no memory");
       }
       // Its first kernel writes all of it.
-      stream_.push_back({Kernel::Kind::kFill, number});
+      stream_.push_back({Kernel::Kind::kFill, number, tensor.in_place});
       ++enqueued_;
       tensor.writes = true;
     }
     tensor.word = Word::kInUse;
     tensor.uses = executor_->tensors()[number].uses;
     tensor.has_request = false;
-    if (tensor.units.is_slot()) tensor.slot = PlaceOf(executor_->books(), tensor.units.first);
+    SetSlot(&tensor);
   }
+}
+
+bool PageWorld::UseInPlace(TensorNumber number) {
+  if (!options_.in_place || random_->OneIn(2)) return false;
+  if (!CanUseInPlace(executor_->books(), executor_->tensors(), number)) return false;
+  Tensor& tensor = tensors_[number];
+  const auto call = CallIn(executor_->books(), tensor.units, true);
+  if (decide::Admit(call) != decide::Admission::kNow) return false;
+  executor_->in_place().Begin(number);
+  tensor.in_place.clear();
+  for (uint32_t i = 0; i < tensor.units.count; ++i) {
+    const Unit unit = tensor.units[i];
+    const plan::UnitState& state = executor_->books()[unit];
+    if (state.IsResident()) continue;
+    if (tensor.in_place.empty()) ++(tensor.created ? counts_.in_place : counts_.born_away);
+    tensor.in_place[unit] = state.pool;
+  }
+  granted_.push_back(number);
+  return true;
 }
 
 bool PageWorld::Revoke(TensorNumber tensor, uint32_t uses) {
@@ -424,7 +468,8 @@ bool PageWorld::Revoke(TensorNumber tensor, uint32_t uses) {
 void PageWorld::Publish(TensorNumber tensor) {
   Tensor& of = tensors_[tensor];
   if (of.word == Word::kAway) of.word = Word::kIdle;
-  if (of.units.is_slot()) of.slot = PlaceOf(executor_->books(), of.units.first);
+  of.in_place.clear();
+  SetSlot(&of);
 }
 
 void PageWorld::Grant(TensorNumber tensor) {
@@ -444,10 +489,11 @@ bool PageWorld::Promise(TensorNumber tensor) {
   Tensor& of = tensors_[tensor];
   if (!of.has_request || random_->OneIn(3)) return false;
   ++counts_.promised;
+  of.in_place.clear();
   of.word = Word::kInUse;
   of.uses = executor_->tensors()[tensor].uses;
   of.has_request = false;
-  if (of.units.is_slot()) of.slot = PlaceOf(executor_->books(), of.units.first);
+  SetSlot(&of);
   promised_.insert(tensor);
   stream_.push_back({Kernel::Kind::kAwait, tensor});
   ++enqueued_;
@@ -527,6 +573,11 @@ void PageWorld::FreeCopy(Unit unit, plan::PoolNumber pool) {
     if (is_copy && of.copy.unit == unit) Fail("a copy is freed that is under way");
   }
   if (copies_.erase({pool, unit}) == 0) Fail("a copy is freed that is not there");
+}
+
+void PageWorld::MakeCopy(Unit unit, plan::PoolNumber pool) {
+  if (HasCopy(unit)) Fail("a unit has two copies");
+  copies_[{pool, unit}].assign(CellsOf(unit), kGarbage);
 }
 
 void PageWorld::MoveSlot(const PageMemory::SlotMove& move, Bytes bytes) {
@@ -666,6 +717,7 @@ void PageWorld::LoseCopy() {
       std::next(copies_.begin(), static_cast<ptrdiff_t>(random_->Below(copies_.size())));
   const Unit unit = which->first.second;
   if (executor_->books()[unit].pool != which->first.first) return;
+  if (executor_->books()[unit].in_place > 0) return;  // the pool keeps what kernels use
   std::vector<TensorNumber> lost;
   executor_->Lose(unit, &lost);
   for (UnderWay& of : under_way_) {

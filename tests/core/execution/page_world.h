@@ -4,8 +4,8 @@
 // The client uses idle tensors without asking, and its reports come late. Mappings and copies end
 // in any order and at any time, and may fail. A copy reads some of its bytes when it begins and
 // some when it ends. Kernels run late, in the stream's order; each checks all bytes that it reads
-// through the mappings of that moment. The ledger knows what a tensor must hold from the kernels
-// alone; it asks the executor for nothing but the address of a slot.
+// through the mappings of that moment, or where the copies are. The ledger knows what a tensor must
+// hold from the kernels alone; it asks the executor for nothing but the address of a slot.
 //
 // Units: a cell is 512 bytes, the alignment of tensors. Threads: one. The same seed has the same
 // course.
@@ -38,10 +38,14 @@ class PageWorld : public PageBackend {
     uint64_t kills = 0;       // the client dies in one step of this number; 0: never
     uint32_t maps = 1;        // of pages that calls wait for, at a time
     uint64_t slowness = 1;    // a mapping or a copy ends in one of this number of trials
+    uint64_t lateness = 1;    // a kernel runs in one of this number of trials
     bool plans = true;        // plans say nonsense; else there is none
     bool shares = false;      // the client's share of the device changes
     bool recomputes = false;  // some tensors can be recomputed
-    bool losses = false;      // pools lose and drop copies and change; pages are fetched
+    bool in_place = false;    // kernels can use copies where they are
+    bool ends_early =
+        false;            // a fault: such a use is reported as ended before its kernels have run
+    bool losses = false;  // pools lose and drop copies and change; pages are fetched
   };
   struct Counts {
     uint64_t reads = 0;  // of whole tensors by kernels
@@ -61,6 +65,8 @@ class PageWorld : public PageBackend {
     uint64_t recomputed = 0;  // tensors, after they were discarded
     uint64_t promised = 0;    // tensors, while their bytes were on their way
     uint64_t broken = 0;      // of these
+    uint64_t in_place = 0;    // calls that used copies where they are; of these, creates
+    uint64_t born_away = 0;
   };
 
   PageWorld(const Options& options, plan::Random* random);
@@ -90,6 +96,7 @@ class PageWorld : public PageBackend {
   void CopyIn(const CopyOrder& order) override;
   void CopyOut(const CopyOrder& order) override;
   void FreeCopy(plan::Unit unit, plan::PoolNumber pool) override;
+  void MakeCopy(plan::Unit unit, plan::PoolNumber pool) override;
   void MoveSlot(const PageMemory::SlotMove& move, Bytes bytes) override;
   bool MoveCopy(const CopyMove& move) override;
   bool CanCopyIn(plan::PoolNumber pool, bool demanded) const override;
@@ -97,6 +104,8 @@ class PageWorld : public PageBackend {
 
  private:
   using Cells = std::vector<uint64_t>;
+  // Of units, with their pools.
+  using Copies = std::map<plan::Unit, plan::PoolNumber>;
   enum class Word : uint8_t { kAsked, kInUse, kIdle, kAway, kFreed };
   // As the client knows it.
   struct Tensor {
@@ -106,7 +115,10 @@ class PageWorld : public PageBackend {
     plan::Place place = {};
     plan::UnitSpan units = {};
     PageMemory::Place slot = {};  // its address; pages have theirs by the mappings
-    Cells expected = {};          // after the kernels that have run
+    // The units whose copies this use has where they are. They stay away until its kernels have
+    // run.
+    std::map<plan::Unit, plan::PoolNumber> in_place = {};
+    Cells expected = {};  // after the kernels that have run
     bool created = false;
     bool has_request = false;  // a call waits
     bool writes = false;       // a kernel of this use writes
@@ -119,11 +131,13 @@ class PageWorld : public PageBackend {
     TensorNumber tensor;
     bool modified = false;
     uint64_t ticket = 0;
-    bool unpins = false;  // known when it is handled
+    bool unpins = false;    // known when it is handled, as the next
+    bool in_place = false;  // kPut, kFree: of a use in place
   };
   struct Kernel {
     enum class Kind : uint8_t { kRead, kWrite, kFill, kAwait } kind;
     TensorNumber tensor;
+    Copies in_place = {};  // its addresses, instead of those on the device
   };
   struct UnderWay {
     enum class Kind : uint8_t { kMap, kUnmap, kIn, kOut } kind;
@@ -141,6 +155,8 @@ class PageWorld : public PageBackend {
   void End(TensorNumber tensor);
   void Keep(TensorNumber tensor);
   void EndKeeps();
+  // Its copies are used where they are, if that may be.
+  bool UseInPlace(TensorNumber tensor);
   // Returns false if there is none, or it waits for promised bytes.
   bool RunKernel();
   // All kernels run. The copies that they wait for go on.
@@ -169,7 +185,9 @@ class PageWorld : public PageBackend {
   void RefuseIfStuck();
   // A random tensor with this word; false: there is none.
   bool Find(Word word, TensorNumber* tensor);
-  uint64_t* CellAt(const Tensor& tensor, uint64_t cell);
+  // Where the tensor's slot is on the device. Nothing happens without a slot there.
+  void SetSlot(Tensor* tensor) const;
+  uint64_t* CellAt(const Tensor& tensor, const Copies& in_place, uint64_t cell);
   uint64_t CellsOf(plan::Unit unit) const;
   void Fail(const std::string& what);
   std::string Describe() const;
