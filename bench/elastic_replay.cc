@@ -1,11 +1,14 @@
-// Replays traces through the elastic plan and its rivals:
+// Replays traces of elastic jobs in the simulator (sim/paged_replay.h), and their rivals:
 //
 //     elastic_replay [--json] [--budget BYTES]... [--link UP,DOWN,DUPLEX] [TRACE...]
 //     elastic_replay --working-set TRACE
 //
 // TRACE: a generator's name, with ":resized" what is allocated and computed is 3/4 from half way
 // on; or a file that `ravenrun --record` wrote, whose steps are found by the calls that repeat.
-// What a trace allocates lies where the engine would lay it, on pages that several may share.
+//
+// The core's scheduler decides, for a client whose tensors keep their addresses and whose kernels
+// can use the host's memory. So the figures judge the core's plan. The engine has a plan of its
+// own (elastic/plan.h), which elastic_live judges.
 //
 // A table: step time over compute time, from the third step on, for device memory of 100 to 50% of
 // what lives at most, or of --budget; and the learned plan's over (compute + lower bound). --link:
@@ -14,28 +17,32 @@
 // A trace without steps that count has no row.
 //
 // --json: an array of {"trace", "percent" of what lives at most, "budget", "steps" that count,
-// "of_bound", and the mean seconds of a step: "compute", "bound" (what no policy can avoid besides,
-// null where more is in use at once), "learned", "oracle", "in_place", "demand"}.
+// "of_bound", and the mean seconds of a step: "compute", "bound" (what no policy can avoid
+// besides), "learned", "oracle" (the plan knows all calls), "in_place" (pages that are used most
+// are on the device, and nothing moves), "demand" (demand paging, least recently used)}. "bound"
+// and "demand" are null where more is in use at once than the budget.
 //
 // --working-set: of the last whole step a line for each call: its milliseconds from the step's
 // begin, what it names, and what is live, in bytes.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <numeric>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "bench/page_program.h"
 #include "bench/recording.h"
+#include "core/check.h"
+#include "core/plan/places.h"
 #include "core/text_table.h"
-#include "elastic/replay.h"
+#include "sim/demand_paging.h"
 #include "sim/generators.h"
 #include "sim/hardware.h"
 #include "sim/lower_bound.h"
+#include "sim/paged_replay.h"
 #include "sim/score.h"
 
 namespace ravenstore {
@@ -49,10 +56,12 @@ constexpr size_t kLearning = 2;
 // Of the steps of a recording: what stood before the first whole one, and two to learn.
 constexpr size_t kRecordedLearning = 3;
 
-double Sum(const std::vector<double>& steps, size_t from) {
-  const size_t begin = std::min(from, steps.size());
-  return std::accumulate(steps.begin() + static_cast<ptrdiff_t>(begin), steps.end(), 0.0);
-}
+// As measured on an H100 (docs/decisions/0028-elastic-plan.md), in bytes per second: of copies, of
+// each direction while the other is busy, and of kernels that use the host's memory.
+constexpr double kOneWay = 53e9;
+constexpr double kBothWays = 46e9;
+constexpr double kInPlace = 51e9;
+constexpr Bytes kPage = core::MiB(32);
 
 std::string Ratio(double ratio) {
   char text[32];
@@ -76,11 +85,19 @@ struct Replayed {
   double learned;
   double oracle;
   double in_place;
-  double demand;
+  std::optional<double> demand;
 
   // REQUIRES: there are steps.
   double of_bound() const { return learned / (compute + bound.value_or(0)); }
 };
+
+sim::Hardware HardwareOf(const Asked& asked) {
+  if (asked.link) return *asked.link;
+  sim::Hardware hardware = sim::kHardware[0];
+  hardware.up = hardware.down = kOneWay;
+  hardware.duplex = kBothWays / kOneWay;
+  return hardware;
+}
 
 std::vector<Bytes> BudgetsOf(const sim::Trace& trace, const Asked& asked) {
   if (!asked.budgets.empty()) return asked.budgets;
@@ -90,49 +107,135 @@ std::vector<Bytes> BudgetsOf(const sim::Trace& trace, const Asked& asked) {
   return budgets;
 }
 
-elastic::Machine MachineOf(const Asked& asked, Bytes budget) {
-  elastic::Machine machine{.device = budget};
-  if (!asked.link) return machine;
-  const double in_place = machine.in_place / machine.one_way;
-  machine.one_way = std::min(asked.link->up, asked.link->down);
-  machine.both_ways = machine.one_way * asked.link->duplex;
-  machine.in_place = machine.one_way * in_place;
-  return machine;
+// Mean seconds of the steps from `from` on, with the stall of each.
+double MeanStep(const std::vector<sim::StepTimes>& steps, size_t from,
+                const std::vector<core::Duration>& stall) {
+  core::Duration sum{0};
+  for (size_t i = from; i < steps.size(); ++i)
+    sum += steps[i].compute + (i < stall.size() ? stall[i] : core::Duration{0});
+  return core::Seconds(sum) / static_cast<double>(steps.size() - from);
+}
+
+// The bytes of a tensor that a kernel uses. It reads what it gets, and writes it unless it only
+// reads it.
+struct Used {
+  uint64_t read = 0;
+  uint64_t written = 0;
+};
+
+// Of each kernel: what it uses, by page. Tensors have the places of the order of their creates.
+class PagesOfKernels {
+ public:
+  explicit PagesOfKernels(const sim::Trace& trace) : trace_(trace), place_(trace.tensors.size()) {}
+
+  // Calls `kernel` with the step and the pages of each. An empty one ends the step.
+  template <typename Kernel>
+  void ForEach(Kernel kernel) {
+    for (const sim::Op& op : trace_.ops) {
+      const Bytes size = trace_.tensors[op.tensor].bytes;
+      switch (op.kind) {
+        case sim::OpKind::kCreate: place_[op.tensor] = places_.Allocate(size); [[fallthrough]];
+        case sim::OpKind::kGet: in_use_[op.tensor] = op; break;
+        case sim::OpKind::kPut: in_use_.erase(op.tensor); break;
+        case sim::OpKind::kFree:
+          in_use_.erase(op.tensor);
+          places_.Free(place_[op.tensor], size);
+          break;
+        case sim::OpKind::kCompute: kernel(Now(), false); break;
+        case sim::OpKind::kStep: kernel({}, true); break;
+      }
+    }
+  }
+
+ private:
+  std::map<uint32_t, Used> Now() const {
+    std::map<uint32_t, Used> pages;
+    for (const auto& [tensor, op] : in_use_) {
+      const Bytes size = trace_.tensors[tensor].bytes;
+      const core::plan::UnitSpan units = places_.UnitsOf(place_[tensor], size);
+      for (uint32_t i = 0; i < units.count; ++i) {
+        const uint64_t bytes = places_.BytesIn(place_[tensor], size, i).count();
+        if (op.kind == sim::OpKind::kGet) pages[units[i]].read += bytes;
+        if (!op.read_only) pages[units[i]].written += bytes;
+      }
+    }
+    return pages;
+  }
+
+  const sim::Trace& trace_;
+  core::plan::Places places_{{.page = kPage}};
+  std::vector<core::plan::Place> place_;  // by tensor
+  std::map<uint32_t, sim::Op> in_use_;    // by tensor: its create or get
+};
+
+// The stall of each step if the pages that are used most are on the device, and nothing moves.
+std::vector<core::Duration> StallInPlace(const sim::Trace& trace, Bytes budget, double rate) {
+  std::map<uint32_t, uint64_t> uses;  // by page
+  PagesOfKernels(trace).ForEach([&](const std::map<uint32_t, Used>& kernel, bool /*ends*/) {
+    for (const auto& [page, used] : kernel) uses[page] += std::max(used.read, used.written);
+  });
+  std::vector<std::pair<uint64_t, uint32_t>> order;
+  for (const auto& [page, bytes] : uses) order.emplace_back(bytes, page);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::set<uint32_t> away;
+  for (size_t i = budget.count() / kPage.count(); i < order.size(); ++i)
+    away.insert(order[i].second);
+  std::vector<core::Duration> stall(1);
+  PagesOfKernels(trace).ForEach([&](const std::map<uint32_t, Used>& kernel, bool ends) {
+    Used sum;
+    for (const auto& [page, used] : kernel) {
+      if (away.count(page) == 0) continue;
+      sum.read += used.read;
+      sum.written += used.written;
+    }
+    stall.back() += core::FromSeconds(static_cast<double>(std::max(sum.read, sum.written)) / rate);
+    if (ends) stall.emplace_back();
+  });
+  return stall;
 }
 
 std::vector<Replayed> Judge(const std::string& name, const sim::Trace& trace, size_t from,
                             const Asked& asked) {
-  const auto program = bench::PagesOf(trace, elastic::Machine{}.page);
-  const std::vector<double> compute = elastic::ComputeOf(program);
-  const size_t steps = compute.size() - std::min(from, compute.size());
+  std::vector<sim::StepTimes> times = trace.TimesByStep(0);
+  times.pop_back();  // after the last step
   std::vector<Replayed> judged;
-  if (steps == 0) return judged;
+  if (times.size() <= from) return judged;
+  const sim::Hardware hardware = HardwareOf(asked);
+  sim::Hardware of_bound = hardware;
+  if (!asked.link) of_bound.duplex = 1;
+  const double in_place = std::min(hardware.up, hardware.down) * kInPlace / kOneWay;
   for (const Bytes budget : BudgetsOf(trace, asked)) {
-    const elastic::Machine machine = MachineOf(asked, budget);
-    sim::Hardware hardware = asked.link.value_or(sim::kHardware[0]);
-    if (!asked.link) {
-      hardware.up = hardware.down = machine.one_way;
-      hardware.duplex = 1;
-    }
-    const auto mean = [&](double sum) { return sum / static_cast<double>(steps); };
-    const auto replay = [&](elastic::Rival rival) {
-      return mean(Sum(elastic::Replay(program, machine, rival).steps, from));
+    // nullopt: more is in use than the budget.
+    const auto mean = [&](const sim::Outcome& outcome) {
+      return outcome.failure.empty() ? std::optional(MeanStep(times, from, outcome.iteration_stall))
+                                     : std::nullopt;
+    };
+    const auto plan = [&](sim::Foresight foresight) {
+      const auto step = mean(sim::ReplayPaged(trace, {.hardware = hardware,
+                                                      .budget = std::max(budget, kPage),
+                                                      .page = kPage,
+                                                      .foresight = foresight,
+                                                      .in_place = in_place,
+                                                      .addresses_stay = true}));
+      RAVEN_CHECK(step.has_value());
+      return *step;
     };
     std::optional<double> bound;
     if (trace.LargestStep() <= budget)
-      bound = mean(core::Seconds(sim::LeastStall(trace, hardware, budget, from).stall));
-    using elastic::Rival;
+      bound = core::Seconds(sim::LeastStall(trace, of_bound, budget, from).stall) /
+              static_cast<double>(times.size() - from);
     judged.push_back({.trace = name,
                       .percent = 100.0 * static_cast<double>(budget.count()) /
                                  static_cast<double>(trace.Footprint().count()),
                       .budget = budget,
-                      .steps = steps,
-                      .compute = mean(Sum(compute, from)),
+                      .steps = times.size() - from,
+                      .compute = MeanStep(times, from, {}),
                       .bound = bound,
-                      .learned = replay(Rival::kLearned),
-                      .oracle = replay(Rival::kOracle),
-                      .in_place = replay(Rival::kInPlace),
-                      .demand = replay(Rival::kDemandLru)});
+                      .learned = plan(sim::Foresight::kLearned),
+                      .oracle = plan(sim::Foresight::kCalls),
+                      .in_place = MeanStep(times, from, StallInPlace(trace, budget, in_place)),
+                      .demand = mean(sim::ReplayDemandPaging(trace, hardware, budget, {}))});
   }
   return judged;
 }
@@ -146,7 +249,8 @@ void PrintTable(const std::vector<Replayed>& all) {
     snprintf(percent, sizeof percent, "%.0f%%", one.percent);
     table.Row({one.trace, percent, one.bound ? Ratio((compute + *one.bound) / compute) : "-",
                Ratio(one.learned / compute), Ratio(one.oracle / compute),
-               Ratio(one.in_place / compute), Ratio(one.demand / compute), Ratio(one.of_bound())});
+               Ratio(one.in_place / compute), one.demand ? Ratio(*one.demand / compute) : "-",
+               Ratio(one.of_bound())});
   }
   fputs(table.Text(table.Width()).c_str(), stdout);
 }
@@ -155,15 +259,18 @@ void PrintJson(const std::vector<Replayed>& all) {
   const char* before = "";
   printf("[");
   for (const Replayed& one : all) {
-    char bound[32] = "null";
-    if (one.bound) snprintf(bound, sizeof bound, "%.6f", *one.bound);
+    const auto number = [](std::optional<double> seconds) {
+      char text[32] = "null";
+      if (seconds) snprintf(text, sizeof text, "%.6f", *seconds);
+      return std::string(text);
+    };
     printf(
         "%s{\"trace\": \"%s\", \"percent\": %.0f, \"budget\": %llu, \"steps\": %zu, "
         "\"of_bound\": %.4f, \"compute\": %.6f, \"bound\": %s, \"learned\": %.6f, "
-        "\"oracle\": %.6f, \"in_place\": %.6f, \"demand\": %.6f}",
+        "\"oracle\": %.6f, \"in_place\": %.6f, \"demand\": %s}",
         before, one.trace.c_str(), one.percent, static_cast<unsigned long long>(one.budget.count()),
-        one.steps, one.of_bound(), one.compute, bound, one.learned, one.oracle, one.in_place,
-        one.demand);
+        one.steps, one.of_bound(), one.compute, number(one.bound).c_str(), one.learned, one.oracle,
+        one.in_place, number(one.demand).c_str());
     before = ",\n";
   }
   puts("]");

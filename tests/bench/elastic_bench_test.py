@@ -279,6 +279,22 @@ class RecordingTest(unittest.TestCase):
         self.assertAlmostEqual(worst["value"], max(row.of_bound for row in rows.values()))
         self.assertRegex(worst["detail"], "resnet50 at (80|50)%; of 3 rows, 1 programs")
 
+    def test_a_budget_below_the_largest_step_has_a_row(self):
+        done = subprocess.run(
+            [ROOT / "bench/elastic_replay", "--json", "--budget", str(64 * MIB), TRACE],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        (row,) = json.loads(done.stdout)
+        self.assertEqual(
+            set(row),
+            {"trace", "percent", "budget", "steps", "of_bound", "compute", "bound", "learned",
+             "oracle", "in_place", "demand"},
+        )  # fmt: skip
+        self.assertIsNone(row["bound"])
+        self.assertIsNone(row["demand"])
+        for plan in ("learned", "oracle", "in_place"):
+            self.assertGreater(row[plan], 2 * row["compute"])
+
     def test_a_slower_link_stalls_longer(self):
         fast = self.bench.run_share("resnet50", 50).stall
         self.module.Bench.replayed.cache_clear()
