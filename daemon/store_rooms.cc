@@ -36,6 +36,32 @@ Bytes BudgetIn(const core::Budgets& budgets, PoolId pool) {
   return found == budgets.others.end() ? Bytes(UINT64_MAX) : found->second;
 }
 
+// Bytes of the device that clients hold or wait for, without harvested memory.
+Bytes NeededOf(const StoreTables& tables, const StoreRooms::MovesTo& moves_to, DeviceId device) {
+  Bytes held;
+  Bytes wanted;
+  for (const auto& [id, client] : tables.clients) {
+    const auto part = client->parts.find(device);
+    if (part == client->parts.end()) continue;
+    const ClientPages& pages = *part->second.pages;
+    held += pages.page() * pages.held();
+    if (client->gone) continue;
+    const uint64_t occupied = tables.ExecutorOf(part->second).books().totals().occupied().pages();
+    wanted += pages.page() * std::min<uint64_t>(occupied, tables.quotas.MostOf(id, device));
+  }
+  // Creates, and tensors that move here, have no pages yet while they wait for room.
+  for (const auto& [deadline, id, slot] : tables.deadlines) {
+    const StoreTables::Client& client = *tables.clients.at(id);
+    const StoreTables::Row& row = client.rows[ToInt(slot)];
+    const auto on = row.request->is_create ? row.device : moves_to(id, ToInt(slot));
+    if (on != device) continue;
+    const StoreTables::Part& part = client.parts.at(device);
+    if (tables.ExecutorOf(part).tensors()[ToInt(slot)].pinned) continue;
+    wanted += row.size.RoundUp(part.pages->page()) + part.pages->page();
+  }
+  return std::max(held, wanted);
+}
+
 }  // namespace
 
 StoreRooms::StoreRooms(const Options& options, StoreTables* tables, StorePools* pools, Hooks hooks)
@@ -312,35 +338,11 @@ void StoreRooms::LimitHarvests() {
   for (uint16_t i = 0; i < tables_.devices.size(); ++i) {
     StorePools::Member* const member = pools_.HarvestOf(DeviceId{i});
     if (member == nullptr) continue;
-    const Bytes left = Minus(tables_.On(DeviceId{i}).limit, NeededOf(DeviceId{i}));
+    const Bytes left =
+        Minus(tables_.On(DeviceId{i}).limit, NeededOf(tables_, hooks_.moves_to, DeviceId{i}));
     member->pool->SetLimit(std::min(member->lent, left).RoundDown(options_.device_granularity));
     if (member->pool->memory().HasClosed()) evacuate_at_ = std::min(evacuate_at_, tables_.now);
   }
-}
-
-Bytes StoreRooms::NeededOf(DeviceId device) const {
-  Bytes held;
-  Bytes wanted;
-  for (const auto& [id, client] : tables_.clients) {
-    const auto part = client->parts.find(device);
-    if (part == client->parts.end()) continue;
-    const ClientPages& pages = *part->second.pages;
-    held += pages.page() * pages.held();
-    if (client->gone) continue;
-    const uint64_t occupied = tables_.ExecutorOf(part->second).books().totals().occupied().pages();
-    wanted += pages.page() * std::min<uint64_t>(occupied, tables_.quotas.MostOf(id, device));
-  }
-  // Creates, and tensors that move here, have no pages yet while they wait for room.
-  for (const auto& [deadline, id, slot] : tables_.deadlines) {
-    const StoreTables::Client& client = *tables_.clients.at(id);
-    const Row& row = client.rows[ToInt(slot)];
-    const auto on = row.request->is_create ? row.device : hooks_.moves_to(id, ToInt(slot));
-    if (on != device) continue;
-    const Part& part = client.parts.at(device);
-    if (tables_.ExecutorOf(part).tensors()[ToInt(slot)].pinned) continue;
-    wanted += row.size.RoundUp(part.pages->page()) + part.pages->page();
-  }
-  return std::max(held, wanted);
 }
 
 bool StoreRooms::MayMakePage(const ClientPages& pages) const {

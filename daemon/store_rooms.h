@@ -23,9 +23,10 @@ class StoreRooms {
     core::Bytes host_capacity;
     core::Bytes device_granularity = core::MiB(2);  // of memory that is harvested
   };
+  // As DeviceMoves::WaitsOn.
+  using MovesTo = std::function<std::optional<core::DeviceId>(core::ClientId, core::TensorNumber)>;
   struct Hooks {
-    // As DeviceMoves::WaitsOn.
-    std::function<std::optional<core::DeviceId>(core::ClientId, core::TensorNumber)> moves_to;
+    MovesTo moves_to;
     // Idle slabs of pinned memory are to be released.
     std::function<void(core::ReclaimPinned)> reclaim;
   };
@@ -99,8 +100,6 @@ class StoreRooms {
   void EndPinnedWanted();
   void LoseCopies(PagePool* pool);
   void LoseUnit(Part& part, core::plan::Unit unit);
-  // Bytes of the device that clients hold or wait for, without harvested memory.
-  core::Bytes NeededOf(core::DeviceId device) const;
 
   const Options options_;
   StoreTables& tables_;

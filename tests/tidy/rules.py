@@ -12,6 +12,7 @@ from tree import CODE, class_functions, functions
 
 COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 70
+CLASS_FUNCTIONS_MAX = 40
 
 # Folder: what its files may include of this tree. The arrows of docs/ARCHITECTURE.md.
 ARROWS = {
@@ -363,47 +364,57 @@ def long_functions(tree):
     return found
 
 
-def functions_are_short(tree):
-    """The ratchet: tests/tidy/long_functions.txt lists those that are longer; none may grow."""
+def ratchet(tree, list_name, actual, most, what):
+    """What is above its bound: the list's for the keys that it names. None of these may grow."""
     found = []
     allowed = {}
-    for line in table(tree, "tests/tidy/long_functions.txt"):
-        key, _, lines = line.rpartition(" ")
-        allowed[key] = int(lines)
-    actual = long_functions(tree)
-    for key, lines in sorted(actual.items()):
-        if lines > allowed.get(key, FUNCTION_LINES_MAX):
-            bound = allowed.get(key, FUNCTION_LINES_MAX)
-            found.append(f"{key}: {lines} lines, {bound} at most")
-    for key, lines in sorted(allowed.items()):
-        if actual.get(key, 0) < lines:
-            found.append(f"long_functions.txt: {key} has {actual.get(key, 0)} lines now, say so")
+    for line in table(tree, f"tests/tidy/{list_name}"):
+        key, _, count = line.rpartition(" ")
+        allowed[key] = int(count)
+    for key, count in sorted(actual.items()):
+        if count > allowed.get(key, most):
+            found.append(f"{key}: {count} {what}, {allowed.get(key, most)} at most")
+    for key, count in sorted(allowed.items()):
+        if actual.get(key, 0) < count:
+            found.append(f"{list_name}: {key} has {actual.get(key, 0)} {what} now, say so")
     return found
+
+
+def functions_are_short(tree):
+    """The ratchet: tests/tidy/long_functions.txt lists those that are longer; none may grow."""
+    return ratchet(tree, "long_functions.txt", long_functions(tree), FUNCTION_LINES_MAX, "lines")
+
+
+def large_classes(tree):
+    """{"path name": member functions} of every class of the product above the bound."""
+    return {
+        f"{name} {each}": count
+        for name in tree.code_files()
+        if name.endswith(".h") and not name.startswith(("tests/", "third_party/"))
+        for each, count in class_functions(tree.text(name))
+        if count > CLASS_FUNCTIONS_MAX
+    }
+
+
+def classes_are_small(tree):
+    """The ratchet: tests/tidy/large_classes.txt lists those that are larger; none may grow."""
+    return ratchet(
+        tree, "large_classes.txt", large_classes(tree), CLASS_FUNCTIONS_MAX, "member functions"
+    )
 
 
 # The core on pages (docs/decisions/0065).
 PAGED_CORE = ("core/books/", "core/decide/", "core/execution/", "core/plan/", "core/schedule/")
 PAGED_FILE_MAX = 400
-PAGED_CLASS_MAX = 40
-
-
-def largest_of_paged_core(tree):
-    """The longest file of the core on pages and its lines; its largest class and its functions."""
-    names = [name for name in tree.code_files("core") if name.startswith(PAGED_CORE)]
-    files = [(len(tree.text(name).splitlines()), name) for name in names]
-    classes = [(count, f"{name} {each}") for name in names if name.endswith(".h")
-               for each, count in class_functions(tree.text(name))]  # fmt: skip
-    return max(files, default=(0, "")), max(classes, default=(0, ""))
 
 
 def paged_core_stays_small(tree):
-    (lines, file), (functions_of, largest) = largest_of_paged_core(tree)
-    found = []
-    if lines > PAGED_FILE_MAX:
-        found.append(f"{file}: {lines} lines, {PAGED_FILE_MAX} at most")
-    if functions_of > PAGED_CLASS_MAX:
-        found.append(f"{largest}: {functions_of} member functions, {PAGED_CLASS_MAX} at most")
-    return found
+    return [
+        f"{name}: {lines} lines, {PAGED_FILE_MAX} at most"
+        for name in tree.code_files("core")
+        if name.startswith(PAGED_CORE)
+        and (lines := len(tree.text(name).splitlines())) > PAGED_FILE_MAX
+    ]
 
 
 def words_are_allowed(tree):
@@ -689,6 +700,7 @@ RULES = [
     sources_have_mirrored_tests,
     lines_are_short,
     functions_are_short,
+    classes_are_small,
     paged_core_stays_small,
     constants_are_tuned_or_fixed,
     words_are_allowed,

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Runs every rule of rules.py on this checkout, and on a small tree with one planted breach.
 
-tidy_test.py --list-long prints what belongs into long_functions.txt.
+tidy_test.py --list-long prints what belongs into long_functions.txt, --list-large what belongs
+into large_classes.txt.
 """
 
 import os
@@ -123,13 +124,16 @@ PLANTED = {
         ("core/a.py", "def f():\n" + "    pass\n" * 70, "core/a.py f: 71 lines"),
         ("tests/tidy/long_functions.txt", "core/a.cc A 90\n", "has 0 lines now"),
     ],
-    rules.paged_core_stays_small: [
-        ("core/plan/a.cc", "//\n" * 401, "core/plan/a.cc: 401 lines, 400 at most"),
+    rules.classes_are_small: [
         (
             "core/plan/a.h",
             "class A {\n A();\n" + " int F(int a = 1) const { return a; }\n" * 40 + "};\n",
             "core/plan/a.h A: 41 member functions",
         ),
+        ("tests/tidy/large_classes.txt", "core/a.h A 50\n", "has 0 member functions now"),
+    ],
+    rules.paged_core_stays_small: [
+        ("core/plan/a.cc", "//\n" * 401, "core/plan/a.cc: 401 lines, 400 at most"),
     ],
     rules.words_are_allowed: [
         (*BANNED_EXIT, "never ends its host's process: std::exit("),
@@ -244,6 +248,10 @@ if __name__ == "__main__":
     if "--list-long" in sys.argv:
         for key, lines in sorted(rules.long_functions(tree.Tree(ROOT)).items()):
             print(key, lines)
+        sys.exit()
+    if "--list-large" in sys.argv:
+        for key, count in sorted(rules.large_classes(tree.Tree(ROOT)).items()):
+            print(key, count)
         sys.exit()
     os.chdir(ROOT)
     xml_main.main()
