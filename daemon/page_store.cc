@@ -33,10 +33,10 @@ constexpr auto kPatience = std::chrono::milliseconds(100);
 std::vector<Bytes> PagesFor(const PageStore::Options& options) {
   std::vector<Bytes> pages;
   for (const Bytes capacity : options.device_capacity)
-    pages.push_back(options.page > Bytes{}
-                        ? options.page
-                        : core::plan::PageOfDevice(capacity, options.host_capacity,
-                                                   options.usual_budget));
+    pages.push_back(
+        options.page > Bytes{}
+            ? options.page
+            : core::plan::PageOfDevice(capacity, options.host_capacity, options.usual_budget));
   return pages;
 }
 
