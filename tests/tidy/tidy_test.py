@@ -126,14 +126,19 @@ PLANTED = {
     ],
     rules.classes_are_small: [
         (
-            "core/plan/a.h",
+            "core/a.h",
             "class A {\n A();\n" + " int F(int a = 1) const { return a; }\n" * 40 + "};\n",
-            "core/plan/a.h A: 41 member functions",
+            "core/a.h A: 41 member functions",
         ),
         ("tests/tidy/large_classes.txt", "core/a.h A 50\n", "has 0 member functions now"),
     ],
     rules.paged_core_stays_small: [
         ("core/plan/a.cc", "//\n" * 401, "core/plan/a.cc: 401 lines, 400 at most"),
+        (
+            "core/plan/a.h",
+            "class A {\n A();\n" + " int F(int a = 1) const { return a; }\n" * 40 + "};\n",
+            "core/plan/a.h A: 41 member functions",
+        ),
     ],
     rules.words_are_allowed: [
         (*BANNED_EXIT, "never ends its host's process: std::exit("),
