@@ -17,10 +17,10 @@
 // A trace without steps that count has no row.
 //
 // --json: an array of {"trace", "percent" of what lives at most, "budget", "steps" that count,
-// "of_bound", and the mean seconds of a step: "compute", "bound" (what no policy can avoid
-// besides), "learned", "oracle" (the plan knows all calls), "in_place" (pages that are used most
+// "of_bound", and the mean seconds of a step: "compute", "bound" (the least stall of any
+// policy), "learned", "oracle" (the plan knows all calls), "in_place" (the pages with the most uses
 // are on the device, and nothing moves), "demand" (demand paging, least recently used)}. "bound"
-// and "demand" are null where more is in use at once than the budget.
+// and "demand" are null where a kernel uses more than the budget.
 //
 // --working-set: of the last whole step a line for each call: its milliseconds from the step's
 // begin, what it names, and what is live, in bytes.
@@ -168,8 +168,8 @@ class PagesOfKernels {
   std::map<uint32_t, sim::Op> in_use_;    // by tensor: its create or get
 };
 
-// The stall of each step if the pages that are used most are on the device, and nothing moves.
-std::vector<core::Duration> StallInPlace(const sim::Trace& trace, Bytes budget, double rate) {
+// The pages, those with the most bytes used first.
+std::vector<uint32_t> PagesByUse(const sim::Trace& trace) {
   std::map<uint32_t, uint64_t> uses;  // by page
   PagesOfKernels(trace).ForEach([&](const std::map<uint32_t, Used>& kernel, bool /*ends*/) {
     for (const auto& [page, used] : kernel) uses[page] += std::max(used.read, used.written);
@@ -178,9 +178,17 @@ std::vector<core::Duration> StallInPlace(const sim::Trace& trace, Bytes budget, 
   for (const auto& [page, bytes] : uses) order.emplace_back(bytes, page);
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::set<uint32_t> away;
-  for (size_t i = budget.count() / kPage.count(); i < order.size(); ++i)
-    away.insert(order[i].second);
+  std::vector<uint32_t> pages;
+  for (const auto& [bytes, page] : order) pages.push_back(page);
+  return pages;
+}
+
+// The stall of each step if the first of these pages are on the device, and nothing moves.
+std::vector<core::Duration> StallInPlace(const sim::Trace& trace,
+                                         const std::vector<uint32_t>& pages, Bytes budget,
+                                         double rate) {
+  const size_t fit = std::min<size_t>(budget.count() / kPage.count(), pages.size());
+  const std::set<uint32_t> away(pages.begin() + static_cast<ptrdiff_t>(fit), pages.end());
   std::vector<core::Duration> stall(1);
   PagesOfKernels(trace).ForEach([&](const std::map<uint32_t, Used>& kernel, bool ends) {
     Used sum;
@@ -205,6 +213,7 @@ std::vector<Replayed> Judge(const std::string& name, const sim::Trace& trace, si
   sim::Hardware of_bound = hardware;
   if (!asked.link) of_bound.duplex = 1;
   const double in_place = std::min(hardware.up, hardware.down) * kInPlace / kOneWay;
+  const std::vector<uint32_t> pages = PagesByUse(trace);
   for (const Bytes budget : BudgetsOf(trace, asked)) {
     // nullopt: more is in use than the budget.
     const auto mean = [&](const sim::Outcome& outcome) {
@@ -225,17 +234,18 @@ std::vector<Replayed> Judge(const std::string& name, const sim::Trace& trace, si
     if (trace.LargestStep() <= budget)
       bound = core::Seconds(sim::LeastStall(trace, of_bound, budget, from).stall) /
               static_cast<double>(times.size() - from);
-    judged.push_back({.trace = name,
-                      .percent = 100.0 * static_cast<double>(budget.count()) /
-                                 static_cast<double>(trace.Footprint().count()),
-                      .budget = budget,
-                      .steps = times.size() - from,
-                      .compute = MeanStep(times, from, {}),
-                      .bound = bound,
-                      .learned = plan(sim::Foresight::kLearned),
-                      .oracle = plan(sim::Foresight::kCalls),
-                      .in_place = MeanStep(times, from, StallInPlace(trace, budget, in_place)),
-                      .demand = mean(sim::ReplayDemandPaging(trace, hardware, budget, {}))});
+    judged.push_back(
+        {.trace = name,
+         .percent = 100.0 * static_cast<double>(budget.count()) /
+                    static_cast<double>(trace.Footprint().count()),
+         .budget = budget,
+         .steps = times.size() - from,
+         .compute = MeanStep(times, from, {}),
+         .bound = bound,
+         .learned = plan(sim::Foresight::kLearned),
+         .oracle = plan(sim::Foresight::kCalls),
+         .in_place = MeanStep(times, from, StallInPlace(trace, pages, budget, in_place)),
+         .demand = mean(sim::ReplayDemandPaging(trace, hardware, budget, {}))});
   }
   return judged;
 }

@@ -7,7 +7,7 @@
     graphs    allocator_slowdown under reduce-overhead: CUDA graphs of torch.compile are captured
               with the allocator in place
     moving    moving_vs_bound of gpt at each of --budgets
-    tight     moving_vs_bound of --models at 1.3 times the memory in use at once
+    tight     moving_vs_bound of --models at 1.3 times the memory in use at the same time
     record    a trace of what the store sees of each of --jobs, eager and compiled by block, in
               $OUT/recorded
     check     correctness of --jobs at each of --shares of what is saved, --kinds eager and

@@ -2,10 +2,11 @@
 
 import statistics
 
+import pytorch_limits
 import pytorch_record
 
 NO_LINK = 50e9  # bytes a second, where the device is a CPU
-TIGHT = 1.3  # of the memory in use at once
+TIGHT = 1.3  # of the memory in use at the same time
 
 # --- The measuring process ---
 
@@ -143,21 +144,16 @@ def moving(bench):
 
 
 def tight(bench):
-    """The same for each job, at a share of the memory that it has in use at once."""
+    """The same for each job, at TIGHT times the memory that it has in use at the same time."""
     for model in bench.arguments.models:
         name = f"moving_vs_bound.{model}"
-        lacking = bench.lacking(model)
-        if lacking:
-            bench.skip(lacking, name)
-            continue
-        ample = bench.run("smallest", job=model, budget=bench.ample)
-        if ample is None or not ample["fits"]:
-            bench.miss(name)
-            continue
-        moving_at(bench, name, 1.10, int(ample["used_peak"] * TIGHT), model)
+        ample = pytorch_limits.with_ample(bench, model, name)
+        if ample is not None:
+            moving_at(bench, name, 1.10, int(ample["used_peak"] * TIGHT), model)
 
 
 def moving_at(bench, name, target, budget, job):
+    """Prints `name`: the job's step at the budget, over a plain step and the least stall."""
     trace = pytorch_record.trace_for(f"{job}-eager-at-{budget >> 20}")
     found = bench.run("costs", job=job, budget=budget, trace=trace)
     if found is None:

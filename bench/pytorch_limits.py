@@ -47,16 +47,25 @@ def work_smallest(options):
     yield {"fits": True, "step": seconds[-1], **peaks}
 
 
+def with_ample(bench, model, name):
+    """What the job holds under a budget in which everything stays. None if it does not run here;
+    the figure `name` says then why."""
+    lacking = bench.lacking(model)
+    if lacking:
+        bench.skip(lacking, name)
+        return None
+    ample = bench.run("smallest", job=model, budget=bench.ample)
+    if ample is None or not ample["fits"]:
+        bench.miss(name)
+        return None
+    return ample
+
+
 def smallest(bench):
     for model in bench.arguments.models:
         name = f"smallest_budget.{model}"
-        lacking = bench.lacking(model)
-        if lacking:
-            bench.skip(lacking, name)
-            continue
-        ample = bench.run("smallest", job=model, budget=bench.ample)
-        if ample is None or not ample["fits"]:
-            bench.miss(name)
+        ample = with_ample(bench, model, name)
+        if ample is None:
             continue
         held = ample["used_peak"]
 

@@ -223,7 +223,7 @@ core::Status PageStore::KeepInPlace(ClientId id, SlotId slot, Keeping keeping) {
   const bool in_use = row.is_usable() && placed.pinned;
   if (keeps && !in_use) return Error{ErrorCode::kWrongState, "the tensor is not in use"};
   row.is_kept = keeps;
-  core::PageExecutor& executor = tables_.SchedulerOf(part).Moved(id);
+  core::PageExecutor& executor = tables_.Moved(part);
   if (keeps) {
     executor.KeepInPlace(placed.units);
   } else {
@@ -262,12 +262,10 @@ void PageStore::On(const core::PutSeen& event) {
   row.past.next_use = event.next_use;
   row.past.put_at = requests_.ClockOf(client->id);
   row.past.priority = event.priority;
-  tables_.SchedulerOf(part)
-      .Moved(client->id)
-      .SetRecomputes(
-          ToInt(slot),
-          !row.unneeded && event.recompute > core::Duration{0} &&
-              event.recompute < core::BothCopies(options_.links[ToInt(row.device)], row.size));
+  tables_.Moved(part).SetRecomputes(
+      ToInt(slot),
+      !row.unneeded && event.recompute > core::Duration{0} &&
+          event.recompute < core::BothCopies(options_.links[ToInt(row.device)], row.size));
   row.ends.push_back(tables_.SchedulerOf(part).Put(client->id, ToInt(slot), modified,
                                                    event.next_use, requests_.ClockOf(client->id),
                                                    event.priority));
@@ -381,10 +379,12 @@ void PageStore::Refuse(ClientPages* pages, TensorNumber tensor) {
 
 bool PageStore::Promise(ClientPages* pages, TensorNumber tensor) {
   Part& part = tables_.PartOf(pages);
-  return requests_.AnswerPromised(part, SlotOf(tensor), [&] {
-    return hooks_.promise(part.client->id, SlotOf(tensor), pages->device(),
-                          pages->AddressOf(tensor));
-  });
+  const SlotId slot = SlotOf(tensor);
+  if (!requests_.CanPromise(part, slot) ||
+      !hooks_.promise(part.client->id, slot, pages->device(), pages->AddressOf(tensor)))
+    return false;
+  requests_.Promised(part, slot);
+  return true;
 }
 
 void PageStore::Arrived(ClientPages* pages, TensorNumber tensor) {
@@ -431,12 +431,12 @@ void PageStore::EndPromise(Part& part, SlotId slot) {
 
 void PageStore::Mapped(ClientPages* pages, core::plan::Unit unit) {
   Part& part = tables_.PartOf(pages);
-  tables_.SchedulerOf(part).Moved(part.client->id).Mapped(unit);
+  tables_.Moved(part).Mapped(unit);
 }
 
 void PageStore::Unmapped(ClientPages* pages, core::plan::PhysicalPage page) {
   Part& part = tables_.PartOf(pages);
-  tables_.SchedulerOf(part).Moved(part.client->id).Unmapped(page);
+  tables_.Moved(part).Unmapped(page);
 }
 
 // A copy is redundant when the unit is resident: it may make room for another client's.
@@ -449,7 +449,7 @@ void PageStore::CopiedIn(ClientPages* pages, core::plan::Unit unit, bool ok) {
 void PageStore::CopiedOut(ClientPages* pages, core::plan::Unit unit, bool ok) {
   Part& part = tables_.PartOf(pages);
   if (tables_.stats.waiting > 0) rooms_.Grew();
-  tables_.SchedulerOf(part).Moved(part.client->id).CopiedOut(unit, ok);
+  tables_.Moved(part).CopiedOut(unit, ok);
 }
 
 void PageStore::MapsQueued(ClientPages* pages) {
@@ -480,14 +480,14 @@ void PageStore::UpdateRoom(ClientPages* pages) {
 
 void PageStore::CopyMoved(ClientPages* pages, core::plan::Unit unit, core::plan::PoolNumber pool) {
   Part& part = tables_.PartOf(pages);
-  tables_.SchedulerOf(part).Moved(part.client->id).books().MoveCopy(unit, pool);
+  tables_.Moved(part).books().MoveCopy(unit, pool);
   rooms_.UpdateRoom(part);
 }
 
 void PageStore::DropCopy(ClientPages* pages, core::plan::Unit unit) {
   Part& part = tables_.PartOf(pages);
   std::vector<TensorNumber> lost;
-  tables_.SchedulerOf(part).Moved(part.client->id).Lose(unit, &lost);
+  tables_.Moved(part).Lose(unit, &lost);
   RAVEN_CHECK(lost.empty());
   tables_.Progressed(part);
 }

@@ -139,7 +139,7 @@ StoreTables::Part& StoreClients::PartOf(Client& client, DeviceId device) {
   joins.backend = part.pages.get();
   joins.limits = {.page = on.page, .pages = most, .pools = pools_.CopyPoolsOf(device)};
   joins.most = most;
-  joins.addresses = tables_.On(device).addresses;
+  joins.addresses = on.addresses;
   on.scheduler->Join(std::move(joins));
   part.pages->SetExecutor(&on.scheduler->client(client.id).executor());
   rooms_.Divide();

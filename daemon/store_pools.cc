@@ -141,6 +141,11 @@ StorePools::Member* StorePools::HarvestOf(DeviceId device) {
   return const_cast<Member*>(std::as_const(*this).HarvestOf(device));
 }
 
+Bytes StorePools::Harvested(DeviceId device) const {
+  const Member* const member = HarvestOf(device);
+  return member == nullptr ? Bytes{} : member->pool->memory().committed();
+}
+
 void StorePools::Divide(const PagePool& pool, std::vector<Use>* uses) {
   std::map<core::ClientId, Bytes> of_client;
   std::map<core::TenantId, Bytes> of_tenant;

@@ -95,6 +95,8 @@ class StorePools {
   // The pool of harvested memory of the device; null: there is none.
   Member* HarvestOf(core::DeviceId device);
   const Member* HarvestOf(core::DeviceId device) const;
+  // Bytes of the device that are harvested, those that will be given back included.
+  core::Bytes Harvested(core::DeviceId device) const;
 
   // Sets Use::may_have of all uses of one pool.
   static void Divide(const PagePool& pool, std::vector<Use>* uses);

@@ -297,6 +297,19 @@ void StoreRequests::Refused(Part& part, SlotId slot) {
   }
 }
 
+bool StoreRequests::CanPromise(const Part& part, SlotId slot) const {
+  const Row& row = part.client->rows[ToInt(slot)];
+  return row.request && !row.request->awaits && !moves_.Moves(part.client->id, ToInt(slot));
+}
+
+void StoreRequests::Promised(Part& part, SlotId slot) {
+  Row& row = part.client->rows[ToInt(slot)];
+  row.is_promised = true;
+  ++row.past.gets;
+  TakeAnswered(part, slot);
+  part.client->SetAway(slot, false);
+}
+
 void StoreRequests::Forget(Client* client) {
   moves_.Forget(client->id);
   if (client->stats.waiting == 0) return;

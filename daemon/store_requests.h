@@ -44,9 +44,10 @@ class StoreRequests final : private DeviceMoves::Owner {
   void Answer(StoreTables::Part& part, core::SlotId slot);
   // Its bytes did not come.
   void Refused(StoreTables::Part& part, core::SlotId slot);
-  // The fetch is answered: its bytes are promised. Returns false if it cannot be, by `promise()`.
-  template <typename Promise>
-  bool AnswerPromised(StoreTables::Part& part, core::SlotId slot, Promise promise);
+  // A fetch waits for the tensor, and may go on before its bytes are there.
+  bool CanPromise(const StoreTables::Part& part, core::SlotId slot) const;
+  // The fetch goes on: the client's stream waits for the bytes. REQUIRES: CanPromise().
+  void Promised(StoreTables::Part& part, core::SlotId slot);
   // The row is free.
   void EndRow(StoreTables::Part& part, core::SlotId slot);
   // The client's virtual time: without its waits for the store.
@@ -101,18 +102,5 @@ class StoreRequests final : private DeviceMoves::Owner {
   const Hooks hooks_;
   DeviceMoves moves_;
 };
-
-template <typename Promise>
-bool StoreRequests::AnswerPromised(Part& part, core::SlotId slot, Promise promise) {
-  Row& row = part.client->rows[core::ToInt(slot)];
-  if (!row.request || row.request->awaits || moves_.Moves(part.client->id, core::ToInt(slot)) ||
-      !promise())
-    return false;
-  row.is_promised = true;
-  ++row.past.gets;
-  TakeAnswered(part, slot);
-  part.client->SetAway(slot, false);
-  return true;
-}
 
 }  // namespace ravenstore::daemon

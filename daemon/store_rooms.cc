@@ -180,7 +180,7 @@ bool StoreRooms::SetPool(const Part& part, PoolNumber pool, Bytes capacity) {
   as.ahead = ahead;
   as.in_rate = link.up_bytes_per_second;
   as.out_rate = link.down_bytes_per_second;
-  Moved(part).books().SetPool(pool, as);
+  tables_.Moved(part).books().SetPool(pool, as);
   return true;
 }
 
@@ -189,7 +189,8 @@ void StoreRooms::MakeRoomInPools() {
     PagePool& pool = *member.pool;
     if (pool.Lack() == Bytes{}) continue;
     ForEachUser(pool, [&](Part& part, PoolNumber number) {
-      if (const Bytes lack = pool.Lack(); lack > Bytes{}) Moved(part).DropCopies(number, lack);
+      if (const Bytes lack = pool.Lack(); lack > Bytes{})
+        tables_.Moved(part).DropCopies(number, lack);
     });
   }
 }
@@ -223,7 +224,7 @@ void StoreRooms::MakeRoomForCopies(const Part& part) {
     room_for_ = asker;
     UpdateRoom(*first);
     // Its memory is free after the next start of the executor.
-    core::PageBooks& books = Moved(*first).books();
+    core::PageBooks& books = tables_.Moved(*first).books();
     books.MoveCopy(*core::CopyToDrop(books, first->pages->host()), core::plan::kNoPool);
     tables_.Progressed(*first);
     return;
@@ -289,7 +290,7 @@ void StoreRooms::On(const core::PinnedWanted& event) {
     const Bytes lack = Minus(pools_.host().memory().used() + pools_.host().reserved(), left);
     if (lack > Bytes{} &&
         copies.MayDrop(part.client->id, event.client, core::CopyQuota::Limit::kPool))
-      Moved(part).DropCopies(number, lack);
+      tables_.Moved(part).DropCopies(number, lack);
   });
   pools_.host().SetTarget(left);
   pinned_wanted_until_ = tables_.now + kPinnedPause;
@@ -347,8 +348,7 @@ void StoreRooms::LimitHarvests() {
 
 bool StoreRooms::MayMakePage(const ClientPages& pages) const {
   const DeviceId device = pages.device();
-  const StorePools::Member* const member = pools_.HarvestOf(device);
-  const Bytes harvested = member == nullptr ? Bytes{} : member->pool->memory().committed();
+  const Bytes harvested = pools_.Harvested(device);
   if (harvested == Bytes{}) return true;
   Bytes held = pages.page();
   for (const auto& [other, part] : tables_.parts) {

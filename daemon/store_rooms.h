@@ -89,9 +89,6 @@ class StoreRooms {
   core::Bytes HostCapacityOf(const Part& part);
   // The capacity for the part's copies. Returns true if it or the rates of the link have changed.
   bool SetPool(const Part& part, core::plan::PoolNumber pool, core::Bytes capacity);
-  core::PageExecutor& Moved(const Part& part) {
-    return tables_.SchedulerOf(part).Moved(part.client->id);
-  }
   void LimitHarvests();
   void Evacuate();
   // Copies for a call of the client have reached this limit: idle slabs of pinned memory go.

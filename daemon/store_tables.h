@@ -127,6 +127,10 @@ struct StoreTables {
   const core::PageExecutor& ExecutorOf(const Part& part) const {
     return SchedulerOf(part).client(part.client->id).executor();
   }
+  // As PageScheduler::Moved.
+  core::PageExecutor& Moved(const Part& part) const {
+    return SchedulerOf(part).Moved(part.client->id);
+  }
   // Something has happened that the part's moves may go on with.
   void Progressed(const Part& part);
 

@@ -239,11 +239,6 @@ std::string StoreViews::WhyNoRoom(const StoreTables::Part& part, Bytes size) con
   return text + " put or free tensors, raise the budgets, or wait longer";
 }
 
-Bytes StoreViews::Harvested(DeviceId device) const {
-  const StorePools::Member* const member = pools_.HarvestOf(device);
-  return member == nullptr ? Bytes{} : member->pool->memory().committed();
-}
-
 Bytes StoreViews::HarvestStuck(DeviceId device) const {
   const StorePools::Member* const member = pools_.HarvestOf(device);
   return member == nullptr ? Bytes{} : member->pool->memory().stuck();

@@ -52,7 +52,7 @@ class StoreViews {
   // ---- Devices and pools.
   core::TierView DeviceTier(core::DeviceId device) const;
   // Bytes of the device that are harvested, those that will be given back included.
-  core::Bytes Harvested(core::DeviceId device) const;
+  core::Bytes Harvested(core::DeviceId device) const { return pools_.Harvested(device); }
   // Of that, what could not be destroyed: it counts for good.
   core::Bytes HarvestStuck(core::DeviceId device) const;
   std::string NameOf(core::PoolId pool) const { return pools_.NameOf(pool); }

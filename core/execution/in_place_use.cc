@@ -18,8 +18,7 @@ bool IsCreated(const PageTensors::Row& row) {
 PoolNumber PoolFor(const PageBooks& books, const PageTensors::Row& row) {
   const plan::CopyPools& pools = books.copies().pools();
   for (PoolNumber pool = 0; pool < pools.size(); ++pool) {
-    const Bytes capacity = books.view().limits.pools[pool].capacity;
-    bool fits = Minus(capacity, pools.used(pool) - pools.redundant(pool)) >= row.size;
+    bool fits = pools.CanCopyOut(pool, row.size);
     for (uint32_t i = 0; i < row.units.count; ++i) {
       const plan::UnitState& unit = books[row.units[i]];
       fits &= unit.IsResident() || unit.live == 0 || unit.pool == pool;

@@ -48,14 +48,14 @@ class CopyPools {
 
   PoolNumber size() const { return static_cast<PoolNumber>(counts_.size()); }
   bool HasRoom(PoolNumber pool, Bytes bytes) const { return bytes <= Free(pool); }
-  // A unit of so many bytes that stays may be copied there.
+  // A resident unit of that size may be copied there before it leaves.
   bool CanCopyAhead(PoolNumber pool, Bytes bytes) const {
     return pools_[pool].ahead && HasRoom(pool, bytes);
   }
-  // There is room; or there is in place of copies of resident units.
+  // There is room, with that of redundant copies.
   bool CanCopyOut(PoolNumber pool, Bytes bytes) const {
     const Counts& of = counts_[pool];
-    return HasRoom(pool, bytes) || Minus(pools_[pool].capacity, of.used - of.redundant) >= bytes;
+    return Minus(pools_[pool].capacity, of.used - of.redundant) >= bytes;
   }
 
   void Add(PoolNumber pool, Bytes bytes);

@@ -95,8 +95,8 @@ def start(
 
     backend: "cuda", "host" (devices simulated in main memory), or "auto": cuda where a GPU is.
     device_total: the size of the host backend's device. pool_size: host memory at most for what
-        leaves the device. budget: device memory that this process will use of it, by which the
-        daemon chooses the size of its pages. flags: more of ravenstored's flags.
+        leaves the device. budget: device memory that this process will use, by which a daemon
+        that starts chooses the size of its pages. flags: more of ravenstored's flags.
     Errors: NotFound without the program; Unavailable, with its log, when it does not come up;
         TimedOut; InvalidArgument for options when it runs already.
     """
