@@ -1,6 +1,7 @@
 // The store end to end: a real daemon, the real client library, the host backend.
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <barrier>
@@ -44,6 +45,22 @@ class OnOneCore {
 
  private:
   cpu_set_t before_;
+};
+
+// This process may have few files open, as long as this lives.
+class WithFewDescriptors {
+ public:
+  WithFewDescriptors() {
+    RAVEN_CHECK(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    const rlimit few{.rlim_cur = 256, .rlim_max = before_.rlim_max};
+    RAVEN_CHECK(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  }
+  ~WithFewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  WithFewDescriptors(const WithFewDescriptors&) = delete;
+  WithFewDescriptors& operator=(const WithFewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
 };
 
 class StoreTest : public testing::Test {
@@ -443,6 +460,23 @@ TEST_F(StoreTest, ATrimGivesTheDeviceBack) {
   EXPECT_TRUE(Eventually([&] { return held() == 0; }));
   store.free(store.create(MiB(1)), nullptr);
   EXPECT_GE(held(), MiB(2)) << "kept for the next";
+}
+
+// Each page comes as a descriptor, which the client closes once it is imported.
+TEST_F(StoreTest, AClientWithFewDescriptorsHasMorePagesThanThese) {
+  constexpr uint64_t kPage = MiB(2);
+  constexpr uint64_t kPages = 300;
+  DaemonProcess daemon({"--device-total", "1GiB", "--page", "2MiB"});
+  const WithFewDescriptors few;
+  Store store = Connect(daemon, kPage * (kPages + 8));
+  std::vector<Tensor> tensors;
+  for (uint64_t i = 0; i < kPages; ++i) {
+    tensors.push_back(store.create(kPage));
+    FillPattern(tensors.back().data(), KiB(4), i);
+  }
+  EXPECT_GE(StatsOf(daemon).tiers(0).held(), kPage * kPages);
+  for (uint64_t i = 0; i < kPages; ++i)
+    EXPECT_TRUE(HoldsPattern(tensors[i].data(), KiB(4), i)) << "tensor " << i;
 }
 
 TEST_F(StoreTest, UnneededTensorsAreDroppedUncopied) {
