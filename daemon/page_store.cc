@@ -283,7 +283,14 @@ void PageStore::Reach(Part& part, SlotId slot) {
   row.is_reached |= row.is_promised;
   if (row.is_promised) return;
   const size_t puts = row.ends.size() - (row.has_free() ? 1 : 0);
-  if (puts == 0) return;
+  if (puts == 0) {
+    // After a get that failed: it was no use, and no report of it comes. If the client has begun
+    // another since, the word says so when the tensor is about to leave.
+    const core::plan::UnitSpan& units = tables_.ExecutorOf(part).tensors()[ToInt(slot)].units;
+    for (uint32_t i = 0; row.lives && i < units.count; ++i)
+      tables_.Moved(part).books().SetContested(units[i], false);
+    return tables_.Progressed(part);
+  }
   core::PageScheduler& scheduler = tables_.SchedulerOf(part);
   for (size_t i = 0; i < puts; ++i) scheduler.EndUse(part.client->id, row.ends[i]);
   row.ends.erase(row.ends.begin(), row.ends.begin() + static_cast<ptrdiff_t>(puts));

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/books/page_life.h"
@@ -105,11 +106,10 @@ class PageBooks {
   }
   // The client is gone: no call holds a unit, the stream has come to all puts, and no tensor lives.
   void EndUses();
-  // The client uses a tensor there that these books have as idle. The unit stays as it is until the
-  // report of that use comes.
-  void Contest(plan::Unit unit) {
-    units_[unit].contested = true;
-    Update(unit);
+  // `contested`: the client uses a tensor there that these books have as idle. The unit stays as it
+  // is until the report of that use comes, or until there is no such use.
+  void SetContested(plan::Unit unit, bool contested) {
+    if (std::exchange(units_[unit].contested, contested) != contested) Update(unit);
   }
   // The unit comes as if a call waited for it: perhaps its copy is in memory that another wants
   // back. To be repeated after a copy in that failed. REQUIRES: a tensor lives there.

@@ -94,7 +94,7 @@ bool PageMoves::Revoke(std::span<const Unit> units) {
   const auto in_use = words_.Revoke(units);
   if (!in_use) return true;
   ++stats_.not_revoked;
-  books_.Contest(*in_use);
+  books_.SetContested(*in_use, true);
   return false;
 }
 

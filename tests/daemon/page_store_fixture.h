@@ -44,6 +44,7 @@ struct FakeProcess {
   ipc::MapConsumer mapper;
   std::set<core::SlotId> away;
   std::set<core::SlotId> promised;
+  std::set<core::SlotId> getting;  // their words are the client's
   bool is_stopped = false;
 };
 
@@ -80,7 +81,8 @@ class PageStoreFixture : public testing::Test {
       return std::pair(process.attachment, &process.maps);
     };
     hooks.drop = [this](core::ClientId id, core::SlotId slot) {
-      return processes_.at(id)->away.insert(slot).second;
+      FakeProcess& process = *processes_.at(id);
+      return process.getting.count(slot) == 0 && process.away.insert(slot).second;
     };
     hooks.publish = [this](core::ClientId id, core::SlotId slot, core::DeviceId, core::Bytes) {
       processes_.at(id)->away.erase(slot);

@@ -74,6 +74,22 @@ TEST_F(PageStoreTest, UsesThatAreSaidOfATensorThatIsAskedForAreNone) {
   EXPECT_EQ(Await<core::FetchReply>(SlotId{0}).tensor, tensor);
 }
 
+// Its page was about to leave while the client had begun the get.
+TEST_F(PageStoreTest, ATensorThatAGetFailedForMayLeave) {
+  const TensorId tensor = Create(SlotId{0});
+  Put(tensor, 1);
+  processes_.at(kClient)->getting.insert(SlotId{0});
+  AskFor(SlotId{1}, kClient, MiB(8));
+  PumpUntil([this] { return store_->views().stats().rescues == 1; });
+  for (int i = 0; i < 100; ++i) Pump();
+  EXPECT_FALSE(Take<core::AllocReply>(SlotId{1}));
+  // So the loop says after the error.
+  processes_.at(kClient)->getting.clear();
+  Apply(core::StreamComplete{tensor});
+  Put(Await<core::AllocReply>(SlotId{1}).tensor, 1);
+  ExpectComesBack(tensor);
+}
+
 constexpr core::StreamId kStream{1};
 
 TEST_F(PageStoreTest, AStreamHasThePlaceThatItFreedBeforeItHasComeThere) {

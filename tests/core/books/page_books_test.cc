@@ -196,11 +196,18 @@ TEST_F(PageBooksTest, AFailedCopyInOfAPageInUseIsTriedAgain) {
 TEST_F(PageBooksTest, AContestedPageStaysUntilItsUseIsReported) {
   store_.Create(0);
   EXPECT_TRUE(books_[0].IsIdle());
-  books_.Contest(0);
+  books_.SetContested(0, true);
   EXPECT_FALSE(books_[0].IsIdle());
   books_.Pin(0);
   books_.Unpin(0);
   books_.Reach(0);
+  EXPECT_TRUE(books_[0].IsIdle());
+}
+
+TEST_F(PageBooksTest, AContestWithoutAUseEnds) {
+  store_.Create(0);
+  books_.SetContested(0, true);
+  books_.SetContested(0, false);
   EXPECT_TRUE(books_[0].IsIdle());
 }
 
