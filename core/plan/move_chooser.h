@@ -4,8 +4,7 @@
 // changed. An engine asks again when it is free, or when the view has changed.
 //
 // Owns: nothing. Units: positions, bytes. Threads: one at a time. Cost: O(log units) a question;
-// a search for a sparse slot page may look at all slot pages of a class, and one for what can leave
-// at all dirty units where no pool has room for a page.
+// a search for a sparse slot page may look at all slot pages of a class.
 #pragma once
 
 #include <cstdint>

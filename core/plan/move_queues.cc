@@ -3,7 +3,7 @@
 namespace ravenstore::core::plan {
 
 MoveQueues::MoveQueues(PoolNumber pools) : pools_(pools) {
-  for (auto& heaps : heaps_) heaps.resize(pools + size_t{1});
+  for (auto& of_pools : classes_) of_pools.resize(pools + size_t{1});
 }
 
 std::pair<MoveQueues::Queue, Position> MoveQueues::QueueOf(Unit unit, const UnitState& state,
@@ -36,14 +36,21 @@ void MoveQueues::Update(Unit unit, const UnitState& state, const ResidencyPlan& 
   }
   const auto [queue, need] = QueueOf(unit, state, plan);
   const auto recency = -static_cast<int64_t>(state.last_use);
-  Put(&work_, unit, {.queue = queue, .pool = PoolOf(unit, queue, state, plan), .need = need}, 0,
-      LastFirst(queue) ? unit : -static_cast<int64_t>(unit));
+  const auto bytes_in = [&state](Queue in) { return HasSizeClasses(in) ? state.bytes : Bytes{}; };
+  Put(&work_, unit,
+      {.queue = queue,
+       .pool = PoolOf(unit, queue, state, plan),
+       .need = need,
+       .bytes = bytes_in(queue)},
+      0, LastFirst(queue) ? unit : -static_cast<int64_t>(unit));
   const bool stays = state.IsIdle() && queue == Queue::kNone;
   const Queue idle = !stays            ? Queue::kNone
                      : state.IsDirty() ? Queue::kIdleDirty
                                        : Queue::kIdleClean;
-  const Entry entry{
-      .queue = idle, .need = plan.NextNeed(unit), .leaving_class = LeavingClass(state.priority)};
+  const Entry entry{.queue = idle,
+                    .leaving_class = LeavingClass(state.priority),
+                    .need = plan.NextNeed(unit),
+                    .bytes = bytes_in(idle)};
   const bool by_worth = plan.empty() && entry.need == kNoPosition;
   Put(&idle_, unit, entry, by_worth ? -state.worth : 0, recency);
 }
@@ -53,18 +60,42 @@ void MoveQueues::Put(std::vector<Entry>* entries, Unit unit, const Entry& next, 
   Entry& entry = (*entries)[unit];
   const int64_t first = LastFirst(next.queue) ? next.need : -static_cast<int64_t>(next.need);
   const Rank rank{next.leaving_class, first, least_worth, order};
-  if (entry.queue == next.queue && entry.pool == next.pool && entry.rank == rank) return;
-  const Traits traits{entries};
-  if (entry.queue != Queue::kNone) HeapOf(entry.queue, entry.pool).Erase(unit, traits);
+  const bool stays =
+      entry.queue == next.queue && entry.pool == next.pool && entry.bytes == next.bytes;
+  if (stays && entry.rank == rank) return;
+  Erase(entries, unit, !stays);
+  const uint32_t size_position = entry.size_position;
   entry = next;
   entry.rank = rank;
-  if (next.queue != Queue::kNone) HeapOf(next.queue, next.pool).Insert(unit, traits);
+  entry.size_position = size_position;
+  Insert(entries, unit, !stays);
+}
+
+void MoveQueues::Insert(std::vector<Entry>* entries, Unit unit, bool with_size) {
+  const Entry& entry = (*entries)[unit];
+  if (entry.queue == Queue::kNone) return;
+  SizeClasses& classes = ClassesOf(entry.queue, entry.pool);
+  const size_t number = ClassOf(entry.bytes);
+  if (number >= classes.by_class.size()) classes.by_class.resize(number + 1);
+  SizeClass& units = classes.by_class[number];
+  units.by_rank.Insert(unit, RankTraits{entries});
+  if (with_size && HasSizeClasses(entry.queue)) units.by_size.Insert(unit, SizeTraits{entries});
+  classes.filled |= uint64_t{1} << number;
+}
+
+void MoveQueues::Erase(std::vector<Entry>* entries, Unit unit, bool with_size) {
+  const Entry& entry = (*entries)[unit];
+  if (entry.queue == Queue::kNone) return;
+  SizeClasses& classes = ClassesOf(entry.queue, entry.pool);
+  const size_t number = ClassOf(entry.bytes);
+  SizeClass& units = classes.by_class[number];
+  units.by_rank.Erase(unit, RankTraits{entries});
+  if (with_size && HasSizeClasses(entry.queue)) units.by_size.Erase(unit, SizeTraits{entries});
+  if (units.by_rank.empty()) classes.filled &= ~(uint64_t{1} << number);
 }
 
 std::optional<MoveQueues::Next> MoveQueues::First(Queue queue, PoolNumber pool) const {
-  const IndexedHeap& heap = HeapOf(queue, pool);
-  if (heap.empty()) return std::nullopt;
-  return NextOf(queue, heap[0]);
+  return First(queue, pool, [](Unit) { return true; });
 }
 
 std::optional<MoveQueues::Next> MoveQueues::First(Queue queue) const {
@@ -78,7 +109,9 @@ std::optional<MoveQueues::Next> MoveQueues::First(Queue queue) const {
 
 size_t MoveQueues::size(Queue queue) const {
   size_t all = 0;
-  for (const IndexedHeap& heap : heaps_[static_cast<size_t>(queue)]) all += heap.size();
+  for (const SizeClasses& classes : classes_[static_cast<size_t>(queue)]) {
+    for (const SizeClass& units : classes.by_class) all += units.by_rank.size();
+  }
   return all;
 }
 

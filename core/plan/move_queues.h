@@ -14,11 +14,16 @@
 // least recent first. Without a plan, units whose need is unknown are ordered by their worth first
 // (use_worth.h).
 //
+// Leaving units and dirty idle ones are also apart by the power of two of their bytes: they may
+// have to fit what little room a pool has.
+//
 // Owns: the queues; neither units nor plan. The caller reports each change of a unit's state or of
-// its next need. Units: positions. Threads: one at a time. Cost: O(log units) a call.
+// its next need. Units: positions, bytes. Threads: one at a time. Cost: O(log units) a call, and
+// O(size classes) to find the first of those queues.
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <tuple>
@@ -31,6 +36,7 @@
 #include "core/plan/residency_plan.h"
 #include "core/plan/unit_state.h"
 #include "core/plan/units.h"
+#include "core/types.h"
 
 namespace ravenstore::core::plan {
 
@@ -66,8 +72,9 @@ class MoveQueues {
   std::optional<Next> First(Queue queue) const;
   // The first of a pool's; kNoPool: of those that may go to any.
   std::optional<Next> First(Queue queue, PoolNumber pool) const;
-  // The first of a pool's for which `may(unit)` is true. Cost: O(units of the queue) if it is not
-  // for the first of all.
+  // One of a pool's for which `may(unit)` is true. It is asked for the first unit of each size
+  // class, and if that may not, for the smallest. The answer is the first of those that may. Where
+  // `may` is a limit of the bytes, a unit is found if there is one. Cost: O(size classes).
   template <typename May>
   std::optional<Next> First(Queue queue, PoolNumber pool, May may) const;
   bool IsEmpty(Queue queue) const { return size(queue) == 0; }
@@ -81,15 +88,30 @@ class MoveQueues {
   struct Entry {
     Queue queue = Queue::kNone;
     PoolNumber pool = kNoPool;
-    uint32_t heap_position = kNotInHeap;
-    Position need = kNoPosition;
+    uint32_t rank_position = kNotInHeap;
+    uint32_t size_position = kNotInHeap;
     int leaving_class = LeavingClass(Priority::kNormal);
+    Position need = kNoPosition;
+    Bytes bytes = {};  // zero in a queue without size classes
     Rank rank = {};
   };
-  struct Traits {
+  struct RankTraits {
     std::vector<Entry>* entries;
-    Rank Key(uint32_t row) const { return (*entries)[row].rank; }
-    uint32_t& Position(uint32_t row) const { return (*entries)[row].heap_position; }
+    const Rank& Key(uint32_t row) const { return (*entries)[row].rank; }
+    uint32_t& Position(uint32_t row) const { return (*entries)[row].rank_position; }
+  };
+  struct SizeTraits {
+    std::vector<Entry>* entries;
+    int64_t Key(uint32_t row) const { return -static_cast<int64_t>((*entries)[row].bytes.count()); }
+    uint32_t& Position(uint32_t row) const { return (*entries)[row].size_position; }
+  };
+  struct SizeClass {
+    IndexedHeap by_rank;
+    IndexedHeap by_size;  // the smallest first; empty in a queue without size classes
+  };
+  struct SizeClasses {
+    std::vector<SizeClass> by_class;
+    uint64_t filled = 0;  // a bit for each class that is not empty
   };
 
   static std::pair<Queue, Position> QueueOf(Unit unit, const UnitState& state,
@@ -97,16 +119,23 @@ class MoveQueues {
   static bool LastFirst(Queue queue) {
     return queue == Queue::kDead || queue == Queue::kIdleClean || queue == Queue::kIdleDirty;
   }
+  static bool HasSizeClasses(Queue queue) {
+    return queue == Queue::kLeaves || queue == Queue::kIdleDirty;
+  }
+  static size_t ClassOf(Bytes bytes) { return std::bit_width(bytes.count()); }
   static PoolNumber PoolOf(Unit unit, Queue queue, const UnitState& state,
                            const ResidencyPlan& plan);
   // `least_worth`, `order`: the largest first, of equal needs.
   void Put(std::vector<Entry>* entries, Unit unit, const Entry& next, double least_worth,
            int64_t order);
-  IndexedHeap& HeapOf(Queue queue, PoolNumber pool) {
-    return heaps_[static_cast<size_t>(queue)][pool == kNoPool ? pools_ : pool];
+  // Into the queue of its entry, and out of it. `with_size`: also by size.
+  void Insert(std::vector<Entry>* entries, Unit unit, bool with_size);
+  void Erase(std::vector<Entry>* entries, Unit unit, bool with_size);
+  SizeClasses& ClassesOf(Queue queue, PoolNumber pool) {
+    return classes_[static_cast<size_t>(queue)][pool == kNoPool ? pools_ : pool];
   }
-  const IndexedHeap& HeapOf(Queue queue, PoolNumber pool) const {
-    return heaps_[static_cast<size_t>(queue)][pool == kNoPool ? pools_ : pool];
+  const SizeClasses& ClassesOf(Queue queue, PoolNumber pool) const {
+    return classes_[static_cast<size_t>(queue)][pool == kNoPool ? pools_ : pool];
   }
   // REQUIRES, of both: the unit is in that queue.
   const Entry& EntryOf(Queue queue, Unit unit) const {
@@ -119,21 +148,29 @@ class MoveQueues {
   }
 
   const PoolNumber pools_;
-  // Of each queue one for each pool, and one for units of no pool.
-  std::array<std::vector<IndexedHeap>, kQueues> heaps_;
+  // Of each queue those for each pool, and those for units of no pool.
+  std::array<std::vector<SizeClasses>, kQueues> classes_;
   std::vector<Entry> work_;  // by unit
   std::vector<Entry> idle_;  // by unit
 };
 
 template <typename May>
 std::optional<MoveQueues::Next> MoveQueues::First(Queue queue, PoolNumber pool, May may) const {
-  const IndexedHeap& heap = HeapOf(queue, pool);
   std::optional<Unit> first;
-  for (size_t place = 0; place < heap.size(); ++place) {
-    const Unit unit = heap[place];
-    if (first && EntryOf(queue, unit).rank <= EntryOf(queue, *first).rank) continue;
-    if (may(unit)) first = unit;
-    if (place == 0 && first) break;
+  const SizeClasses& classes = ClassesOf(queue, pool);
+  for (uint64_t left = classes.filled; left != 0; left &= left - 1) {
+    const SizeClass& units = classes.by_class[std::countr_zero(left)];
+    Unit unit = units.by_rank[0];
+    const auto is_later = [&] {
+      return first && EntryOf(queue, unit).rank <= EntryOf(queue, *first).rank;
+    };
+    if (is_later()) continue;
+    if (!may(unit)) {
+      if (units.by_size.size() <= 1) continue;
+      unit = units.by_size[0];
+      if (is_later() || !may(unit)) continue;
+    }
+    first = unit;
   }
   if (!first) return std::nullopt;
   return NextOf(queue, *first);

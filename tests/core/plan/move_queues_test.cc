@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <optional>
+#include <utility>
 #include <vector>
+
+#include "tests/core/plan/seeds.h"
 
 namespace ravenstore::core::plan {
 namespace {
@@ -104,6 +109,93 @@ TEST_F(MoveQueuesTest, AnEmptyPageIsDeadOrBorn) {
   EXPECT_EQ(First(Queue::kBorn), 4u);
   Update(4, {.life = PageState::kQueued, .live = 1});
   EXPECT_EQ(First(Queue::kArrives), 4u);
+}
+
+// Dirty units of up to 2 MiB each, which are idle or leave.
+class SizedUnits {
+ public:
+  void Add(Bytes bytes, bool leaves) {
+    const auto unit = static_cast<Unit>(bytes_.size());
+    bytes_.push_back(bytes);
+    const UnitState state{.life = PageState::kDirty,
+                          .forced = leaves,
+                          .live = 1,
+                          .bytes = bytes,
+                          .last_use = unit + uint64_t{1}};
+    queues_.Update(unit, state, {});
+  }
+  std::optional<Unit> FirstUpTo(Bytes room, Queue queue) {
+    const auto next = queues_.First(queue, kNoPool, [&](Unit unit) {
+      ++looks_;
+      return bytes_[unit] <= room;
+    });
+    return next ? std::optional(next->unit) : std::nullopt;
+  }
+  Bytes operator[](Unit unit) const { return bytes_[unit]; }
+  int TakeLooks() { return std::exchange(looks_, 0); }
+
+ private:
+  std::vector<Bytes> bytes_;
+  MoveQueues queues_;
+  int looks_ = 0;
+};
+
+// Calls that wait for memory search at each event where no pool has room for a page.
+TEST_F(MoveQueuesTest, ASearchAmongManyUnitsLooksAtFew) {
+  constexpr int kSizeClasses = 12;  // of 1 KiB to 2 MiB
+  Random random(1);
+  for (const bool leaves : {false, true}) {
+    for (const Unit count : {1000u, 100000u}) {
+      SizedUnits units;
+      for (Unit i = 0; i < count; ++i) {
+        const Bytes more = KiB(1) + Bytes(1 + random.Below(MiB(1).count()));
+        units.Add(i == count / 2 ? KiB(1) : more, leaves);
+      }
+      for (const Bytes room : {Bytes(1023), KiB(1), KiB(3), MiB(1)}) {
+        const auto first = units.FirstUpTo(room, leaves ? Queue::kLeaves : Queue::kIdleDirty);
+        EXPECT_EQ(first.has_value(), room >= KiB(1));
+        EXPECT_LE(units.TakeLooks(), 2 * kSizeClasses);
+      }
+    }
+  }
+}
+
+TEST_F(MoveQueuesTest, AUnitThatFitsIsFoundIfThereIsOne) {
+  ForSeeds(300, [](Random& random) {
+    SizedUnits units;
+    const auto count = static_cast<Unit>(1 + random.Below(20));
+    for (Unit i = 0; i < count; ++i) units.Add(Bytes(1 + random.Below(64)), false);
+    for (uint64_t room = 0; room <= 64; ++room) {
+      const auto found = units.FirstUpTo(Bytes(room), Queue::kIdleDirty);
+      std::optional<Unit> first;
+      for (Unit unit = count; unit-- > 0;) {
+        if (units[unit] <= Bytes(room)) first = unit;
+      }
+      ASSERT_EQ(found.has_value(), first.has_value());
+      if (!found) continue;
+      EXPECT_LE(units[*found], Bytes(room));
+      // Classes that fit as a whole are in their order.
+      if (std::has_single_bit(room + 1)) {
+        EXPECT_EQ(*found, *first);
+      }
+    }
+  });
+}
+
+TEST_F(MoveQueuesTest, AUnitThatBecomesSmallerChangesItsSizeClass) {
+  MoveQueues queues;
+  UnitState state{.life = PageState::kDirty, .live = 2, .bytes = MiB(2)};
+  queues.Update(0, state, {});
+  state.last_use = 1;
+  queues.Update(2, state, {});
+  state.bytes = KiB(4);
+  queues.Update(2, state, {});
+  const auto small = [](Unit unit) { return unit == 2; };
+  EXPECT_EQ(queues.First(Queue::kIdleDirty, kNoPool, small)->unit, 2u);
+  EXPECT_EQ(queues.First(Queue::kIdleDirty)->unit, 0u);
+  queues.Update(0, {}, {});
+  EXPECT_EQ(queues.First(Queue::kIdleDirty)->unit, 2u);
+  EXPECT_EQ(queues.size(Queue::kIdleDirty), 1u);
 }
 
 }  // namespace
