@@ -9,7 +9,10 @@ PageNeed NeedOf(const plan::MoveView& view) {
     return need ? std::optional(view.plan.TimeFromNow(*need)) : std::nullopt;
   };
   PageNeed need{.spare = time(LastSpare(view)), .coming = view.expected + view.leaving};
-  if (view.expected < kComingPages) need.lacks = time(FirstLack(view));
+  if (view.expected < kComingPages) {
+    const auto lack = FirstLack(view);
+    need.lacks = lack == plan::MoveQueues::kWaitedFor ? kHeldCall : time(lack);
+  }
   if (const auto unit = NextEmergency(view)) need.idle = time(view.plan.NextNeed(*unit));
   return need;
 }

@@ -17,8 +17,13 @@
 
 namespace ravenstore::core::decide {
 
+// Before all times. Such a call keeps pages, and ends only when it has them all. A page that is
+// free helps it, though its owner needs it now: the owner's call holds no page yet.
+inline constexpr Duration kHeldCall{-1};
+
 struct PageNeed {
-  // When the client first needs a page that it has no memory for.
+  // When the client first needs a page that it has no memory for; kHeldCall: for a call that holds
+  // its pages.
   std::optional<Duration> lacks = std::nullopt;
   // When it needs the free page, and the idle unit, that it needs last.
   std::optional<Duration> spare = std::nullopt;

@@ -35,8 +35,10 @@ TEST(PageTransferTest, AClientLacksPagesUntilEnoughAreBeingMade) {
   EXPECT_EQ(NeedOf(books.view()).spare, std::nullopt);
   ASSERT_TRUE(books.ReleasePage());
   EXPECT_EQ(NeedOf(books.view()).lacks, microseconds(100));
+  books.Pin(page.first);
+  EXPECT_EQ(NeedOf(books.view()).lacks, kHeldCall);
   books.memory().Expect();
-  EXPECT_EQ(NeedOf(books.view()).lacks, microseconds(100));
+  EXPECT_EQ(NeedOf(books.view()).lacks, kHeldCall);
   books.memory().Expect();
   EXPECT_EQ(NeedOf(books.view()).lacks, std::nullopt);
   EXPECT_EQ(NeedOf(books.view()).coming, 2u);
@@ -57,6 +59,14 @@ TEST(PageTransferTest, ThereIsNoneThatTakesLongerThanItHelps) {
   EXPECT_TRUE(Next({{.spare = microseconds(301)}, {.lacks = microseconds(100)}}));
   EXPECT_TRUE(Next({{.spare = microseconds(10)}, {.lacks = kNow}}));  // a call waits
   EXPECT_FALSE(Next({{.spare = kNow}, {.lacks = kNow}}));
+}
+
+// It keeps its pages until it has them all, and a call that waits for room keeps none.
+TEST(PageTransferTest, ACallThatHoldsPagesGetsWhatAnotherNeedsNow) {
+  EXPECT_TRUE(Next({{.spare = kNow}, {.lacks = kHeldCall}}));
+  const auto next = Next({{.spare = kNow}, {.lacks = kNow}, {.lacks = kHeldCall}});
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->to, 2u);
 }
 
 TEST(PageTransferTest, NobodyGivesToItself) {
