@@ -105,7 +105,10 @@ void DevicePlans::OwnMade(PlanWork* work) {
   const auto of = std::find_if(clients.begin(), clients.end(),
                                [&part](const auto* client) { return client->id() == part.client; });
   if (of == clients.end()) return;
-  if ((*of)->IsCurrent(part)) (*of)->SetPlan(std::move(part.plan), work->limits.pages);
+  if ((*of)->IsCurrent(part)) {
+    (*of)->SetPlan(std::move(part.plan), work->limits.pages);
+    new_.push_back(part.client);
+  }
   if (again) Changed(*of);
 }
 
@@ -113,8 +116,10 @@ void DevicePlans::SharedMade(PlanWork* work) {
   const bool again = std::exchange(shared_, std::nullopt)->again;
   if (CanShare() && IsCurrent(*work)) {
     const std::vector<ScheduledClient*> planned = Planned();
-    for (size_t i = 0; i < planned.size(); ++i)
+    for (size_t i = 0; i < planned.size(); ++i) {
       planned[i]->SetSharedPlan(std::move(work->parts[i].plan), *device_.pages);
+      new_.push_back(planned[i]->id());
+    }
     device_.free_pages->SharesChanged();
     are_shared_ = true;
     if (again) BeginShared();

@@ -50,6 +50,8 @@ class DevicePlans {
   bool TakeEnded() { return std::exchange(has_ended_, false); }
   // Clients with a common plan may have drifted apart.
   void Update();
+  // Clients that have a new plan since the last time. Some may be gone, and some be named twice.
+  std::vector<ClientId> TakePlanned() { return std::exchange(new_, {}); }
   // A plan has come.
   void Made(const std::shared_ptr<PlanWork>& work);
 
@@ -76,6 +78,7 @@ class DevicePlans {
   bool has_ended_ = false;
   std::optional<UnderWay> shared_;
   std::map<ClientId, UnderWay> own_;  // also of clients that have left
+  std::vector<ClientId> new_;         // that have a new plan
 };
 
 }  // namespace ravenstore::core

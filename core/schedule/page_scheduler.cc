@@ -242,9 +242,7 @@ void PageScheduler::PlanMade(const std::shared_ptr<PlanWork>& work) {
 
 void PageScheduler::Advance(Duration now) {
   started_.clear();
-  auto touched = std::exchange(touched_, {});
-  std::sort(touched.begin(), touched.end());
-  for (const ClientId client : touched) Start(&Of(client));
+  StartTouched();
   if (tenants_.TakeChanged()) {
     shared_.reset();
     free_pages_.SharesChanged();
@@ -262,9 +260,20 @@ void PageScheduler::Advance(Duration now) {
     WakeWaiting();
   }
   plans_.Update();
+  StartTouched();
   if (plans_.are_shared()) HandOver();
   if (const auto next = free_pages_.Next(clients_, tenants_)) maker_->MakePage(*next);
   EraseReleased();
+}
+
+// A plan may have come within a call of another client.
+void PageScheduler::StartTouched() {
+  for (const ClientId client : plans_.TakePlanned()) {
+    if (HasClient(client)) Touch(client);
+  }
+  auto touched = std::exchange(touched_, {});
+  std::sort(touched.begin(), touched.end());
+  for (const ClientId client : touched) Start(&Of(client));
 }
 
 void PageScheduler::Start(ScheduledClient* client) {

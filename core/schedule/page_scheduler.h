@@ -150,6 +150,8 @@ class PageScheduler {
   void HandOver();
   // Divides the device among its clients.
   void DividePages(Duration now);
+  // Of each client that something has happened to.
+  void StartTouched();
   void Start(ScheduledClient* client);
   void WakeWaiting();
   void EraseReleased();

@@ -418,29 +418,41 @@ TEST(PagedReplayTest, RandomProgramsEndUnderEveryForesight) {
   });
 }
 
+// Of one to three clients, on any memory from a page each on. Returns the bytes used in place.
+Bytes EndWhereKernelsUseTheHost(Random* random) {
+  std::vector<Trace> clients(1 + random->Below(3));
+  for (Trace& one : clients) one = WithHints(RandomTrace(random), Hints::kOrder, 0.8);
+  Trace trace = Together(clients);
+  for (Op& op : trace.ops) {
+    if (op.kind != OpKind::kCompute) op.program = microseconds(random->Below(200));
+  }
+  const Bytes budget =
+      MiB(2) * (clients.size() + random->Below(1 + trace.Footprint().count() / MiB(2).count()));
+  Bytes in_place;
+  for (const Foresight foresight : kAll) {
+    ReplaySetup setup = SetupOf(budget, foresight);
+    setup.in_place = 20e9;
+    setup.addresses_stay = true;
+    if (foresight == Foresight::kHints || foresight == Foresight::kLearned)
+      setup.run_ahead = static_cast<RunAhead>(random->Below(3));
+    const Outcome result = ReplayPaged(trace, setup);
+    EXPECT_EQ(result.failure, "");
+    in_place += result.in_place;
+  }
+  return in_place;
+}
+
 TEST(PagedReplayTest, RandomProgramsEndOnEachBudgetWhereKernelsUseTheHost) {
   Bytes in_place;
-  ForSeeds(40, [&in_place](Random& random) {
-    std::vector<Trace> clients(1 + random.Below(3));
-    for (Trace& one : clients) one = WithHints(RandomTrace(&random), Hints::kOrder, 0.8);
-    Trace trace = Together(clients);
-    for (Op& op : trace.ops) {
-      if (op.kind != OpKind::kCompute) op.program = microseconds(random.Below(200));
-    }
-    const Bytes budget =
-        MiB(2) * (clients.size() + random.Below(1 + trace.Footprint().count() / MiB(2).count()));
-    for (const Foresight foresight : kAll) {
-      ReplaySetup setup = SetupOf(budget, foresight);
-      setup.in_place = 20e9;
-      setup.addresses_stay = true;
-      if (foresight == Foresight::kHints || foresight == Foresight::kLearned)
-        setup.run_ahead = static_cast<RunAhead>(random.Below(3));
-      const Outcome result = ReplayPaged(trace, setup);
-      EXPECT_EQ(result.failure, "");
-      in_place += result.in_place;
-    }
-  });
+  ForSeeds(40, [&in_place](Random& random) { in_place += EndWhereKernelsUseTheHost(&random); });
   EXPECT_GT(in_place, Bytes{});
+}
+
+// Its clients once waited for each other: a plan of all of them that was made within one's call
+// started nothing for the others.
+TEST(PagedReplayTest, AProgramEndsThatNeedsAPlanToStartAllClients) {
+  Random random(491);
+  EndWhereKernelsUseTheHost(&random);
 }
 
 TEST(PagedReplayTest, RandomProgramsEndHoweverFarTheCpuRunsAhead) {
