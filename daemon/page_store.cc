@@ -286,9 +286,11 @@ void PageStore::Reach(Part& part, SlotId slot) {
   if (puts == 0) {
     // After a get that failed: it was no use, and no report of it comes. If the client has begun
     // another since, the word says so when the tensor is about to leave.
-    const core::plan::UnitSpan& units = tables_.ExecutorOf(part).tensors()[ToInt(slot)].units;
-    for (uint32_t i = 0; row.lives && i < units.count; ++i)
-      tables_.Moved(part).books().SetContested(units[i], false);
+    if (row.lives) {
+      const core::plan::UnitSpan& units = tables_.ExecutorOf(part).tensors()[ToInt(slot)].units;
+      core::PageBooks& books = tables_.Moved(part).books();
+      for (uint32_t i = 0; i < units.count; ++i) books.SetContested(units[i], false);
+    }
     return tables_.Progressed(part);
   }
   core::PageScheduler& scheduler = tables_.SchedulerOf(part);

@@ -1,5 +1,7 @@
 #include "core/plan/move_queues.h"
 
+#include <algorithm>
+
 namespace ravenstore::core::plan {
 
 MoveQueues::MoveQueues(PoolNumber pools) : pools_(pools) {
@@ -105,6 +107,12 @@ std::optional<MoveQueues::Next> MoveQueues::First(Queue queue) const {
     if (next && (!first || work_[first->unit].rank < work_[next->unit].rank)) first = next;
   }
   return first;
+}
+
+bool MoveQueues::IsEmpty(Queue queue) const {
+  const auto& of_pools = classes_[static_cast<size_t>(queue)];
+  return std::all_of(of_pools.begin(), of_pools.end(),
+                     [](const SizeClasses& classes) { return classes.filled == 0; });
 }
 
 size_t MoveQueues::size(Queue queue) const {

@@ -77,7 +77,7 @@ class MoveQueues {
   // `may` is a limit of the bytes, a unit is found if there is one. Cost: O(size classes).
   template <typename May>
   std::optional<Next> First(Queue queue, PoolNumber pool, May may) const;
-  bool IsEmpty(Queue queue) const { return size(queue) == 0; }
+  bool IsEmpty(Queue queue) const;
   size_t size(Queue queue) const;
   bool Contains(Queue queue, Unit unit) const;
 

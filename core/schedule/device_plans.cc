@@ -107,7 +107,7 @@ void DevicePlans::OwnMade(PlanWork* work) {
   if (of == clients.end()) return;
   if ((*of)->IsCurrent(part)) {
     (*of)->SetPlan(std::move(part.plan), work->limits.pages);
-    new_.push_back(part.client);
+    just_planned_.push_back(part.client);
   }
   if (again) Changed(*of);
 }
@@ -118,7 +118,7 @@ void DevicePlans::SharedMade(PlanWork* work) {
     const std::vector<ScheduledClient*> planned = Planned();
     for (size_t i = 0; i < planned.size(); ++i) {
       planned[i]->SetSharedPlan(std::move(work->parts[i].plan), *device_.pages);
-      new_.push_back(planned[i]->id());
+      just_planned_.push_back(planned[i]->id());
     }
     device_.free_pages->SharesChanged();
     are_shared_ = true;

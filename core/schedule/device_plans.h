@@ -51,7 +51,7 @@ class DevicePlans {
   // Clients with a common plan may have drifted apart.
   void Update();
   // Clients that have a new plan since the last time. Some may be gone, and some be named twice.
-  std::vector<ClientId> TakePlanned() { return std::exchange(new_, {}); }
+  std::vector<ClientId> TakePlanned() { return std::exchange(just_planned_, {}); }
   // A plan has come.
   void Made(const std::shared_ptr<PlanWork>& work);
 
@@ -77,8 +77,8 @@ class DevicePlans {
   bool are_shared_ = false;
   bool has_ended_ = false;
   std::optional<UnderWay> shared_;
-  std::map<ClientId, UnderWay> own_;  // also of clients that have left
-  std::vector<ClientId> new_;         // that have a new plan
+  std::map<ClientId, UnderWay> own_;    // also of clients that have left
+  std::vector<ClientId> just_planned_;  // not taken yet
 };
 
 }  // namespace ravenstore::core

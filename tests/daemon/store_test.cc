@@ -29,7 +29,8 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// This thread, and what it starts, has but one core, as long as this lives.
+// Binds this thread, and the threads that it starts, to one core. The destructor restores the
+// cores.
 class OnOneCore {
  public:
   OnOneCore() {
@@ -47,7 +48,7 @@ class OnOneCore {
   cpu_set_t before_;
 };
 
-// This process may have few files open, as long as this lives.
+// Limits this process to 256 open files. The destructor restores the limit.
 class WithFewDescriptors {
  public:
   WithFewDescriptors() {
