@@ -84,6 +84,21 @@ class EngineTest : public testing::Test {
     engine_->End(submission, done);
     EXPECT_TRUE(done);
   }
+  // A kernel that names the ranges and does nothing.
+  void RunEmptyKernel(const std::vector<CUdeviceptr>& ranges, CUstream stream, uint64_t identity) {
+    static const CUfunction kernel = [] {
+      CUmodule module = nullptr;
+      CUfunction function = nullptr;
+      Fake<decltype(cuModuleLoadData)>("cuModuleLoadData")(&module, "empty");
+      Fake<decltype(cuModuleGetFunction)>("cuModuleGetFunction")(&function, module, "empty");
+      return function;
+    }();
+    Engine::Submission* submission = engine_->Begin({identity, stream, ranges, false});
+    const bool done = Fake<decltype(cuLaunchKernel)>("cuLaunchKernel")(
+                          kernel, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr) == CUDA_SUCCESS;
+    engine_->End(submission, done);
+    EXPECT_TRUE(done);
+  }
   static std::vector<uint64_t> Pattern(uint64_t seed, core::Bytes size) {
     std::vector<uint64_t> words(size.count() / sizeof(uint64_t));
     for (size_t i = 0; i < words.size(); ++i) words[i] = (seed + i) * 0x9e3779b97f4a7c15;
