@@ -24,28 +24,27 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "cluster/granule_sums.h"
+#include "cluster/held_piece.h"
 #include "cluster/ids.h"
 #include "cluster/loans.h"
+#include "cluster/piece_repairs.h"
+#include "cluster/piece_transfers.h"
 #include "core/result.h"
 #include "core/types.h"
 
 namespace ravenstore::cluster {
 
-class Home final : private Loans::Listener {
+class Home final : private Loans::Listener, private PieceRepairs::Listener {
  public:
-  using DoneCallback = std::function<void(const core::Status&)>;
+  using DoneCallback = PieceTransfers::DoneCallback;
 
   struct Options {
     Loans::Options loans = {};
@@ -114,8 +113,13 @@ class Home final : private Loans::Listener {
   // `offset` is a multiple of the granule; all lies in one piece. The last granule may be written
   // in part, and is then read in the same part.
   void Write(core::Bytes offset, std::span<const std::byte> bytes, core::Tick deadline,
-             DoneCallback done);
-  void Read(core::Bytes offset, std::span<std::byte> bytes, core::Tick deadline, DoneCallback done);
+             DoneCallback done) {
+    transfers_.Write(offset, bytes, deadline, std::move(done));
+  }
+  void Read(core::Bytes offset, std::span<std::byte> bytes, core::Tick deadline,
+            DoneCallback done) {
+    transfers_.Read(offset, bytes, deadline, std::move(done));
+  }
 
   // What the transport tells of a connection; whether it is of this home's making.
   bool OnConnected(transport::ConnectionId connection) { return loans_.OnConnected(connection); }
@@ -143,57 +147,9 @@ class Home final : private Loans::Listener {
   std::vector<Loan::View> Lenders() const { return loans_.Views(); }
 
  private:
-  struct Copy {
-    Loan* loan = nullptr;
-    SlotRef slot;
-    core::Tick recalled_until = core::kNever;  // kNever: not recalled
-    bool IsRecalled() const { return recalled_until != core::kNever; }
-  };
-  // A read or write. It is attempted until it is done, at most kAttemptsMax times.
-  struct Operation {
-    PieceId piece{};
-    bool writes = false;
-    size_t offset = 0;  // in its piece
-    std::span<const std::byte> from = {};
-    std::span<std::byte> to = {};
-    core::Tick deadline{};
-    DoneCallback done;
-    std::vector<GranuleSum> sums = {};
-    uint32_t attempts = 0;
-    core::Tick attempt_at = core::kNever;  // kNever: under way, or waits for a lender
-    uint32_t under_way = 0;                // calls
-    std::set<SlotRef> tried = {};
-    std::optional<core::Error> failed = {};  // this attempt
-    std::optional<core::Error> ends = {};    // when nothing is under way any more
-
-    size_t size() const { return writes ? from.size() : to.size(); }
-  };
-  // A piece's copy to another lender.
-  struct Repair {
-    uint64_t number = 0;  // tells this one's calls from those of an earlier one
-    core::Tick deadline{};
-    core::Tick step_at{};  // kNever: it waits for a lender
-    bool calls = false;    // and for what it asked
-    Copy target = {};
-    size_t granule = 0;  // all before it are copied
-    size_t end = 0;      // and those before it are under way
-    size_t source = 0;   // which copy is read
-    // Shared with the call that uses it, which may outlive the repair.
-    std::shared_ptr<std::vector<std::byte>> buffer = {};
-  };
-  struct Piece {
-    std::vector<Copy> copies = {};
-    GranuleSums sums;
-    std::set<uint64_t> operations = {};
-    bool leaving = false;
-    bool corrupt = false;  // and that was told
-    core::Tick repair_at{};
-    uint32_t repairs_failed = 0;
-    std::optional<Repair> repair = {};
-  };
   struct Growth {
     uint64_t number = 0;
-    std::vector<Copy> copies = {};
+    std::vector<PieceCopy> copies = {};
     core::Tick deadline{};
     DoneCallback done;
     bool asks = false;
@@ -201,51 +157,27 @@ class Home final : private Loans::Listener {
   };
 
   core::Tick Now() const { return transport_->Now(); }
-  core::Result<Piece*> Check(const Operation& operation);
-  void Begin(Operation operation);
-  void Attempt(uint64_t id);
-  void AttemptWrite(uint64_t id, Operation* operation, Piece* piece);
-  void AttemptRead(uint64_t id, Operation* operation, Piece* piece);
-  void Started(Operation* operation, const core::Status& status);
-  void OnWritten(uint64_t id, SlotRef slot, const core::Status& status);
-  void OnRead(uint64_t id, SlotRef slot, const core::Status& status);
-  // A call of an attempt ended. Returns the operation, if that was its last call.
-  Operation* CallEnded(uint64_t id, SlotRef slot, const core::Status& status);
-  void Retry(Operation* operation);
-  void Commit(const Operation& operation);
-  void Finish(uint64_t id, const core::Status& status);
-  // The piece is held no more, and what is under way in it will end with `why`. None: it was not
-  // held.
-  std::map<PieceId, Piece>::node_type Take(PieceId id, const core::Error& why);
-  // Of one that was taken: gives back what it has, and ends what is under way in it.
-  void GiveBack(Piece* piece, const core::Error& why);
-  void Remove(PieceId id, const core::Error& why);  // both
+  // The piece is not held any more, and what is under way in it will end with `why`. Returns an
+  // empty node if it was not held.
+  std::map<PieceId, HeldPiece>::node_type Take(PieceId id, const core::Error& why);
+  // Of one that was taken: returns its slots, and ends what is under way in it.
+  void GiveBack(HeldPiece* piece, const core::Error& why);
+  // A piece without a copy is lost.
+  void LoseIfEmpty(PieceId id, const core::Error& why);
+  void Leave(PieceId id);
   void Wake();
 
-  bool Matches(std::span<const std::byte> bytes, std::span<const GranuleSum> sums) const;
-  void Drop(PieceId id, SlotRef slot, const core::Error& why);
-  void TellCorrupt(PieceId id, SlotRef slot);
-  void Lose(PieceId id, const core::Error& why);
-  void Leave(PieceId id);
-
-  void StepOperation(uint64_t id);
   void StepGrowth(PieceId id);
   Growth* FindGrowth(PieceId id, uint64_t number);
   void ReleaseCopies(Growth& growth);
-  bool NeedsRepair(const Piece& piece) const;
-  // When the first of its slots is taken.
-  static core::Tick Deadline(const Piece& piece);
-  void BeginRepairs();
-  void StepRepair(PieceId id);
-  void AcquireTarget(PieceId id);
-  void CopyNext(PieceId id);
-  void OnRepairRead(PieceId id, SlotRef slot, const core::Status& status);
-  void RepairDone(PieceId id);
-  void RepairFailed(PieceId id);
-  void RepairFailed(PieceId id, core::Tick again_at);
-  Repair* FindRepair(PieceId id, uint64_t number);
   void TellMost();
 
+  // PieceRepairs::Listener.
+  void OnCopyUnusable(PieceId id, SlotRef slot, const core::Error& why) override;
+  void OnCopyCorrupt(PieceId id, SlotRef slot) override;
+  void OnRepaired(PieceId id, std::string_view lender, bool kept) override;
+  void OnRepairFailed(PieceId id, bool leaves) override;
+  // Loans::Listener.
   void OnJoined(Loan* loan) override { listener_->OnLenderJoined(loan->lender()); }
   void OnRefused(Loan* loan, const core::Error& why) override {
     listener_->OnLenderRefused(loan->lender(), why);
@@ -259,14 +191,12 @@ class Home final : private Loans::Listener {
   Listener* const listener_;
   Loans loans_;
   transport::Transport* transport_ = nullptr;
-  uint64_t last_operation_ = 0;
-  uint64_t last_number_ = 0;  // of growths and repairs
-  uint32_t repairs_ = 0;      // under way
-  std::map<PieceId, Piece> pieces_;
-  std::set<PieceId> unsettled_;  // those of them that have, or may have, too few copies that stay
+  HeldPieces pieces_;
+  PieceTransfers transfers_;
+  PieceRepairs repairs_;
+  uint64_t last_growth_ = 0;
   std::map<PieceId, Growth> growths_;
   std::vector<Growth> given_back_;  // that were growing and are not told yet
-  std::map<uint64_t, Operation> operations_;
   bool offers_changed_ = false;
   uint32_t most_ = 0;  // as it was told
 };
