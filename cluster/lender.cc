@@ -5,7 +5,6 @@
 
 #include "cluster/footprint.h"
 #include "cluster/planted.h"
-#include "core/check.h"
 
 namespace ravenstore::cluster {
 namespace {
@@ -24,6 +23,9 @@ using transport::Sink;
 // again before its lease expires.
 constexpr size_t kStartsMax = 2;
 
+using SlotState = SlotTable::State;
+using Loans = std::map<LoanKey, HomeLoan>;
+
 Error NoLoan() {
   return {ErrorCode::kWrongState, "no loan is open on this connection"};
 }
@@ -34,20 +36,35 @@ Error NotLent() {
   return {ErrorCode::kNotFound, "the slot is not lent to this home any more"};
 }
 
+// That home has opened by a later challenge. A start of a home, and a connection of it, answers
+// challenges in the order of their numbers. What it sent may come after the next has opened.
+bool IsLate(const Loans& loans, const std::string& home, const PublicKey& key, uint64_t number) {
+  return std::ranges::any_of(loans, [&](const auto& other) {
+    return other.first.home == home && other.second.key == key && other.second.opened_by > number;
+  });
+}
+
+// `most` other nodes, by name, have loans.
+bool IsFull(const Loans& loans, const std::string& home, uint32_t most) {
+  std::set<std::string_view> homes;
+  for (const auto& [key, loan] : loans) homes.insert(key.home);
+  return homes.size() >= most && !homes.contains(home);
+}
+
+// Loans of the home under other keys than `but` whose leases have not expired at `now`.
+size_t StartsOf(const Loans& loans, const std::string& home, const PublicKey& but, core::Tick now) {
+  return static_cast<size_t>(std::ranges::count_if(loans, [&](const auto& other) {
+    return other.first.home == home && other.second.key != but && !other.second.IsExpired(now);
+  }));
+}
+
 }  // namespace
 
 Lender::Lender(Options options, LentMemory* memory, Listener* listener)
     : options_(std::move(options)),
-      memory_(memory),
       listener_(listener),
-      // Those of another start begin elsewhere, and none comes to its end.
-      generation_(options_.random() >> 1) {}
-
-Lender::~Lender() {
-  for (const Slot& slot : slots_) {
-    if (!slot.memory.empty()) memory_->GiveBack(slot.memory);
-  }
-}
+      // Generations of another start begin elsewhere, and none reaches the largest number.
+      slots_(options_.sizes.piece, options_.random() >> 1, memory) {}
 
 // ---- Requests
 
@@ -61,21 +78,14 @@ Result<Lender::Open> Lender::OpenBy(ConnectionId connection) {
   return Open{.key = &loan->first, .loan = &loan->second};
 }
 
-Result<Lender::Slot*> Lender::Check(ConnectionId connection, SlotRef ref) {
+Result<SlotTable::Slot*> Lender::Check(ConnectionId connection, SlotRef ref) {
   RAVEN_ASSIGN_OR_RETURN(const Open open, OpenBy(connection));
   if (IsExpired(*open.loan) && !Has(Planted::kExpiredServed)) {
     return Error{ErrorCode::kWrongState, "the lease expired"};
   }
-  if (ref.slot >= slots_.size()) return NotLent();
-  Slot& slot = slots_[ref.slot];
-  const bool lent = slot.state == SlotState::kReserved || slot.state == SlotState::kValid;
-  if (!lent || slot.loan != *open.key) return NotLent();
-  if (!IsMeant(slot, ref)) return NotLent();
-  return &slot;
-}
-
-bool Lender::IsMeant(const Slot& slot, SlotRef ref) {
-  return slot.generation == ref.generation || Has(Planted::kNoGenerationCheck);
+  SlotTable::Slot* const slot = slots_.Find(ref);
+  if (slot == nullptr || !slot->IsLent() || slot->loan != *open.key) return NotLent();
+  return slot;
 }
 
 transport::ChunkCheck Lender::Checks(ConnectionId connection, SlotRef slot) {
@@ -87,7 +97,7 @@ transport::ChunkCheck Lender::Checks(ConnectionId connection, SlotRef slot) {
 }
 
 Result<Sink> Lender::Begin(const IncomingCall& call, const WriteRequest& request) {
-  RAVEN_ASSIGN_OR_RETURN(Slot* const slot, Check(call.id.connection, request.slot));
+  RAVEN_ASSIGN_OR_RETURN(SlotTable::Slot* const slot, Check(call.id.connection, request.slot));
   const uint64_t piece = options_.sizes.piece.count();
   if (call.bulk.count() == 0 || request.offset > piece ||
       call.bulk.count() > piece - request.offset) {
@@ -100,7 +110,7 @@ Result<Sink> Lender::Begin(const IncomingCall& call, const WriteRequest& request
 }
 
 Result<Sink> Lender::Begin(const IncomingCall& call, const ReadRequest& request) {
-  RAVEN_ASSIGN_OR_RETURN(Slot* const slot, Check(call.id.connection, request.slot));
+  RAVEN_ASSIGN_OR_RETURN(SlotTable::Slot* const slot, Check(call.id.connection, request.slot));
   const uint64_t piece = options_.sizes.piece.count();
   if (call.bulk.count() != 0 || request.offset > piece || request.length > piece - request.offset ||
       request.length > call.room.count()) {
@@ -141,10 +151,7 @@ void Lender::OnEnded(CallId call) {
   const auto* const write = std::get_if<WriteRequest>(&request);
   const auto* const read = std::get_if<ReadRequest>(&request);
   if (write == nullptr && read == nullptr) return;
-  const uint32_t index = write != nullptr ? write->slot.slot : read->slot.slot;
-  Slot& slot = slots_[index];
-  slot.transfers.erase(call);
-  if (slot.state == SlotState::kLeaving && slot.transfers.empty()) Reclaim(index);
+  slots_.EndTransfer(write != nullptr ? write->slot.slot : read->slot.slot, call);
 }
 
 void Lender::OnLost(ConnectionId connection) {
@@ -168,36 +175,15 @@ Result<transport::Answer> Lender::Answer(CallId call, const ChallengeRequest&) {
   return transport::Answer{.header = Encode(answer)};
 }
 
-// A start of a home, and a connection of it, answers challenges that were given before those of the
-// next alone. What it sent may come after the next has opened.
-bool Lender::IsLate(const std::string& home, const PublicKey& key, const Opening& opening) const {
-  return std::ranges::any_of(loans_, [&](const auto& other) {
-    return other.first.home == home && other.second.key == key &&
-           other.second.opened_by > opening.number;
-  });
-}
-
 // Their checks would refuse their next chunk, but the rest of one may still come, after what the
 // home writes there by its newest connection.
-void Lender::EndOlderTransfers(const Loan& loan) {
+void Lender::EndOlderTransfers(const HomeLoan& loan) {
   if (Has(Planted::kOldConnectionServed)) return;
   for (const uint32_t slot : loan.slots) {
     for (const CallId call : std::set(slots_[slot].transfers)) {
       if (call.connection != loan.connection) (void)transport_->Refuse(call, NoLoan());
     }
   }
-}
-
-bool Lender::IsFull(const std::string& home) const {
-  std::set<std::string_view> homes;
-  for (const auto& [key, loan] : loans_) homes.insert(key.home);
-  return homes.size() >= options_.homes_max && !homes.contains(home);
-}
-
-size_t Lender::StartsOf(const std::string& home, const PublicKey& but) const {
-  return static_cast<size_t>(std::ranges::count_if(loans_, [&](const auto& other) {
-    return other.first.home == home && other.second.key != but && !IsExpired(other.second);
-  }));
 }
 
 Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request) {
@@ -219,7 +205,7 @@ Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request
   if (!options_.identity.verify(request.key, message, request.signature)) {
     return refuse(ErrorCode::kPermission, "got no valid proof of the key of " + home);
   }
-  if (IsLate(home, request.key, opening)) {
+  if (IsLate(loans_, home, request.key, opening.number)) {
     return Error{ErrorCode::kWrongState, "the home has opened another connection since"};
   }
   const LoanKey key{.home = home, .incarnation = request.home};
@@ -228,8 +214,9 @@ Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request
     return refuse(ErrorCode::kPermission, "knows " + home + " by another key");
   }
   if (!loans_.contains(key)) {
-    if (IsFull(home)) return refuse(ErrorCode::kLimit, "lends to as many nodes as it may");
-    if (StartsOf(home, request.key) >= kStartsMax) {
+    if (IsFull(loans_, home, options_.homes_max))
+      return refuse(ErrorCode::kLimit, "lends to as many nodes as it may");
+    if (StartsOf(loans_, home, request.key, options_.lease_clock()) >= kStartsMax) {
       return refuse(ErrorCode::kLimit, "lends to other starts of " + home +
                                            ", with other keys, whose leases have not expired");
     }
@@ -269,7 +256,7 @@ Result<transport::Answer> Lender::Answer(CallId call, const OfferRequest&) {
 
 Result<transport::Answer> Lender::Answer(CallId call, const BorrowRequest& request) {
   RAVEN_ASSIGN_OR_RETURN(const Open open, OpenBy(call.connection));
-  Loan& loan = *open.loan;
+  HomeLoan& loan = *open.loan;
   if (request.number <= loan.settled) return NoLoan();
   if (IsExpired(loan) && !loan.slots.empty()) {
     return Error{ErrorCode::kWrongState, "the lease expired"};
@@ -290,19 +277,18 @@ Result<transport::Answer> Lender::Answer(CallId call, const BorrowRequest& reque
 
 Result<transport::Answer> Lender::Answer(CallId call, const RenewRequest& request) {
   RAVEN_ASSIGN_OR_RETURN(const Open open, OpenBy(call.connection));
-  Loan& loan = *open.loan;
+  HomeLoan& loan = *open.loan;
   loan.expires = options_.lease_clock() + options_.lease;
   loan.told_expired = false;
   loan.settled = std::max(loan.settled, request.settled);
   RenewAnswer answer{.lease = options_.lease};
   std::set<uint32_t> named;
   for (const SlotRef& ref : request.slots) {
-    if (!loan.slots.contains(ref.slot)) continue;
-    const Slot& slot = slots_[ref.slot];
-    if (!IsMeant(slot, ref) || !named.insert(ref.slot).second) continue;
-    const Duration left = slot.recalled_until == core::kNever
-                              ? kNotRecalled
-                              : slot.recalled_until - transport_->Now();
+    const SlotTable::Slot* const slot = slots_.Find(ref);
+    if (slot == nullptr || !loan.slots.contains(ref.slot)) continue;
+    if (!named.insert(ref.slot).second) continue;
+    const Duration left =
+        slot->IsRecalled() ? slot->recalled_until - transport_->Now() : kNotRecalled;
     answer.slots.push_back({.slot = ref, .left = std::max(left, Duration{})});
   }
   std::vector<uint32_t> unnamed;
@@ -314,13 +300,13 @@ Result<transport::Answer> Lender::Answer(CallId call, const RenewRequest& reques
 }
 
 Result<transport::Answer> Lender::Answer(CallId call, const WriteRequest& request) {
-  RAVEN_ASSIGN_OR_RETURN(Slot* const slot, Check(call.connection, request.slot));
+  RAVEN_ASSIGN_OR_RETURN(SlotTable::Slot* const slot, Check(call.connection, request.slot));
   slot->state = SlotState::kValid;
   return transport::Answer{};
 }
 
 Result<transport::Answer> Lender::Answer(CallId call, const ReadRequest& request) {
-  RAVEN_ASSIGN_OR_RETURN(Slot* const slot, Check(call.connection, request.slot));
+  RAVEN_ASSIGN_OR_RETURN(SlotTable::Slot* const slot, Check(call.connection, request.slot));
   return transport::Answer{.header = {},
                            .send = slot->memory.subspan(request.offset, request.length),
                            .check = Checks(call.connection, request.slot)};
@@ -343,54 +329,26 @@ uint32_t Lender::MayLend(const LoanKey& key) const {
   for (const auto& [other, loan] : loans_) {
     if (other != key && IsExpired(loan)) expired += static_cast<uint32_t>(loan.slots.size());
   }
-  const bool recalls = std::ranges::any_of(
-      slots_, [](const Slot& slot) { return slot.recalled_until != core::kNever; });
   const uint32_t taken = held() - expired;
-  return recalls || taken >= limit_ ? 0 : std::min(rest, limit_ - taken);
+  return slots_.AnyRecalled() || taken >= limit_ ? 0 : std::min(rest, limit_ - taken);
 }
 
-Result<SlotRef> Lender::Lend(const LoanKey& key, Loan* loan, uint64_t borrow) {
+Result<SlotRef> Lender::Lend(const LoanKey& key, HomeLoan* loan, uint64_t borrow) {
   if (!Has(Planted::kLendsDuringRecall)) {
     TakeExpired(limit_ - 1, &key);
     if (held() >= limit_) return Error{ErrorCode::kOutOfMemory, "what leaves has not left yet"};
   }
-  auto found = std::ranges::find(slots_, SlotState::kFree, &Slot::state);
-  if (found == slots_.end()) {
-    slots_.emplace_back();
-    ++free_;
-    found = slots_.end() - 1;
-  }
-  if (found->memory.empty()) {
-    RAVEN_ASSIGN_OR_RETURN(found->memory, memory_->Make(options_.sizes.piece));
-  }
-  const auto index = static_cast<uint32_t>(found - slots_.begin());
-  --free_;
-  found->state = SlotState::kReserved;
-  found->generation = ++generation_;
-  found->loan = key;
-  found->borrow = borrow;
-  loan->slots.insert(index);
-  return SlotRef{.slot = index, .generation = found->generation};
+  auto slot = slots_.Lend(key, borrow);
+  if (slot.ok()) loan->slots.insert(slot->slot);
+  return slot;
 }
 
 void Lender::Take(uint32_t index) {
-  Slot& slot = slots_[index];
-  slot.state = SlotState::kLeaving;
-  slot.recalled_until = core::kNever;
-  if (const auto loan = loans_.find(slot.loan); loan != loans_.end()) {
+  if (const auto loan = loans_.find(slots_[index].loan); loan != loans_.end()) {
     loan->second.slots.erase(index);
   }
-  if (slot.transfers.empty() || Has(Planted::kReusedUnderTransfer)) return Reclaim(index);
-  // The last one's OnEnded reclaims it, from within or later.
-  for (const CallId call : std::set(slot.transfers)) (void)transport_->Refuse(call, NotLent());
-}
-
-void Lender::Reclaim(uint32_t index) {
-  Slot& slot = slots_[index];
-  if (!Has(Planted::kNotCleared)) memory_->GiveBack(std::exchange(slot.memory, {}));
-  slot.state = SlotState::kFree;
-  slot.loan = {};
-  ++free_;
+  // The last one's OnEnded returns the slot's memory, from within Refuse or later.
+  for (const CallId call : slots_.Take(index)) (void)transport_->Refuse(call, NotLent());
 }
 
 uint32_t Lender::TakeAll(const LoanKey& key) {
@@ -410,98 +368,47 @@ void Lender::SetLimit(uint32_t slots) {
   if (ending_) return;
   limit_ = slots;
   if (held() > limit_) TakeExpired(limit_, nullptr);
-  RecallBeyondLimit();
-}
-
-void Lender::HandOver(Duration within) {
-  ending_ = true;
-  limit_ = 0;
-  TakeExpired(0, nullptr);
-  const core::Tick until = transport_->Now() + within;
-  std::map<LoanKey, std::vector<HeldSlot>> recalled;
-  for (uint32_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
-    if (slot.state == SlotState::kFree || slot.state == SlotState::kLeaving) continue;
-    // Those that were recalled before, too: there may be less time now.
-    slot.recalled_until = std::min(slot.recalled_until, until);
-    recalled[slot.loan].push_back({.slot = {.slot = i, .generation = slot.generation},
-                                   .left = slot.recalled_until - transport_->Now()});
-  }
-  for (const auto& [key, slots] : recalled) TellRecalled(key, slots);
-}
-
-void Lender::End() {
-  ending_ = true;
-  limit_ = 0;
-  for (Slot& slot : slots_) {
-    const bool lent = slot.state == SlotState::kReserved || slot.state == SlotState::kValid;
-    if (lent) slot.recalled_until = transport_->Now();
-  }
-  TakeOverdue();
-}
-
-// Of the homes that have least to empty, for each empties no more than its link carries; of those,
-// of the one that has most, what was lent last and, rather, what has no bytes.
-void Lender::RecallBeyondLimit() {
-  const auto goes = [](const Slot& slot) {
-    return slot.state == SlotState::kLeaving || slot.recalled_until != core::kNever;
-  };
-  const auto going = static_cast<uint32_t>(std::ranges::count_if(slots_, goes));
-  const uint32_t stays = held() - going;
+  const uint32_t stays = slots_.Staying();
   if (stays <= limit_) return;
   const uint32_t count = stays - limit_;
   const double gib = static_cast<double>(count * options_.sizes.piece.count()) /
                      static_cast<double>(core::GiB(1).count());
   const Duration within = std::max(
       options_.recall_least, core::FromSeconds(core::Seconds(options_.recall_each_gib) * gib));
-  struct Lent {
-    std::vector<uint32_t> stays;
-    uint32_t goes = 0;
-  };
-  std::map<LoanKey, Lent> lent;
-  for (uint32_t i = 0; i < slots_.size(); ++i) {
-    const Slot& slot = slots_[i];
-    if (slot.recalled_until != core::kNever) ++lent[slot.loan].goes;
-    if (slot.state != SlotState::kFree && !goes(slot)) lent[slot.loan].stays.push_back(i);
-  }
-  std::map<LoanKey, std::vector<HeldSlot>> recalled;
-  for (uint32_t i = 0; i < count; ++i) {
-    std::erase_if(lent, [](const auto& home) { return home.second.stays.empty(); });
-    auto& [key, home] = *std::ranges::min_element(lent, {}, [](const auto& one) {
-      return std::pair(one.second.goes, -static_cast<int64_t>(one.second.stays.size()));
-    });
-    const auto slot = std::ranges::max_element(home.stays, {}, [this](uint32_t index) {
-      return std::pair(slots_[index].state == SlotState::kReserved, slots_[index].generation);
-    });
-    slots_[*slot].recalled_until = transport_->Now() + within;
-    recalled[key].push_back(
-        {.slot = {.slot = *slot, .generation = slots_[*slot].generation}, .left = within});
-    home.stays.erase(slot);
-    ++home.goes;
-  }
-  for (const auto& [key, slots] : recalled) TellRecalled(key, slots);
+  TellRecalled(slots_.Recall(count, transport_->Now(), within));
 }
 
-// It may not come; the answer to the next renewal says it again.
-void Lender::TellRecalled(const LoanKey& key, const std::vector<HeldSlot>& slots) {
-  const Loan& loan = loans_.at(key);
-  listener_->OnSlotsRecalled(key.home, static_cast<uint32_t>(slots.size()));
-  if (!loan.connected) return;
-  (void)transport_->Call(loan.connection, {.header = Encode(RecallRequest{slots}),
-                                           .deadline = transport_->Now() + slots.front().left,
-                                           .done = [](const auto&) {}});
+void Lender::HandOver(Duration within) {
+  ending_ = true;
+  limit_ = 0;
+  TakeExpired(0, nullptr);
+  const core::Tick now = transport_->Now();
+  TellRecalled(slots_.RecallAll(now + within, now));
+}
+
+void Lender::End() {
+  ending_ = true;
+  limit_ = 0;
+  (void)slots_.RecallAll(transport_->Now(), transport_->Now());
+  TakeOverdue();
+}
+
+// The call may not arrive; the answer to the next renewal repeats it.
+void Lender::TellRecalled(const SlotTable::ByLoan& recalled) {
+  for (const auto& [key, slots] : recalled) {
+    const HomeLoan& loan = loans_.at(key);
+    listener_->OnSlotsRecalled(key.home, static_cast<uint32_t>(slots.size()));
+    if (!loan.connected) continue;
+    (void)transport_->Call(loan.connection, {.header = Encode(RecallRequest{slots}),
+                                             .deadline = transport_->Now() + slots.front().left,
+                                             .done = [](const auto&) {}});
+  }
 }
 
 // ---- Time
 
 void Lender::TakeOverdue() {
-  std::map<LoanKey, std::vector<HeldSlot>> taken;
-  for (uint32_t i = 0; i < slots_.size(); ++i) {
-    const Slot& slot = slots_[i];
-    if (slot.recalled_until > transport_->Now()) continue;
-    taken[slot.loan].push_back({.slot = {.slot = i, .generation = slot.generation}, .left = {}});
-  }
-  for (const auto& [key, slots] : taken) {
+  for (const auto& [key, slots] : slots_.Overdue(transport_->Now())) {
     TellTaken(loans_.at(key), slots);
     for (const HeldSlot& held : slots) Take(held.slot.slot);
     listener_->OnSlotsTaken(key.home, static_cast<uint32_t>(slots.size()));
@@ -509,7 +416,7 @@ void Lender::TakeOverdue() {
 }
 
 // Else it would learn so by what it reads there next, or by its next renewal.
-void Lender::TellTaken(const Loan& loan, const std::vector<HeldSlot>& slots) {
+void Lender::TellTaken(const HomeLoan& loan, const std::vector<HeldSlot>& slots) {
   if (!loan.connected) return;
   const auto call =
       transport_->Call(loan.connection, {.header = Encode(RecallRequest{slots}),
@@ -519,7 +426,7 @@ void Lender::TellTaken(const Loan& loan, const std::vector<HeldSlot>& slots) {
 }
 
 void Lender::AdvanceLoan(const LoanKey& key) {
-  Loan& loan = loans_.at(key);
+  HomeLoan& loan = loans_.at(key);
   if (!IsExpired(loan)) return;
   const auto slots = static_cast<uint32_t>(loan.slots.size());
   if (!std::exchange(loan.told_expired, true) && slots > 0) {
@@ -539,8 +446,7 @@ void Lender::Advance() {
 }
 
 core::Tick Lender::Next() const {
-  core::Tick next = core::kNever;
-  for (const Slot& slot : slots_) next = std::min(next, slot.recalled_until);
+  core::Tick next = slots_.NextOverdue();
   const core::Tick now = options_.lease_clock();
   for (const auto& [key, loan] : loans_) {
     if (loan.told_expired && loan.slots.empty()) continue;
@@ -551,8 +457,8 @@ core::Tick Lender::Next() const {
 }
 
 core::Bytes Lender::footprint() const {
-  return Array(slots_) + TreeEntry<uint32_t>() * held() +
-         TreeEntry<std::pair<const LoanKey, Loan>>() * loans_.size();
+  return slots_.footprint() + TreeEntry<uint32_t>() * held() +
+         TreeEntry<std::pair<const LoanKey, HomeLoan>>() * loans_.size();
 }
 
 std::vector<Lender::HomeView> Lender::Views() const {
@@ -562,7 +468,7 @@ std::vector<Lender::HomeView> Lender::Views() const {
         views.emplace_back(HomeView{.home = key.home, .written = loan.written, .read = loan.read});
     view.slots = static_cast<uint32_t>(loan.slots.size());
     view.recalled = static_cast<uint32_t>(std::ranges::count_if(
-        loan.slots, [this](uint32_t slot) { return slots_[slot].recalled_until != core::kNever; }));
+        loan.slots, [this](uint32_t slot) { return slots_[slot].IsRecalled(); }));
     view.lease_left = loan.expires - options_.lease_clock();
   }
   return views;

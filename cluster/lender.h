@@ -8,9 +8,6 @@
 // `keep_expired` has passed, and a renewal by the same incarnation makes them valid again. A new
 // incarnation that proves the same key frees its predecessor's slots at once.
 //
-// A slot is Free, Reserved (lent, and nothing written), Valid, or Leaving: taken, while a transfer
-// on it has not ended. Its memory is given back when that has.
-//
 // Owns: the slots' memory. Threads: one, the transport's. Knows no clock but the one it is given.
 // Errors: what a home reads as a refusal, kWrongState (no loan, or it expired), kNotFound (the slot
 // is not lent under that generation), kPermission, kLimit, kCorrupt (not this protocol).
@@ -21,20 +18,35 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "cluster/ids.h"
 #include "cluster/lent_memory.h"
 #include "cluster/protocol.h"
+#include "cluster/slot_table.h"
 #include "core/result.h"
 #include "core/types.h"
 #include "transport/transport.h"
 
 namespace ravenstore::cluster {
+
+// A home's loan, as its lender knows it.
+struct HomeLoan {
+  PublicKey key{};
+  transport::ConnectionId connection{};
+  bool connected = false;
+  uint64_t opened_by = 0;  // the number of the challenge
+  core::Tick expires{};    // on the lease's clock
+  bool told_expired = false;
+  uint64_t settled = 0;  // borrows up to this number have ended at the home
+  std::set<uint32_t> slots = {};
+  core::Bytes written = {};
+  core::Bytes read = {};
+
+  bool IsExpired(core::Tick now) const { return now >= expires; }
+};
 
 class Lender {
  public:
@@ -81,9 +93,6 @@ class Lender {
 
   // All outlive this.
   Lender(Options options, LentMemory* memory, Listener* listener);
-  ~Lender();
-  Lender(const Lender&) = delete;
-  Lender& operator=(const Lender&) = delete;
   // Before anything else. The transport must live until the last call here.
   void Attach(transport::Transport* transport) { transport_ = transport; }
 
@@ -112,41 +121,13 @@ class Lender {
   // When there is something, on the transport's clock.
   core::Tick Next() const;
 
-  uint32_t limit() const { return limit_; }
   // Lent, or leaving: memory that is not the machine's.
-  uint32_t held() const { return static_cast<uint32_t>(slots_.size()) - free_; }
+  uint32_t held() const { return slots_.held(); }
   std::vector<HomeView> Views() const;
   // What it has in memory to know lent slots by.
   core::Bytes footprint() const;
 
  private:
-  enum class SlotState : uint8_t { kFree, kReserved, kValid, kLeaving };
-  struct LoanKey {
-    std::string home;
-    Incarnation incarnation;
-    auto operator<=>(const LoanKey&) const = default;
-  };
-  struct Slot {
-    SlotState state = SlotState::kFree;
-    uint64_t generation = 0;
-    std::span<std::byte> memory = {};
-    LoanKey loan = {};
-    uint64_t borrow = 0;                       // the number of the call that reserved it
-    core::Tick recalled_until = core::kNever;  // on the transport's clock; kNever: not recalled
-    std::set<transport::CallId> transfers = {};
-  };
-  struct Loan {
-    PublicKey key{};
-    transport::ConnectionId connection{};
-    bool connected = false;
-    uint64_t opened_by = 0;  // the number of the challenge
-    core::Tick expires{};    // on the lease's clock
-    bool told_expired = false;
-    uint64_t settled = 0;  // borrows up to this number have ended at the home
-    std::set<uint32_t> slots = {};
-    core::Bytes written = {};
-    core::Bytes read = {};
-  };
   // A request that was accepted.
   struct Serving {
     std::string node;
@@ -161,21 +142,14 @@ class Lender {
 
   struct Open {
     const LoanKey* key;
-    Loan* loan;
+    HomeLoan* loan;
   };
   // The loan that the connection opened, if none newer did.
   core::Result<Open> OpenBy(transport::ConnectionId connection);
-  // Whether that home has opened by a later challenge.
-  bool IsLate(const std::string& home, const PublicKey& key, const Opening& opening) const;
-  // Whether the permitted number of other nodes, by name, have loans.
-  bool IsFull(const std::string& home) const;
-  // Loans of the home under other keys than `but` whose leases have not expired.
-  size_t StartsOf(const std::string& home, const PublicKey& but) const;
-  void EndOlderTransfers(const Loan& loan);
-  bool IsExpired(const Loan& loan) const { return options_.lease_clock() >= loan.expires; }
-  static bool IsMeant(const Slot& slot, SlotRef ref);
+  void EndOlderTransfers(const HomeLoan& loan);
+  bool IsExpired(const HomeLoan& loan) const { return loan.IsExpired(options_.lease_clock()); }
   // The slot, if a transfer on it may begin or go on.
-  core::Result<Slot*> Check(transport::ConnectionId connection, SlotRef slot);
+  core::Result<SlotTable::Slot*> Check(transport::ConnectionId connection, SlotRef slot);
   transport::ChunkCheck Checks(transport::ConnectionId connection, SlotRef slot);
   core::Result<transport::Sink> Begin(const transport::IncomingCall& call,
                                       const WriteRequest& request);
@@ -192,30 +166,25 @@ class Lender {
   core::Result<transport::Answer> Answer(transport::CallId call, const ReadRequest& request);
 
   uint32_t MayLend(const LoanKey& key) const;
-  core::Result<SlotRef> Lend(const LoanKey& key, Loan* loan, uint64_t borrow);
+  core::Result<SlotRef> Lend(const LoanKey& key, HomeLoan* loan, uint64_t borrow);
   // Takes slots of expired loans until no more than `most` are held. `but` is spared.
   void TakeExpired(uint32_t most, const LoanKey* but);
-  void RecallBeyondLimit();
-  void TellRecalled(const LoanKey& key, const std::vector<HeldSlot>& slots);
-  // The slot's loan has it no more; its memory goes once nothing is under way there.
+  void TellRecalled(const SlotTable::ByLoan& recalled);
+  // The slot leaves its loan, and the transfers on it end.
   void Take(uint32_t slot);
-  void Reclaim(uint32_t slot);
   uint32_t TakeAll(const LoanKey& key);
   void TakeOverdue();
-  void TellTaken(const Loan& loan, const std::vector<HeldSlot>& slots);
+  void TellTaken(const HomeLoan& loan, const std::vector<HeldSlot>& slots);
   void AdvanceLoan(const LoanKey& key);
 
   const Options options_;
-  LentMemory* const memory_;
   Listener* const listener_;
   transport::Transport* transport_ = nullptr;
-  uint64_t generation_;
   bool ending_ = false;
   uint32_t telling_ = 0;  // homes, of slots that were taken
   uint32_t limit_ = 0;
-  uint32_t free_ = 0;  // of slots_
-  std::vector<Slot> slots_;
-  std::map<LoanKey, Loan> loans_;
+  SlotTable slots_;
+  std::map<LoanKey, HomeLoan> loans_;
   std::map<transport::ConnectionId, Opening> openings_;
   uint64_t challenges_ = 0;  // that were given
   std::map<transport::CallId, Serving> calls_;
