@@ -28,6 +28,28 @@ bool MayPass(const Error& why) {
          why.code == ErrorCode::kLimit;
 }
 
+OpenRequest SignedOpen(const Loan::Options& options, const std::string& lender,
+                       const ChallengeAnswer& challenge) {
+  const Identity& identity = options.identity;
+  OpenRequest request{
+      .home = identity.incarnation, .machine = identity.machine, .key = identity.key};
+  request.signature = identity.sign(WhatIsSigned(lender, challenge, options.home, request));
+  return request;
+}
+
+// One slot that is not in `held`, or none. Errors: kCorrupt.
+Result<BorrowAnswer> ReadBorrow(const std::string& answer, const std::set<SlotRef>& held,
+                                const std::string& lender) {
+  RAVEN_ASSIGN_OR_RETURN(BorrowAnswer borrowed, DecodeBorrow(answer));
+  if (borrowed.slots.size() > 1 ||
+      (!borrowed.slots.empty() && held.contains(borrowed.slots.front()))) {
+    return Error{
+        ErrorCode::kCorrupt,
+        "the lender " + lender + " lent a slot that this node has already, or more than one"};
+  }
+  return borrowed;
+}
+
 }  // namespace
 
 Loan::Loan(const Options& options, std::string lender, Peer peer, transport::Transport* transport,
@@ -86,20 +108,12 @@ bool Loan::OnConnected(transport::ConnectionId connection) {
     if (!answer.ok()) return Disconnect(answer.error());
     const auto challenge = DecodeChallenge(*answer);
     if (!challenge.ok()) return Disconnect(challenge.error());
-    Open(*challenge);
+    Ask(SignedOpen(options_, lender_, *challenge), Now() + options_.call_timeout,
+        [this, lender = challenge->lender](const Result<std::string>& opened) {
+          OnOpenAnswer(lender, opened);
+        });
   });
   return true;
-}
-
-void Loan::Open(const ChallengeAnswer& challenge) {
-  const Identity& identity = options_.identity;
-  OpenRequest request{
-      .home = identity.incarnation, .machine = identity.machine, .key = identity.key};
-  request.signature = identity.sign(WhatIsSigned(lender_, challenge, options_.home, request));
-  Ask(request, Now() + options_.call_timeout,
-      [this, lender = challenge.lender](const Result<std::string>& answer) {
-        OnOpenAnswer(lender, answer);
-      });
 }
 
 void Loan::OnOpenAnswer(const Incarnation& lender, const Result<std::string>& answer) {
@@ -237,7 +251,8 @@ void Loan::Borrow(Tick deadline, std::function<void(Result<SlotRef>)> done) {
       std::min(deadline, Now() + options_.call_timeout),
       [this, number, sent, done = std::move(done)](const Result<std::string>& answer) {
         borrowing_.erase(number);
-        const Result<BorrowAnswer> borrowed = answer.ok() ? ReadBorrow(*answer) : answer.error();
+        const Result<BorrowAnswer> borrowed =
+            answer.ok() ? ReadBorrow(*answer, slots_, lender_) : answer.error();
         if (!borrowed.ok() || borrowed->slots.empty()) {
           offered_ = 0;
           // What it may have reserved all the same is free once it is told that nobody took it.
@@ -257,17 +272,6 @@ void Loan::Borrow(Tick deadline, std::function<void(Result<SlotRef>)> done) {
         if (!was_usable && usable()) listener_->OnUsable(this);
         done(slot);
       });
-}
-
-Result<BorrowAnswer> Loan::ReadBorrow(const std::string& answer) const {
-  RAVEN_ASSIGN_OR_RETURN(BorrowAnswer borrowed, DecodeBorrow(answer));
-  if (borrowed.slots.size() > 1 ||
-      (!borrowed.slots.empty() && slots_.contains(borrowed.slots.front()))) {
-    return Error{
-        ErrorCode::kCorrupt,
-        "the lender " + lender_ + " lent a slot that this node has already, or more than one"};
-  }
-  return borrowed;
 }
 
 void Loan::TellReleased() {

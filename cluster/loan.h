@@ -137,12 +137,9 @@ class Loan {
   // Makes a call whose answer `parse` reads; it is not told if the connection was replaced since.
   void Ask(const AnyRequest& request, core::Tick deadline,
            std::function<void(core::Result<std::string>)> done);
-  void Open(const ChallengeAnswer& challenge);
   void OnOpenAnswer(const Incarnation& lender, const core::Result<std::string>& answer);
   void Renew();
   void OnRenewAnswer(const Renewal& renewal, const core::Result<std::string>& answer);
-  // One slot that is not among slots(), or none. Errors: kCorrupt.
-  core::Result<BorrowAnswer> ReadBorrow(const std::string& answer) const;
   // Slots are not the home's any more, or may be reserved for it and never were.
   void TellReleased();
   bool OwesWord() const { return told_ != released_; }
