@@ -17,6 +17,14 @@ struct FakeStore::Copy {
   std::map<StoreLease, Lease> leases;
 };
 
+namespace {
+
+Error NoLease() {
+  return {ErrorCode::kNotFound, "there is no such lease"};
+}
+
+}  // namespace
+
 class FakeKeyValues final : public KeyValues {
  public:
   FakeKeyValues(FakeStore* store, std::string name, std::function<void()> wake)
@@ -50,8 +58,11 @@ class FakeKeyValues final : public KeyValues {
                      [this, lease] { return store_.DoKeepAlive(lease); });
   }
   void Revoke(StoreLease lease, Tick deadline, Told<core::Done> told) override {
-    Ask<core::Done>(deadline, std::move(told),
-                    [this, lease] { return store_.DoRevoke(name_, lease); });
+    Ask<core::Done>(deadline, std::move(told), [this, lease]() -> Result<core::Done> {
+      if (!store_.leases_.contains(lease)) return NoLease();
+      store_.EndLease(name_, lease);
+      return core::Done{};
+    });
   }
 
   WatchId Watch(std::string prefix, int64_t from, Tick deadline, Told<Changes> told) override {
@@ -60,7 +71,7 @@ class FakeKeyValues final : public KeyValues {
     store_.watchers_[key] = {.prefix = std::move(prefix), .next = from, .told = std::move(told)};
     ++store_.requests_;
     FakeStore* const store = &store_;
-    store->At(store->now_ + store->Delay(), [store, key] { store->BeginWatch(key); });
+    store->events_.Add(store->now_ + store->Delay(), [store, key] { store->BeginWatch(key); });
     const auto late = [store, key] {
       const auto found = store->watchers_.find(key);
       if (found == store->watchers_.end() || found->second.told_first) return;
@@ -68,7 +79,7 @@ class FakeKeyValues final : public KeyValues {
       store->watchers_.erase(found);
       last(Error{ErrorCode::kTimedOut, "no answer in time"});
     };
-    store->At(std::max(deadline, store->now_), [store, key, late] {
+    store->events_.Add(std::max(deadline, store->now_), [store, key, late] {
       const auto found = store->watchers_.find(key);
       if (found != store->watchers_.end() && !found->second.told_first)
         store->Tell(key.first, late);
@@ -101,15 +112,15 @@ class FakeKeyValues final : public KeyValues {
         if (!alive.expired()) operation->End(result);
       });
     };
-    store_.At(std::max(deadline, store_.now_), [end] {
+    store_.events_.Add(std::max(deadline, store_.now_), [end] {
       end(Error{ErrorCode::kTimedOut, "no answer in time"});
     });
-    store_.At(store_.now_ + store_.Delay(), [this, alive, end, what = std::move(what)] {
+    store_.events_.Add(store_.now_ + store_.Delay(), [this, alive, end, what = std::move(what)] {
       if (alive.expired() || store_.Lost(name_)) return;
       const Result<T> result =
           store_.stopped_ ? Error{ErrorCode::kUnavailable, "nothing listens there"} : what();
       if (store_.Lost(name_)) return;
-      store_.At(store_.now_ + store_.Delay(), [this, alive, end, result] {
+      store_.events_.Add(store_.now_ + store_.Delay(), [this, alive, end, result] {
         if (!alive.expired() && !store_.cut_.contains(name_)) end(result);
       });
     });
@@ -133,19 +144,12 @@ std::unique_ptr<KeyValues> FakeStore::Connect(const std::string& client,
 
 // ---- Time
 
-void FakeStore::At(Tick when, std::function<void()> what) {
-  if (when != core::kNever) agenda_.emplace(std::pair(when, ++events_), std::move(what));
-}
-
-Tick FakeStore::Next() const {
-  return agenda_.empty() ? core::kNever : agenda_.begin()->first.first;
-}
-
 bool FakeStore::RunNext(Tick until) {
-  if (Next() > until || agenda_.empty()) return false;
-  const auto next = agenda_.extract(agenda_.begin());
-  now_ = std::max(now_, next.key().first);
-  next.mapped()();
+  const Tick next = Next();
+  const auto action = events_.Take(until);
+  if (!action) return false;
+  now_ = std::max(now_, next);
+  action();
   return true;
 }
 
@@ -180,7 +184,7 @@ void FakeStore::Resume(const std::string& client) {
   auto waiting = paused_.extract(client);
   if (waiting.empty()) return;
   for (auto& what : waiting.mapped()) {
-    At(now_, [this, client, what = std::move(what)] { Tell(client, what); });
+    events_.Add(now_, [this, client, what = std::move(what)] { Tell(client, what); });
   }
 }
 
@@ -288,7 +292,7 @@ void FakeStore::Deliver(const WatchKey& key, Result<Changes> what) {
     if (!what.ok()) watchers_.erase(found);
     told(what);
   };
-  At(watcher.last_sent, [this, key, tell] { Tell(key.first, tell); });
+  events_.Add(watcher.last_sent, [this, key, tell] { Tell(key.first, tell); });
 }
 
 void FakeStore::EndWatches(const Error& why) {
@@ -300,7 +304,7 @@ void FakeStore::EndWatches(const Error& why) {
 void FakeStore::ArmLease(StoreLease id) {
   Lease& lease = leases_.at(id);
   lease.end = now_ + lease.duration;
-  At(lease.end, [this, id] {
+  events_.Add(lease.end, [this, id] {
     const auto found = leases_.find(id);
     if (found != leases_.end() && !stopped_ && found->second.end <= now_) EndLease("", id);
   });
@@ -342,22 +346,16 @@ Result<WriteAnswer> FakeStore::DoWrite(const std::string& client, const Write& w
                        .found = found == nullptr ? std::nullopt : std::optional(*found)};
   }
   if (write.lease != kNoLease && !leases_.contains(write.lease)) {
-    return Error{ErrorCode::kNotFound, "there is no such lease"};
+    return NoLease();
   }
   Apply(client, {.key = write.key, .value = write.value, .lease = write.lease}, false);
   return WriteAnswer{.at = stamp(), .written = true};
 }
 
 Result<LeaseAnswer> FakeStore::DoKeepAlive(StoreLease lease) {
-  if (!leases_.contains(lease)) return Error{ErrorCode::kNotFound, "there is no such lease"};
+  if (!leases_.contains(lease)) return NoLease();
   ArmLease(lease);
   return LeaseAnswer{stamp(), lease, leases_.at(lease).duration};
-}
-
-Result<core::Done> FakeStore::DoRevoke(const std::string& client, StoreLease lease) {
-  if (!leases_.contains(lease)) return Error{ErrorCode::kNotFound, "there is no such lease"};
-  EndLease(client, lease);
-  return core::Done{};
 }
 
 }  // namespace ravenstore::cluster

@@ -19,6 +19,7 @@
 
 #include "cluster/key_values.h"
 #include "core/types.h"
+#include "transport/event_queue.h"
 
 namespace ravenstore::cluster {
 
@@ -43,7 +44,7 @@ class FakeStore {
 
   core::Tick Now() const { return now_; }
   // When the next thing happens, or kNever.
-  core::Tick Next() const;
+  core::Tick Next() const { return events_.Next(); }
   // Runs the next thing that happens, if that is not after `until`. Whether there was one.
   bool RunNext(core::Tick until);
   // Runs all that happens until `until`, and then it is `until`.
@@ -97,7 +98,6 @@ class FakeStore {
   };
   using WatchKey = std::pair<std::string, WatchId>;  // by client
 
-  void At(core::Tick when, std::function<void()> what);
   core::Duration Delay();
   bool Lost(const std::string& client);
   // Does what tells that client something, now or once it runs again.
@@ -116,13 +116,11 @@ class FakeStore {
   RangeRead DoRange(const std::string& prefix, size_t most) const;
   core::Result<WriteAnswer> DoWrite(const std::string& client, const Write& write);
   core::Result<LeaseAnswer> DoKeepAlive(StoreLease lease);
-  core::Result<core::Done> DoRevoke(const std::string& client, StoreLease lease);
 
   core::Tick now_{};
-  uint64_t events_ = 0;
   uint64_t requests_ = 0;
   std::mt19937_64 random_;
-  std::map<std::pair<core::Tick, uint64_t>, std::function<void()>> agenda_;
+  transport::EventQueue events_;
   std::map<std::string, std::function<void()>> clients_;  // what wakes them
   std::set<std::string> cut_;
   std::map<std::string, std::vector<std::function<void()>>> paused_;  // and what waits for them

@@ -60,15 +60,12 @@ uint64_t ClusterJobs::RemoteTensors() const {
 // ---- Time
 
 Tick ClusterJobs::Next() const {
-  return later_.empty() ? pages_.Next() : std::min(pages_.Next(), later_.begin()->first);
+  return std::min(pages_.Next(), later_.Next());
 }
 
 void ClusterJobs::Advance() {
   pages_.Advance();
-  while (!later_.empty() && later_.begin()->first <= options_.memory.now()) {
-    const auto what = later_.extract(later_.begin());
-    what.mapped()();
-  }
+  while (const auto what = later_.Take(options_.memory.now())) what();
 }
 
 // ---- What the home reports
@@ -104,7 +101,7 @@ void ClusterJobs::Begin(const std::vector<Bytes>& tensors, Tick end) {
   }
   size_ += job.size;
   ++counts_.jobs;
-  At(end, [this, number] { End(number); });
+  later_.Add(end, [this, number] { End(number); });
   ActAt(options_.memory.now(), number);
 }
 
@@ -118,7 +115,7 @@ void ClusterJobs::End(JobNumber number) {
 }
 
 void ClusterJobs::ActAt(Tick when, JobNumber number) {
-  At(when, [this, number] { Act(number); });
+  later_.Add(when, [this, number] { Act(number); });
 }
 
 size_t ClusterJobs::NextRow(Job* job) {
@@ -144,7 +141,8 @@ void ClusterJobs::Act(JobNumber number) {
   waiting_.push_back(number);
   Settle();
   if (!job.call) return;
-  At(options_.memory.now() + kTimeout, [this, number, call = last_call_] { Expire(number, call); });
+  later_.Add(options_.memory.now() + kTimeout,
+             [this, number, call = last_call_] { Expire(number, call); });
 }
 
 void ClusterJobs::Place(JobNumber number, size_t index) {

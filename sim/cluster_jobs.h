@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <random>
@@ -23,6 +22,7 @@
 #include "core/types.h"
 #include "sim/cluster_member.h"
 #include "sim/cluster_pages.h"
+#include "transport/event_queue.h"
 
 namespace ravenstore::sim {
 
@@ -93,7 +93,6 @@ class ClusterJobs final : public ClusterUser {
     size_t row;
   };
 
-  void At(core::Tick when, std::function<void()> what) { later_.emplace(when, std::move(what)); }
   core::Tick Soon();
 
   // ---- Jobs.
@@ -132,7 +131,7 @@ class ClusterJobs final : public ClusterUser {
   std::unordered_map<core::TensorNumber, RowName> tensors_;
   core::Bytes size_;     // of all jobs
   core::Bytes created_;  // of these
-  std::multimap<core::Tick, std::function<void()>> later_;
+  transport::EventQueue later_;
   Counts counts_;
 };
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <functional>
 #include <memory>
 #include <numbers>
 #include <random>
@@ -14,6 +14,7 @@
 #include "cluster/lend_limit.h"
 #include "core/check.h"
 #include "sim/cluster_member.h"
+#include "transport/event_queue.h"
 
 namespace ravenstore::sim {
 namespace {
@@ -69,7 +70,7 @@ class Load {
   }
   Bytes Size(Bytes least, Bytes most);
   void After(Duration time, std::function<void()> what) {
-    later_.emplace(Now() + time, std::move(what));
+    later_.Add(Now() + time, std::move(what));
   }
 
   void Start(size_t index);
@@ -93,7 +94,7 @@ class Load {
   std::vector<std::unique_ptr<Machine>> machines_;
   std::vector<size_t> dirty_;
   std::set<std::pair<Tick, size_t>> due_;
-  std::multimap<Tick, std::function<void()>> later_;
+  transport::EventQueue later_;
   uint64_t looks_ = 0;
   uint64_t measured_ = 0;  // tensors
 };
@@ -240,14 +241,10 @@ void Load::RunUntil(Tick until) {
       if (machines_[index]->node.dirty()) Advance(index);
     }
     if (!dirty_.empty()) continue;
-    Tick next = until;
-    if (!later_.empty()) next = std::min(next, later_.begin()->first);
+    Tick next = std::min(until, later_.Next());
     if (!due_.empty()) next = std::min(next, due_.begin()->first);
     place_.RunNext(std::max(next, Now()));
-    while (!later_.empty() && later_.begin()->first <= Now()) {
-      const auto what = later_.extract(later_.begin());
-      what.mapped()();
-    }
+    while (const auto what = later_.Take(Now())) what();
     while (!due_.empty() && due_.begin()->first <= Now()) {
       const size_t index = due_.extract(due_.begin()).value().second;
       machines_[index]->node.SetDirty();

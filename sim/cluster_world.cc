@@ -14,6 +14,7 @@
 
 #include "sim/cluster_client.h"
 #include "sim/cluster_member.h"
+#include "transport/event_queue.h"
 
 namespace ravenstore::sim {
 namespace {
@@ -62,7 +63,7 @@ class World {
   Tick Now() const { return place_.Now(); }
   Player& Any() { return *players_[Random(players_.size())]; }
   void After(Duration duration, std::function<void()> what) {
-    later_.emplace(Now() + duration, std::move(what));
+    later_.Add(Now() + duration, std::move(what));
   }
 
   void Start(Player* player);
@@ -96,7 +97,7 @@ class World {
   std::shared_ptr<const cluster::FakeStore::Copy> backup_;
   std::vector<std::unique_ptr<Player>> players_;
   std::map<std::string, Player*> by_name_;
-  std::multimap<Tick, std::function<void()>> later_;
+  transport::EventQueue later_;
   cluster::Sizes sizes_;
   uint32_t copies_ = 1;
   bool rots_ = false;
@@ -473,10 +474,9 @@ ClusterCounts World::Run() {
   for (uint32_t event = 0; event < run_.events && counts_.Violations() == 0; ++event) {
     const double gap = -std::log(1 - static_cast<double>(Random(1 << 20)) / (1 << 20));
     const Tick at = Now() + core::FromSeconds(gap * 0.012);
-    while (!later_.empty() && later_.begin()->first <= at && counts_.Violations() == 0) {
-      StepTo(later_.begin()->first);
-      const auto what = later_.extract(later_.begin());
-      what.mapped()();
+    while (later_.Next() <= at && counts_.Violations() == 0) {
+      StepTo(later_.Next());
+      later_.Take(at)();
     }
     StepTo(at);
     if (Random(20) == 0) {
@@ -490,7 +490,7 @@ ClusterCounts World::Run() {
     }
   }
   if (counts_.Violations() == 0) {
-    later_.clear();
+    later_.Clear();
     AtEnd();
   }
   for (const auto& player : players_) counts_.pieces_moved += player->node.counts().moved;

@@ -78,13 +78,11 @@ class FakeTransport final : public MultiplexedTransport {
     const ConnectionId id = Join(wire, true, std::string(node));
     network_.Send(wire->between(), 0, &wire->at(true).last_sent,
                   [network = &network_, wire] { network->Establish(wire); });
-    if (deadline != core::kNever) {
-      network_.At(std::max(deadline, network_.now_), [wire] {
-        FakeNetwork::End& end = wire->at(true);
-        if (end.node == nullptr || end.calls->ready()) return;
-        end.node->network_.Lose(wire, true, {ErrorCode::kTimedOut, "no answer in time"}, true);
-      });
-    }
+    network_.events_.Add(std::max(deadline, network_.now_), [wire] {
+      FakeNetwork::End& end = wire->at(true);
+      if (end.node == nullptr || end.calls->ready()) return;
+      end.node->network_.Lose(wire, true, {ErrorCode::kTimedOut, "no answer in time"}, true);
+    });
     return id;
   }
   void Close(ConnectionId connection) override {
@@ -153,15 +151,12 @@ std::unique_ptr<Transport> FakeNetwork::Add(const std::string& node, Service* se
 
 // ---- Time
 
-void FakeNetwork::At(Tick when, std::function<void()> what) {
-  agenda_.emplace(std::pair(when, ++events_), std::move(what));
-}
-
 bool FakeNetwork::RunNext(Tick until) {
-  if (agenda_.empty() || agenda_.begin()->first.first > until) return false;
-  const auto next = agenda_.extract(agenda_.begin());
-  now_ = std::max(now_, next.key().first);
-  next.mapped()();
+  const Tick next = Next();
+  const auto action = events_.Take(until);
+  if (!action) return false;
+  now_ = std::max(now_, next);
+  action();
   return true;
 }
 
@@ -232,7 +227,7 @@ void FakeNetwork::Resume(const std::string& node) {
   for (const auto& [id, connection] : found->second->connections_) {
     PumpSoon(connection.first, connection.second);
   }
-  for (auto& tell : told.mapped()) At(now_, std::move(tell));
+  for (auto& tell : told.mapped()) events_.Add(now_, std::move(tell));
 }
 
 void FakeNetwork::DamageNext(const std::string& from, const std::string& to, Damage damage) {
@@ -269,7 +264,7 @@ void FakeNetwork::Send(const Nodes& nodes, size_t bytes, Tick* last, std::functi
   if (link.bytes_per_second > 0) {
     *last += core::FromSeconds(static_cast<double>(bytes) / link.bytes_per_second);
   }
-  At(*last, std::move(what));
+  events_.Add(*last, std::move(what));
 }
 
 void FakeNetwork::Establish(const std::shared_ptr<Wire>& wire) {
@@ -287,7 +282,7 @@ void FakeNetwork::Establish(const std::shared_ptr<Wire>& wire) {
 
 void FakeNetwork::PumpSoon(const std::shared_ptr<Wire>& wire, bool first) {
   if (std::exchange(wire->at(first).pump_soon, true)) return;
-  At(now_, [this, wire, first] {
+  events_.Add(now_, [this, wire, first] {
     wire->at(first).pump_soon = false;
     Pump(wire, first);
   });
@@ -309,7 +304,7 @@ void FakeNetwork::Pump(const std::shared_ptr<Wire>& wire, bool first) {
   const Tick next = std::max(end.calls->NextTimer(), now_);
   if (next >= end.timer) return;
   end.timer = next;
-  At(next, [this, wire, first, next] {
+  events_.Add(next, [this, wire, first, next] {
     End& late = wire->at(first);
     if (late.timer != next) return;
     late.timer = core::kNever;

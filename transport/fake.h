@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "core/types.h"
+#include "transport/event_queue.h"
 #include "transport/multiplexer.h"
 #include "transport/transport.h"
 
@@ -51,7 +52,7 @@ class FakeNetwork {
 
   core::Tick Now() const { return now_; }
   // When the next thing happens, or kNever.
-  core::Tick Next() const { return agenda_.empty() ? core::kNever : agenda_.begin()->first.first; }
+  core::Tick Next() const { return events_.Next(); }
   // Runs all that happens until `until`, and then it is `until`.
   void RunUntil(core::Tick until);
   // Runs the next thing that happens, if that is not after `until`. Whether there was one.
@@ -89,7 +90,6 @@ class FakeNetwork {
   using Nodes = std::pair<std::string, std::string>;
   static Nodes Between(const std::string& a, const std::string& b) { return std::minmax(a, b); }
 
-  void At(core::Tick when, std::function<void()> what);
   // After the link's delay, or when it is healed. In order for one `last`, the time of its
   // previous.
   void Send(const Nodes& nodes, size_t bytes, core::Tick* last, std::function<void()> what);
@@ -108,11 +108,10 @@ class FakeNetwork {
   bool Harm(const std::string& from, const std::string& to, std::string* bytes);
 
   core::Tick now_{};
-  uint64_t events_ = 0;
   uint64_t bare_frames_ = 0;
   std::mt19937_64 random_;
   const bool sums_;
-  std::map<std::pair<core::Tick, uint64_t>, std::function<void()>> agenda_;
+  EventQueue events_;
   std::map<std::string, FakeTransport*> nodes_;
   std::map<Nodes, FakeLink> links_;
   std::map<std::string, Port> ports_;
