@@ -216,14 +216,14 @@ void ClusterJobs::Granted(JobNumber number) {
     created_ += row.size;
     row.state = Row::State::kLives;
     executor.Begin(row.tensor);
-    pages_.Write(row.tensor, row.version);
-  } else if (!pages_.Holds(row.tensor, row.version)) {
+    pages_.contents().Write(row.tensor, row.version);
+  } else if (!pages_.contents().Holds(row.tensor, row.version)) {
     ++counts_.wrong;
   }
   ++counts_.used;
   executor.Unpin(row.tensor);
   if (random_() % 2 == 0) {
-    pages_.Write(row.tensor, ++row.version);
+    pages_.contents().Write(row.tensor, ++row.version);
     executor.Modify(row.tensor);
   }
   executor.Reach(row.tensor);

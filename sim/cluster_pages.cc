@@ -1,8 +1,6 @@
 #include "sim/cluster_pages.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <utility>
 
 #include "core/check.h"
@@ -68,33 +66,27 @@ ClusterPages::ClusterPages(ClusterMemory memory, std::function<void()> changed, 
       home_(*home),
       executor_(BooksFor(options_, page_), this),
       pieces_(static_cast<uint32_t>(options_.sizes.piece.count() / options_.sizes.granule.count())),
-      memory_(executor_.books().memory().pages()) {}
+      contents_(&executor_, page_, granule_) {}
 
 Tick ClusterPages::RetryAfter(core::Duration time) {
   const Tick at = options_.now() + time;
-  At(at, [this] { changed_(); });
+  later_.Add(at, [this] { changed_(); });
   return at;
 }
 
 void ClusterPages::Advance() {
-  while (!later_.empty() && later_.begin()->first <= options_.now()) {
-    const auto what = later_.extract(later_.begin());
-    what.mapped()();
-  }
+  while (const auto what = later_.Take(options_.now())) what();
 }
 
 ClusterPages::Ends ClusterPages::Run(Bytes needed) {
   Balance(needed);
+  std::vector<PhysicalPage> unmapped;
   do {
     executor_.Start();
-  } while (EndUnmapping());
+    unmapped = std::exchange(unmapped_, {});
+    for (const PhysicalPage page : unmapped) executor_.Unmapped(page);
+  } while (!unmapped.empty());
   return std::exchange(ends_, {});
-}
-
-bool ClusterPages::EndUnmapping() {
-  const auto pages = std::exchange(unmapped_, {});
-  for (const PhysicalPage page : pages) executor_.Unmapped(page);
-  return !pages.empty();
 }
 
 Bytes ClusterPages::remote() const {
@@ -114,76 +106,11 @@ bool ClusterPages::IsRemote(TensorNumber tensor) const {
   return false;
 }
 
-// ---- The ledger.
-
-uint32_t ClusterPages::GranulesOf(const Parts& parts) {
-  uint32_t granules = 0;
-  for (const Part& part : parts) granules += part.granules;
-  return granules;
-}
-
-ClusterPages::Part ClusterPages::PartOf(TensorNumber tensor, uint32_t unit) const {
-  const auto& row = executor_.tensors()[tensor];
-  const Bytes first = unit == 0 ? Bytes{} : page_ * unit - row.offset;
-  const Bytes bytes = executor_.tensors().BytesIn(tensor, unit);
-  return {.tensor = tensor,
-          .first = static_cast<uint32_t>(first.count() / granule_.count()),
-          .granules = static_cast<uint32_t>(bytes.count() / granule_.count())};
-}
-
-ClusterPages::Parts ClusterPages::PartsOf(PhysicalPage page) const {
-  Parts parts = memory_[page];
-  std::erase_if(parts, [this](const Part& of) { return !executor_.tensors()[of.tensor].lives(); });
-  return parts;
-}
-
-void ClusterPages::Write(TensorNumber tensor, uint32_t version) {
-  const auto& units = executor_.tensors()[tensor].units;
-  for (uint32_t i = 0; i < units.count; ++i) {
-    const PhysicalPage page = core::PlaceOf(executor_.books(), units[i]).page;
-    Parts parts = PartsOf(page);
-    std::erase_if(parts, [tensor](const Part& of) { return of.tensor == tensor; });
-    parts.push_back(PartOf(tensor, i));
-    parts.back().version = version;
-    memory_[page] = std::move(parts);
-  }
-}
-
-bool ClusterPages::Holds(TensorNumber tensor, uint32_t version) const {
-  const auto& units = executor_.tensors()[tensor].units;
-  for (uint32_t i = 0; i < units.count; ++i) {
-    const Part part = PartOf(tensor, i);
-    const auto is_same = [&](const Part& of) {
-      return of.tensor == tensor && of.version == version && of.first == part.first &&
-             of.granules == part.granules;
-    };
-    if (!std::ranges::any_of(memory_[core::PlaceOf(executor_.books(), units[i]).page], is_same))
-      return false;
-  }
-  return true;
-}
-
-// Of each granule the first bytes: which tensor, which version, and which of its granules.
-void ClusterPages::Fill(const Transfer& transfer, std::vector<std::byte>* buffer) const {
-  const size_t granule = options_.sizes.granule.count();
-  const uint32_t end = transfer.done + transfer.runs[transfer.run].count;
-  uint32_t number = 0;  // of all granules of the copy
-  for (const Part& part : transfer.parts) {
-    for (uint32_t i = 0; i < part.granules; ++i, ++number) {
-      if (number < transfer.done || number >= end) continue;
-      const std::array<uint64_t, 2> words = {part.tensor,
-                                             uint64_t{part.version} << 32 | (part.first + i)};
-      std::memcpy(buffer->data() + granule * (number - transfer.done), words.data(),
-                  std::min(sizeof(words), granule));
-    }
-  }
-}
-
 // ---- Copies.
 
 // The bytes there are of another page of addresses.
 bool ClusterPages::Map(const MapOrder& order) {
-  memory_[order.page].clear();
+  contents_.SetParts(order.page, {});
   return true;
 }
 
@@ -203,7 +130,7 @@ void ClusterPages::CopyIn(const CopyOrder& order) {
 }
 
 void ClusterPages::CopyOut(const CopyOrder& order) {
-  Copy copy{.pool = order.pool, .parts = PartsOf(order.memory.page)};
+  Copy copy{.pool = order.pool, .parts = contents_.PartsOf(order.memory.page)};
   const uint32_t granules = GranulesOf(copy.parts);
   if (granule_ * granules != order.bytes) ++ends_.wrong;
   if (const auto old = copies_.find(order.unit); old != copies_.end()) Erase(old);
@@ -225,7 +152,7 @@ void ClusterPages::Begin(const CopyOrder& order, Transfer transfer) {
   Tick& free = host_free_[writes];
   const double seconds = static_cast<double>(order.bytes.count()) / kHostRate;
   free = std::max(free, options_.now() + kHostLatency) + core::FromSeconds(seconds);
-  At(free, [this, unit] {
+  later_.Add(free, [this, unit] {
     End(unit, true);
     changed_();
   });
@@ -240,7 +167,7 @@ void ClusterPages::TransferRun(Unit unit) {
   const Tick deadline = options_.now() + kTimeout;
   const auto done = [this, unit](const core::Status& status) { RunTransferred(unit, status); };
   if (!transfer.writes) return home_.Read(offset, transfer.buffer, deadline, done);
-  Fill(transfer, &transfer.buffer);
+  transfer.FillRun(options_.sizes.granule.count(), &transfer.buffer);
   home_.Write(offset, transfer.buffer, deadline, done);
 }
 
@@ -249,7 +176,7 @@ void ClusterPages::RunTransferred(Unit unit, const core::Status& status) {
   const bool ok = status.ok() && !transfer.lost;
   if (ok && !transfer.writes) {
     std::vector<std::byte> expected(transfer.buffer.size());
-    Fill(transfer, &expected);
+    transfer.FillRun(options_.sizes.granule.count(), &expected);
     if (expected != transfer.buffer) ++ends_.wrong;
   }
   transfer.done += transfer.runs[transfer.run].count;
@@ -267,7 +194,7 @@ void ClusterPages::End(Unit unit, bool ok) {
     return executor_.CopiedOut(unit, ok);
   }
   if (ok) {
-    memory_[transfer.page] = std::move(transfer.parts);
+    contents_.SetParts(transfer.page, std::move(transfer.parts));
   } else if (const auto copy = copies_.find(unit); copy != copies_.end()) {
     copy->second.fetch_at = RetryAfter(kRetry);
   }

@@ -9,9 +9,8 @@
 // are fetched, if the rest of the memory has room. If the piece is lost before, so are the tensors
 // of which bytes were only there.
 //
-// One byte in a piece stands for `scale` bytes of a tensor. A ledger has, for each page and each
-// copy, which tensors' bytes it holds, and of which version. Bytes that come from other nodes are
-// compared with it.
+// One byte in a piece stands for `scale` bytes of a tensor. Bytes that come from other nodes are
+// compared with what the copy is to hold (sim/cluster_contents.h).
 //
 // Owns: executor and books. The home outlives it. Threads: one, the node's. Units: bytes of
 // tensors, but for `sizes`; tensors are whole granules. Errors: through Ends.
@@ -27,7 +26,9 @@
 #include "core/execution/page_backend.h"
 #include "core/execution/page_executor.h"
 #include "core/types.h"
+#include "sim/cluster_contents.h"
 #include "sim/cluster_pieces.h"
+#include "transport/event_queue.h"
 
 namespace ravenstore::sim {
 
@@ -59,16 +60,13 @@ class ClusterPages final : private core::PageBackend {
   const core::PageExecutor& executor() const { return executor_; }
   core::Bytes page() const { return page_; }
 
-  // All bytes of the tensor are of this version from now on. REQUIRES: it lives and is resident.
-  void Write(core::TensorNumber tensor, uint32_t version);
-  // Returns true if the device has that version of all its bytes. REQUIRES: it is resident.
-  bool Holds(core::TensorNumber tensor, uint32_t version) const;
+  ClusterContents& contents() { return contents_; }
   // Begins what there is to do; `needed`: the bytes that all pools should hold soon. Returns how
   // calls have ended since the last time.
   Ends Run(core::Bytes needed);
 
   void Advance();
-  core::Tick Next() const { return later_.empty() ? core::kNever : later_.begin()->first; }
+  core::Tick Next() const { return later_.Next(); }
 
   // Bytes of whole copies in other nodes' memory.
   core::Bytes remote() const;
@@ -82,29 +80,26 @@ class ClusterPages final : private core::PageBackend {
   void OnPiecesMost(uint32_t pieces) { pieces_most_ = pieces; }
 
  private:
-  // Consecutive granules of one tensor.
-  struct Part {
-    core::TensorNumber tensor = 0;
-    uint32_t version = 0;
-    uint32_t first = 0;
-    uint32_t granules = 0;
-  };
-  using Parts = std::vector<Part>;  // in the order in which they are copied
   struct Copy {
     core::plan::PoolNumber pool = 0;
-    Parts parts;
+    ClusterParts parts;
     std::vector<ClusterPieces::Run> runs = {};  // of a remote one
     core::Tick fetch_at{};                      // not before: it has failed
   };
   struct Transfer {
     bool writes = false;
     core::plan::PhysicalPage page = 0;
-    Parts parts;
+    ClusterParts parts;
     std::vector<ClusterPieces::Run> runs = {};
     size_t run = 0;                      // under way
     uint32_t done = 0;                   // granules before it
     std::vector<std::byte> buffer = {};  // of the run
     bool lost = false;
+
+    // What the run under way holds, with granules of that many bytes.
+    void FillRun(size_t granule, std::vector<std::byte>* buffer) const {
+      FillGranules(parts, done, done + runs[run].count, granule, buffer);
+    }
   };
 
   // ---- core::PageBackend.
@@ -123,21 +118,14 @@ class ClusterPages final : private core::PageBackend {
   bool CanCopyIn(core::plan::PoolNumber pool, bool demanded) const override;
   bool CanCopyOut(core::plan::PoolNumber pool) const override;
 
-  void At(core::Tick when, std::function<void()> what) { later_.emplace(when, std::move(what)); }
   // Run() is called then. Returns when.
   core::Tick RetryAfter(core::Duration time);
-  bool EndUnmapping();
-  static uint32_t GranulesOf(const Parts& parts);
-  // The tensors that live in the page.
-  Parts PartsOf(core::plan::PhysicalPage page) const;
-  Part PartOf(core::TensorNumber tensor, uint32_t unit) const;
 
   // ---- Copies.
   void Begin(const CopyOrder& order, Transfer transfer);
   void TransferRun(core::plan::Unit unit);
   void RunTransferred(core::plan::Unit unit, const core::Status& status);
   void End(core::plan::Unit unit, bool ok);
-  void Fill(const Transfer& transfer, std::vector<std::byte>* buffer) const;
   // Forgets copies that the books do not have any more.
   void Sweep();
   void Erase(std::map<core::plan::Unit, Copy>::iterator copy);
@@ -157,16 +145,16 @@ class ClusterPages final : private core::PageBackend {
   core::PageExecutor executor_;
   ClusterPieces pieces_;
   uint32_t pieces_most_ = 0;
-  core::Tick grow_at_{};       // not before
-  core::Tick sweep_at_{};      // for empty pieces: not before
-  core::Tick write_at_{};      // to other nodes: not before
-  std::vector<Parts> memory_;  // by physical page
+  core::Tick grow_at_{};   // not before
+  core::Tick sweep_at_{};  // for empty pieces: not before
+  core::Tick write_at_{};  // to other nodes: not before
+  ClusterContents contents_;
   std::map<core::plan::Unit, Copy> copies_;
   std::map<core::plan::Unit, Transfer> transfers_;
   uint32_t copying_[2][2] = {};   // by pool; in, and out
   core::Tick host_free_[2] = {};  // of the link, in, and out
   std::vector<core::plan::PhysicalPage> unmapped_;
-  std::multimap<core::Tick, std::function<void()>> later_;
+  transport::EventQueue later_;
   Ends ends_;
 };
 
