@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <variant>
 
@@ -94,6 +95,41 @@ class ClusterMember::Tap final : public transport::Transport {
   std::map<ConnectionId, std::string> lenders_;
 };
 
+// The nodes that membership finds. The node is notified of changes at most once every `every`.
+class ClusterMember::Peers final : public cluster::MembershipListener {
+ public:
+  Peers(core::Duration every, Tick now) : every_(every), report_at_(now) {}
+
+  size_t count() const { return peers_.size(); }
+  void Advance(Tick now, cluster::Node* node) {
+    if (now < Next()) return;
+    changed_ = false;
+    report_at_ = now + every_;
+    node->SetPeers(peers_);
+  }
+  Tick Next() const { return changed_ ? report_at_ : core::kNever; }
+
+  void OnJoined(const cluster::NodeRecord& node) override {
+    peers_[node.name] = {.address = node.address};
+    changed_ = true;
+  }
+  void OnChanged(const cluster::NodeRecord&, const cluster::NodeRecord& now) override {
+    OnJoined(now);
+  }
+  void OnLeft(const cluster::NodeRecord& node) override {
+    peers_.erase(node.name);
+    changed_ = true;
+  }
+  void OnRefused(std::string_view, const Error&) override {}
+  void OnStatus(const cluster::MembershipStatus&) override {}
+
+ private:
+  const core::Duration every_;
+  Tick report_at_;
+  bool changed_ = false;
+  std::map<std::string, cluster::Peer> peers_;
+};
+
 ClusterMember::ClusterMember(Fixed fixed, ClusterPlace* place, std::function<void()> dirtied)
     : fixed_(std::move(fixed)), place_(*place), dirtied_(std::move(dirtied)) {}
 
@@ -132,8 +168,7 @@ void ClusterMember::Start(Options options) {
   Fill(&options);
   predecessors_.push_back(options.incarnation);
   home_ = {fixed_.name, options.incarnation};
-  find_every_ = options.find_every;
-  find_at_ = place_.Now();
+  peers_ = std::make_unique<Peers>(options.find_every, place_.Now());
   ledger_ = std::make_unique<LenderLedger>([this] { return LeaseNow(); }, options.node.lender.lease,
                                            options.violation);
   tap_ = std::make_unique<Tap>(this, &place_.network);
@@ -142,8 +177,8 @@ void ClusterMember::Start(Options options) {
   tap_->inner = transport_.get();
   node_->Attach(tap_.get());
   store_ = place_.store.Connect(fixed_.name, [this] { SetDirty(); });
-  membership_ =
-      std::make_unique<cluster::Membership>(std::move(options.membership), store_.get(), this);
+  membership_ = std::make_unique<cluster::Membership>(std::move(options.membership), store_.get(),
+                                                      peers_.get());
   SetDirty();
 }
 
@@ -153,8 +188,7 @@ void ClusterMember::Crash() {
   user_ = nullptr;
   membership_.reset();
   store_.reset();
-  known_.clear();
-  found_ = false;
+  peers_.reset();
   tap_->inner = nullptr;
   transport_.reset();
   node_.reset();
@@ -176,6 +210,10 @@ bool ClusterMember::Resume() {
   return true;
 }
 
+size_t ClusterMember::known() const {
+  return peers_ == nullptr ? 0 : peers_->count();
+}
+
 void ClusterMember::SetDirty() {
   if (!std::exchange(dirty_, true)) dirtied_();
 }
@@ -184,13 +222,9 @@ void ClusterMember::Advance() {
   dirty_ = false;
   const Tick now = place_.Now();
   membership_->Tick(now);
-  if (found_ && now >= find_at_) {
-    found_ = false;
-    find_at_ = now + find_every_;
-    node_->SetPeers(known_);
-  }
+  peers_->Advance(now, node_.get());
   node_->Advance();
-  next_ = std::min({node_->Next(), membership_->NextTick(), found_ ? find_at_ : core::kNever});
+  next_ = std::min({node_->Next(), membership_->NextTick(), peers_->Next()});
 }
 
 // ---- The transport's service
@@ -251,25 +285,5 @@ void ClusterMember::OnEvent(const Event& event) {
     default: break;
   }
 }
-
-// ---- Who there is
-
-void ClusterMember::OnJoined(const cluster::NodeRecord& node) {
-  known_[node.name] = {.address = node.address};
-  found_ = true;
-}
-
-void ClusterMember::OnChanged(const cluster::NodeRecord&, const cluster::NodeRecord& now) {
-  OnJoined(now);
-}
-
-void ClusterMember::OnLeft(const cluster::NodeRecord& node) {
-  known_.erase(node.name);
-  found_ = true;
-}
-
-void ClusterMember::OnRefused(std::string_view, const Error&) {}
-
-void ClusterMember::OnStatus(const cluster::MembershipStatus&) {}
 
 }  // namespace ravenstore::sim

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -45,9 +44,7 @@ class ClusterUser {
 
 // A node, from start to start of its process. Whoever runs it calls Advance when it is dirty, or
 // its `next` has come, unless it is paused.
-class ClusterMember final : public transport::Service,
-                            public cluster::Node::Listener,
-                            public cluster::MembershipListener {
+class ClusterMember final : public transport::Service, public cluster::Node::Listener {
  public:
   // What does not change from start to start.
   struct Fixed {
@@ -106,7 +103,7 @@ class ClusterMember final : public transport::Service,
   // Whose answer to a read is told just now.
   const std::string& serving() const { return serving_; }
   // Of those that it found and that are not gone.
-  size_t known() const { return known_.size(); }
+  size_t known() const;
   // REQUIRES, all: it lives.
   cluster::Node& node() { return *node_; }
   const cluster::Node& node() const { return *node_; }
@@ -128,15 +125,10 @@ class ClusterMember final : public transport::Service,
   void OnPieceLost(cluster::PieceId piece, const core::Error&) override;
   void OnPiecesMost(uint32_t pieces) override;
   void OnEvent(const cluster::Event& event) override;
-  // cluster::MembershipListener.
-  void OnJoined(const cluster::NodeRecord& node) override;
-  void OnChanged(const cluster::NodeRecord& before, const cluster::NodeRecord& now) override;
-  void OnLeft(const cluster::NodeRecord& node) override;
-  void OnRefused(std::string_view name, const core::Error& why) override;
-  void OnStatus(const cluster::MembershipStatus& status) override;
 
  private:
   class Tap;
+  class Peers;
   void Fill(Options* options);
 
   const Fixed fixed_;
@@ -153,13 +145,10 @@ class ClusterMember final : public transport::Service,
   // Of this start.
   HomeKey home_;
   std::string serving_;
-  core::Duration find_every_{};
-  core::Tick find_at_{};
-  bool found_ = false;  // the node is to be told who there is
-  std::map<std::string, cluster::Peer> known_;
   ClusterUser* user_ = nullptr;
   std::unique_ptr<LenderLedger> ledger_;
   std::unique_ptr<Tap> tap_;
+  std::unique_ptr<Peers> peers_;
   std::unique_ptr<cluster::Node> node_;
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<cluster::KeyValues> store_;
