@@ -63,7 +63,18 @@ struct Multiplexer::FrameHeader {
   uint64_t payload_sum = 0;  // XXH3 of the payload; 0 without sums
   uint64_t header_sum = 0;   // XXH3 of what stands before it
 
+  static FrameHeader Of(std::span<const std::byte> frame) {
+    FrameHeader header;
+    std::memcpy(&header, frame.data(), sizeof(header));
+    return header;
+  }
   uint64_t Sum() const { return XXH3_64bits(this, offsetof(FrameHeader, header_sum)); }
+  Status Check() const {
+    if (header_sum != Sum()) return Malformed("a damaged header");
+    if (length > kPayloadMax) return Malformed("a frame that is too long");
+    return Ok();
+  }
+  bool IsChunk() const { return kind == Kind::kRequestChunk || kind == Kind::kResponseChunk; }
 };
 
 Multiplexer::Multiplexer(ConnectionId connection, Options options, Service* service, Tick now)
@@ -84,26 +95,15 @@ Multiplexer::Multiplexer(ConnectionId connection, Options options, Service* serv
 
 // ---- Input
 
-Multiplexer::FrameHeader Multiplexer::Header() const {
-  FrameHeader header;
-  std::memcpy(&header, frame_.data(), sizeof(header));
-  return header;
-}
-
-bool Multiplexer::ComesWithoutCopy(const FrameHeader& header) const {
-  return !options_.sums &&
-         (header.kind == Kind::kRequestChunk || header.kind == Kind::kResponseChunk);
-}
-
 std::span<std::byte> Multiplexer::Room() {
   if (failed_ || queue_.size() > kQueueMax) return {};
   if (!chunk_in_.rest.empty()) return chunk_in_.rest;
   size_t end = sizeof(FrameHeader);
   size_t begin = frame_bytes_;
   if (frame_bytes_ >= end) {
-    const FrameHeader header = Header();
+    const FrameHeader header = FrameHeader::Of(frame_);
     end += header.length;
-    if (ComesWithoutCopy(header)) {
+    if (!options_.sums && header.IsChunk()) {
       const size_t head = sizeof(header) + std::min<size_t>(header.length, kOffsetBytes);
       if (frame_bytes_ >= head) begin = head;  // each part of it over the last one
       end = frame_bytes_ < head ? head : head + std::min(end - frame_bytes_, kSwallowed);
@@ -118,10 +118,10 @@ Status Multiplexer::Received(size_t count, Tick now) {
   heard_ = pinged_ = now;
   frame_bytes_ += count;
   if (frame_bytes_ < sizeof(FrameHeader)) return Ok();
-  const FrameHeader header = Header();
-  if (frame_bytes_ == sizeof(header)) RAVEN_RETURN_IF_ERROR(Check(header));
+  const FrameHeader header = FrameHeader::Of(frame_);
+  if (frame_bytes_ == sizeof(header)) RAVEN_RETURN_IF_ERROR(header.Check());
   const size_t end = sizeof(header) + header.length;
-  if (ComesWithoutCopy(header)) {
+  if (!options_.sums && header.IsChunk()) {
     if (!chunk_in_.rest.empty()) {
       chunk_in_.rest = chunk_in_.rest.subspan(count);
     } else if (frame_bytes_ == std::min(end, sizeof(header) + kOffsetBytes)) {
@@ -139,9 +139,8 @@ Result<size_t> Multiplexer::TakeInput(std::span<const std::byte> bytes, Tick now
   const auto room = Room();
   if (room.empty()) return size_t{0};
   if (frame_bytes_ == 0 && bytes.size() >= sizeof(FrameHeader)) {
-    FrameHeader header;
-    std::memcpy(&header, bytes.data(), sizeof(header));
-    RAVEN_RETURN_IF_ERROR(Check(header));
+    const FrameHeader header = FrameHeader::Of(bytes);
+    RAVEN_RETURN_IF_ERROR(header.Check());
     if (const size_t whole = sizeof(header) + header.length; bytes.size() >= whole) {
       heard_ = pinged_ = now;
       RAVEN_RETURN_IF_ERROR(OnFrame(bytes.first(whole), now));
@@ -154,15 +153,8 @@ Result<size_t> Multiplexer::TakeInput(std::span<const std::byte> bytes, Tick now
   return count;
 }
 
-Status Multiplexer::Check(const FrameHeader& header) {
-  if (header.header_sum != header.Sum()) return Malformed("a damaged header");
-  if (header.length > kPayloadMax) return Malformed("a frame that is too long");
-  return Ok();
-}
-
 Status Multiplexer::OnFrame(std::span<const std::byte> frame, Tick now) {
-  FrameHeader header;
-  std::memcpy(&header, frame.data(), sizeof(header));
+  const FrameHeader header = FrameHeader::Of(frame);
   const std::string_view payload = Text(frame.subspan(sizeof(header)));
   if (header.payload_sum != (options_.sums ? XXH3_64bits(payload.data(), payload.size()) : 0)) {
     return Malformed("a damaged payload");
@@ -362,7 +354,13 @@ std::span<const std::byte> Multiplexer::Output() {
   if (OutputBytes() == 0 && ready_) {
     output_.clear();
     written_ = 0;
-    while (queue_.empty() && !senders_.empty()) AppendNextChunk();
+    while (queue_.empty() && !senders_.empty()) {
+      const Made sender = senders_.front();
+      senders_.pop_front();
+      const bool more =
+          sender.ours ? AppendRequestChunk(sender.number) : AppendResponseChunk(sender.number);
+      if (more && !failed_) senders_.push_back(sender);
+    }
     output_.swap(queue_);
   }
   if (written_ == output_.size()) return chunk_out_.rest;
@@ -411,14 +409,6 @@ void Multiplexer::Append(Kind kind, uint64_t number, std::string_view head, std:
   }
   header.header_sum = header.Sum();
   std::memcpy(queue_.data() + begin, &header, sizeof(header));
-}
-
-void Multiplexer::AppendNextChunk() {
-  const Made sender = senders_.front();
-  senders_.pop_front();
-  const bool more =
-      sender.ours ? AppendRequestChunk(sender.number) : AppendResponseChunk(sender.number);
-  if (more && !failed_) senders_.push_back(sender);
 }
 
 bool Multiplexer::AppendRequestChunk(uint64_t number) {

@@ -136,10 +136,6 @@ class Multiplexer {
     std::span<Byte> rest = {};  // of the call's buffer
   };
 
-  static core::Status Check(const FrameHeader& header);
-  // What a frame's first bytes are.
-  FrameHeader Header() const;
-  bool ComesWithoutCopy(const FrameHeader& header) const;
   core::Status OnFrame(std::span<const std::byte> frame, core::Tick now);
   core::Status OnHello(std::string_view payload);
   core::Status OnRequest(uint64_t number, std::string_view payload, core::Tick now);
@@ -170,8 +166,7 @@ class Multiplexer {
   // `body` is the payload's end. If it is not copied it follows from where it lies.
   void Append(Kind kind, uint64_t number, std::string_view head, std::string_view body = {},
               bool copied = true);
-  void AppendNextChunk();
-  // Both: whether a chunk was appended.
+  // Both append the call's next chunk. They return true if more chunks follow it.
   bool AppendRequestChunk(uint64_t number);
   bool AppendResponseChunk(uint64_t number);
   size_t AppendChunk(Made call, std::span<const std::byte> bulk, size_t offset);
