@@ -158,10 +158,8 @@ void DeviceMoves::CopyStretches(const ClientPages& from,
     const auto cut = Cut(stretch.to, {}, whole, stretch.from, {}, whole, stretch.bytes, most);
     chunks.insert(chunks.end(), cut.begin(), cut.end());
   }
-  Link& link = links_.at(from.device());
-  const JobId job =
-      link.lane->Submit(std::move(chunks), from.turn(), TransferLane::Urgency::kDemand, nullptr, 0);
-  link.jobs.emplace(job, std::move(done));
+  links_.at(from.device())
+      ->Submit(std::move(chunks), from.turn(), TransferLane::Urgency::kDemand, std::move(done));
 }
 
 void DeviceMoves::EndCopy(const Key& key, Move* move, const core::Status& outcome) {
@@ -209,35 +207,31 @@ void DeviceMoves::Fail(const Key& key, Error error) {
 
 core::Status DeviceMoves::Open() {
   for (uint16_t i = 0; i < devices_.size() && devices_.size() > 1; ++i) {
-    Link& link = links_[DeviceId{i}];
-    link.lane = std::make_unique<TransferLane>(
+    auto& lane = links_[DeviceId{i}];
+    lane = std::make_unique<TransferLane>(
         "device " + std::to_string(i) + " to others",
-        [this, i] { return devices_[i]->OpenPeerChannel(); }, options_, &words_.emplace_back(0),
-        [&link](JobId job, const core::Status& outcome) {
-          const Done done = std::move(link.jobs.extract(job).mapped());
-          done(outcome);
-        });
-    RAVEN_RETURN_IF_ERROR(link.lane->Open());
+        [this, i] { return devices_[i]->OpenPeerChannel(); }, options_);
+    RAVEN_RETURN_IF_ERROR(lane->Open());
   }
   return core::Ok();
 }
 
 bool DeviceMoves::Poll(core::Tick now) {
   bool busy = false;
-  for (const auto& [device, link] : links_) busy |= link.lane->Pump(now);
+  for (const auto& [device, lane] : links_) busy |= lane->Pump(now);
   return busy;
 }
 
 bool DeviceMoves::IsCopying() const {
-  for (const auto& [device, link] : links_) {
-    if (!link.lane->idle()) return true;
+  for (const auto& [device, lane] : links_) {
+    if (!lane->idle()) return true;
   }
   return false;
 }
 
 core::Tick DeviceMoves::NextPump(core::Tick poll) const {
   core::Tick next = core::kNever;
-  for (const auto& [device, link] : links_) next = std::min(next, link.lane->NextPump(poll));
+  for (const auto& [device, lane] : links_) next = std::min(next, lane->NextPump(poll));
   return next;
 }
 

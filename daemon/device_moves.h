@@ -15,12 +15,10 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -97,7 +95,7 @@ class DeviceMoves {
 
  private:
   using Key = std::pair<core::ClientId, core::TensorNumber>;
-  using Done = std::function<void(const core::Status&)>;
+  using Done = TransferLane::Done;
   enum class Stage : uint8_t {
     kCreates,    // its pages on the other device come
     kIsReached,  // its streams are to reach its puts
@@ -111,11 +109,6 @@ class DeviceMoves {
     bool is_reached = false;
     bool has_come = false;     // it is in use on its device
     bool has_expired = false;  // while its bytes were on their way
-  };
-  // From one device to the others.
-  struct Link {
-    std::unique_ptr<TransferLane> lane;
-    std::unordered_map<JobId, Done> jobs;
   };
 
   void Handle(const Key& key, const Side& side, core::CallResult result);
@@ -138,8 +131,7 @@ class DeviceMoves {
   const TransferLane::Options options_;
   Owner* const owner_;
   std::map<Key, Move> moves_;
-  std::deque<device::Word> words_;  // of the lanes, each its own
-  std::map<core::DeviceId, Link> links_;
+  std::map<core::DeviceId, std::unique_ptr<TransferLane>> links_;  // from it to the others
 };
 
 }  // namespace ravenstore::daemon

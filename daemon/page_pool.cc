@@ -49,24 +49,27 @@ Status PagePool::AddHost(PagePool* host, bool covered) {
 
 Status PagePool::OpenLane(const std::string& name, TransferLane::OpenChannel open,
                           core::Pacer* pacer, Lane* lane) {
-  lane->lane = std::make_unique<TransferLane>(name, std::move(open), options_.transfers,
-                                              &words_.emplace_back(0),
-                                              [this, lane](JobId job, const Status& outcome) {
-                                                memory_->Ended(outcome.ok(), now_);
-                                                const auto done = lane->jobs.extract(job);
-                                                done.mapped()(outcome);
-                                              });
-  if (pacer != nullptr) lane->lane->PaceBy(pacer);
-  return lane->lane->Open();
+  *lane = std::make_unique<TransferLane>(name, std::move(open), options_.transfers);
+  if (pacer != nullptr) (*lane)->PaceBy(pacer);
+  return (*lane)->Open();
+}
+
+void PagePool::Submit(TransferLane* lane, std::vector<TransferLane::Chunk> chunks,
+                      core::TurnOwner owner, TransferLane::Urgency urgency, Done done) {
+  lane->Submit(std::move(chunks), owner, urgency,
+               [this, done = std::move(done)](const Status& outcome) {
+                 memory_->Ended(outcome.ok(), now_);
+                 done(outcome);
+               });
 }
 
 template <typename Visit>
 void PagePool::ForEachLane(Visit visit) const {
   for (const auto& [device, link] : links_) {
-    visit(*link.in.lane);
-    visit(*link.out.lane);
+    visit(*link.in);
+    visit(*link.out);
   }
-  if (to_host_.lane != nullptr) visit(*to_host_.lane);
+  if (to_host_ != nullptr) visit(*to_host_);
 }
 
 // ---- Memory.
@@ -209,10 +212,8 @@ void PagePool::Copy(device::Direction direction, DeviceId device, std::byte* pag
                                memory_->slabs, range.bytes, chunk);
     chunks.insert(chunks.end(), cut.begin(), cut.end());
   }
-  Link& link = links_.at(device);
-  Lane& lane = out ? link.out : link.in;
-  const JobId job = lane.lane->Submit(std::move(chunks), owner, urgency, nullptr, 0);
-  lane.jobs.emplace(job, std::move(done));
+  const Link& link = links_.at(device);
+  Submit((out ? link.out : link.in).get(), std::move(chunks), owner, urgency, std::move(done));
 }
 
 void PagePool::MoveOn(const std::vector<Way>& ways, core::TurnOwner owner, Done done) {
@@ -226,8 +227,7 @@ void PagePool::MoveOn(const std::vector<Way>& ways, core::TurnOwner owner, Done 
         memory_->SourceAt(Bytes{}), way.from, memory_->slabs, way.bytes, ChunkOf(urgency));
     chunks.insert(chunks.end(), cut.begin(), cut.end());
   }
-  const JobId job = to_host_.lane->Submit(std::move(chunks), owner, urgency, nullptr, 0);
-  to_host_.jobs.emplace(job, std::move(done));
+  Submit(to_host_.get(), std::move(chunks), owner, urgency, std::move(done));
 }
 
 bool PagePool::HasSame(const std::byte* page, const std::vector<Range>& ranges) const {
@@ -249,7 +249,7 @@ bool PagePool::HasSame(const std::vector<Way>& ways) const {
 
 void PagePool::EndCopies() {
   links_.clear();
-  to_host_ = {};
+  to_host_.reset();
 }
 
 bool PagePool::Poll(core::Tick now) {

@@ -16,7 +16,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/pacer.h"
@@ -56,7 +55,7 @@ class PagePool {
     core::Bytes to;
     core::Bytes bytes;
   };
-  using Done = std::function<void(const core::Status&)>;
+  using Done = TransferLane::Done;
   using Then = std::function<void(std::optional<Piece>)>;
 
   // It may have up to `limit` of its memory. `memory` outlives this.
@@ -127,10 +126,7 @@ class PagePool {
   core::Tick NextWake() const { return pieces_.NextWake(); }
 
  private:
-  struct Lane {
-    std::unique_ptr<TransferLane> lane;
-    std::unordered_map<JobId, Done> jobs;
-  };
+  using Lane = std::unique_ptr<TransferLane>;
   struct Link {
     Lane in;
     Lane out;
@@ -144,6 +140,8 @@ class PagePool {
 
   core::Status OpenLane(const std::string& name, TransferLane::OpenChannel open, core::Pacer* pacer,
                         Lane* lane);
+  void Submit(TransferLane* lane, std::vector<TransferLane::Chunk> chunks, core::TurnOwner owner,
+              TransferLane::Urgency urgency, Done done);
   template <typename Visit>
   void ForEachLane(Visit visit) const;
   core::Bytes ChunkOf(TransferLane::Urgency urgency) const;
@@ -160,7 +158,6 @@ class PagePool {
   bool covered_ = false;
   core::Bytes reserved_;
   std::deque<Waiting> waiting_;
-  std::deque<device::Word> words_;  // of the lanes' channels, each its own
   std::map<core::DeviceId, Link> links_;
   Lane to_host_;
   core::Tick now_{};

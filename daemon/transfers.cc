@@ -12,14 +12,8 @@ namespace ravenstore::daemon {
 
 using core::Bytes;
 
-TransferLane::TransferLane(std::string name, OpenChannel open, Options options, device::Word* word,
-                           Finished finished, Progressed progressed)
-    : name_(std::move(name)),
-      open_(std::move(open)),
-      word_(word),
-      finished_(std::move(finished)),
-      progressed_(std::move(progressed)),
-      queue_(options) {}
+TransferLane::TransferLane(std::string name, OpenChannel open, Options options)
+    : name_(std::move(name)), open_(std::move(open)), queue_(options) {}
 
 void TransferLane::PaceBy(core::Pacer* pacer) {
   RAVEN_CHECK(jobs_.empty());
@@ -32,30 +26,12 @@ core::Status TransferLane::Open() {
   return core::Ok();
 }
 
-JobId TransferLane::Submit(std::vector<Chunk> chunks, core::TurnOwner owner, Urgency urgency,
-                           device::Word* arrival, uint64_t arrival_value) {
+void TransferLane::Submit(std::vector<Chunk> chunks, core::TurnOwner owner, Urgency urgency,
+                          Done done) {
   RAVEN_CHECK(!chunks.empty());
   const JobId id = next_job_++;
-  jobs_[id] = {.chunks = std::move(chunks),
-               .arrival = arrival,
-               .arrival_value = arrival_value,
-               .submitted = ipc::Now()};
+  jobs_[id] = {.chunks = std::move(chunks), .ended = std::move(done), .submitted = ipc::Now()};
   queue_.Submit(id, owner, urgency);
-  return id;
-}
-
-// Where every copy is enqueued Finish writes the arrival. Not the channel, whose write could come
-// after the word was given back, and lower what a later transfer of another lane wrote.
-void TransferLane::Promote(JobId id, core::TurnOwner behalf, device::Word* arrival,
-                           uint64_t arrival_value) {
-  Job& job = jobs_.at(id);
-  job.arrival = arrival;
-  job.arrival_value = arrival_value;
-  queue_.Promote(id, behalf);
-}
-
-void TransferLane::Prioritize(JobId id, core::TurnOwner behalf) {
-  queue_.Promote(id, behalf);
 }
 
 bool TransferLane::Pump(core::Tick now) {
@@ -72,21 +48,17 @@ core::Tick TransferLane::NextPump(core::Tick poll) const {
 
 bool TransferLane::Collect() {
   if (channel_) channel_->Poll();
-  const uint64_t reached = word_->load(std::memory_order_acquire);
+  const uint64_t reached = word_.load(std::memory_order_acquire);
   bool any = false;
   while (queue_.pieces() > 0 && last_signal_ - queue_.pieces() < reached) {
     const core::CopyQueue::Piece done = queue_.End();
     any = true;
     Job& job = jobs_.at(done.job);
-    job.done += done.bytes;
     const uint64_t signal = last_signal_ - queue_.pieces();
     if (core::Status copied = channel_->OutcomeOf(signal); job.outcome.ok())
       job.outcome = std::move(copied);
-    if (--job.pending == 0 && job.next == job.chunks.size()) {
+    if (--job.pending == 0 && job.next == job.chunks.size())
       Finish(done.job, core::Status(job.outcome));
-    } else if (progressed_ && job.outcome.ok()) {
-      progressed_(done.job, job.done);
-    }
   }
   if (!any && queue_.pieces() > 0 && channel_) {
     if (auto health = channel_->Health(); !health.ok()) {
@@ -120,7 +92,7 @@ bool TransferLane::Enqueue(core::Tick now) {
     ++job.pending;
     core::Status enqueued = channel_->Copy(chunk.to, chunk.from, chunk.bytes);
     ++last_signal_;
-    if (enqueued.ok()) enqueued = channel_->Signal(word_, last_signal_);
+    if (enqueued.ok()) enqueued = channel_->Signal(&word_, last_signal_);
     if (!enqueued.ok()) {
       FailAll(enqueued.error());
       return true;
@@ -138,10 +110,7 @@ void TransferLane::Finish(JobId id, const core::Status& outcome) {
                   job.chunks.size(), us(job.begun - job.submitted), us(ipc::Now() - job.begun),
                   outcome.ok() ? "" : ", failed");
   }
-  // Last, and also after a failure, which the loop has then marked the tensor lost for: whoever
-  // waits on it must not wait for ever.
-  finished_(id, outcome);
-  if (job.arrival != nullptr) job.arrival->store(job.arrival_value, std::memory_order_release);
+  job.ended(outcome);
 }
 
 void TransferLane::Abort(const core::Error& why) {
@@ -152,8 +121,8 @@ void TransferLane::FailAll(const core::Error& why) {
   spdlog::error("{}: copies failed: {}", name_, core::Describe(why));
   // Waits for what still runs, so that no copy writes after its job is reported.
   channel_.reset();
-  word_->store(last_signal_, std::memory_order_release);
-  // None is in it any more: one may be promoted as others are reported.
+  word_.store(last_signal_, std::memory_order_release);
+  // Another job may be submitted as these are reported.
   queue_.Clear();
   if (std::exchange(held_, false)) pacer_->Leave(sender_);
   std::vector<JobId> failed;
@@ -178,13 +147,6 @@ Bytes SlabMap::Contiguous(Bytes offset) const {
   const auto& [begin, bytes] = *std::prev(after);
   RAVEN_CHECK(offset < begin + bytes);
   return begin + bytes - offset;
-}
-
-Bytes SlabMap::SizeAt(Bytes offset) const {
-  for (const auto& [begin, bytes] : slabs_) {
-    if (begin == offset) return bytes;
-  }
-  return Bytes{0};
 }
 
 std::vector<TransferLane::Chunk> Cut(device::Target to_base, Bytes to, const SlabMap& to_map,

@@ -21,8 +21,6 @@
 
 namespace ravenstore::daemon {
 
-using JobId = core::CopyQueue::Job;
-
 class TransferLane {
  public:
   using Options = core::CopyQueue::Options;
@@ -34,16 +32,12 @@ class TransferLane {
   };
   // Called by Pump when a job is done, in order of completion. An error is the channel's, or of one
   // of the job's copies: then the target's bytes are undefined.
-  using Finished = std::function<void(JobId, const core::Status&)>;
-  // Called by Pump as a job that is not done goes on: so much of it, from its beginning, is copied.
-  using Progressed = std::function<void(JobId, core::Bytes)>;
-
+  using Done = std::function<void(const core::Status&)>;
   // Opens a channel for the lane's copies; may take long.
   using OpenChannel = std::function<core::Result<std::unique_ptr<device::Channel>>()>;
 
-  // The log calls it `name`. `word` is the lane's own; it holds 0.
-  TransferLane(std::string name, OpenChannel open, Options options, device::Word* word,
-               Finished finished, Progressed progressed = {});
+  // The log calls it `name`.
+  TransferLane(std::string name, OpenChannel open, Options options);
 
   // Its copies count to the pacer's rate, and wait for their turn of it. It outlives the lane.
   // REQUIRES: nothing was submitted yet.
@@ -53,15 +47,10 @@ class TransferLane {
   // failure.
   core::Status Open();
 
-  // Queues a job: one that `owner` waits for, or one for it in the background. When it ended, well
-  // or not, and Finished was called, `arrival` (if not null) is made to hold `arrival_value`.
-  JobId Submit(std::vector<Chunk> chunks, core::TurnOwner owner, Urgency urgency,
-               device::Word* arrival, uint64_t arrival_value);
-  // Moves what of a job is not enqueued yet among the demands of `behalf`.
-  void Prioritize(JobId job, core::TurnOwner behalf);
-  // The same, and gives it an arrival.
-  void Promote(JobId job, core::TurnOwner behalf, device::Word* arrival, uint64_t arrival_value);
-  // Looks for completions, calls Finished, and enqueues what fits. True when anything happened.
+  // Queues a job: one that `owner` waits for, or one for it in the background. REQUIRES: there is a
+  // chunk.
+  void Submit(std::vector<Chunk> chunks, core::TurnOwner owner, Urgency urgency, Done done);
+  // Looks for completions, calls Done, and enqueues what fits. True when anything happened.
   bool Pump(core::Tick now);
   // When it is to be pumped next: at `poll`; if all that it does is to wait for its turn, then; and
   // kNever without jobs.
@@ -73,14 +62,13 @@ class TransferLane {
   core::Bytes in_flight() const { return queue_.in_flight(); }
 
  private:
+  using JobId = core::CopyQueue::Job;
   struct Job {
     std::vector<Chunk> chunks;
     size_t next = 0;                    // the first chunk not enqueued
     size_t pending = 0;                 // chunks enqueued and not seen complete
-    core::Bytes done{};                 // of the chunks seen complete
-    core::Status outcome = core::Ok();  // of these
-    device::Word* arrival = nullptr;
-    uint64_t arrival_value = 0;
+    core::Status outcome = core::Ok();  // of the chunks seen complete
+    Done ended{};
     core::Tick submitted{};  // for the trace log
     core::Tick begun{};
   };
@@ -92,9 +80,7 @@ class TransferLane {
 
   const std::string name_;
   const OpenChannel open_;
-  device::Word* word_;
-  Finished finished_;
-  Progressed progressed_;
+  device::Word word_{0};  // chunks that are copied; the channel writes it
   std::unique_ptr<device::Channel> channel_;
 
   JobId next_job_ = 1;
@@ -116,7 +102,6 @@ class SlabMap {
   void Remove(core::Bytes offset);
   // Bytes from `offset` to the end of its chunk. REQUIRES: `offset` lies in a chunk.
   core::Bytes Contiguous(core::Bytes offset) const;
-  core::Bytes SizeAt(core::Bytes offset) const;
   // Every chunk as {offset, bytes}.
   const std::vector<std::pair<core::Bytes, core::Bytes>>& all() const { return slabs_; }
 

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -27,6 +26,7 @@ using core::KiB;
 using std::chrono::microseconds;
 using Chunk = TransferLane::Chunk;
 
+using JobId = uint64_t;
 using Urgency = TransferLane::Urgency;
 
 constexpr core::TurnOwner kWaiting{core::TenantId{1}, core::ClientId{7}};
@@ -41,13 +41,7 @@ class Rig {
             [device = device::OpenHostDevices(host).front()] {
               return device->OpenChannel(device::Direction::kHostToDevice);
             },
-            options, &word_,
-            [this](JobId job, const core::Status& outcome) {
-              finished_.emplace_back(job, outcome.ok());
-              if (!outcome.ok()) why_ = outcome.error().message;
-              if (when_finished_) when_finished_(job);
-              if (arrivals_.contains(job)) arrived_early_ |= arrivals_[job]->load() != 0;
-            }) {
+            options) {
     std::mt19937_64 random(20261121);
     for (auto& byte : from_) byte = static_cast<std::byte>(random());
   }
@@ -60,6 +54,16 @@ class Rig {
       offset += size.count();
     }
     return chunks;
+  }
+  // Returns the job's number.
+  JobId Submit(std::vector<Chunk> chunks, core::TurnOwner owner, Urgency urgency) {
+    const JobId job = ++jobs_;
+    lane_.Submit(std::move(chunks), owner, urgency, [this, job](const core::Status& outcome) {
+      finished_.emplace_back(job, outcome.ok());
+      if (!outcome.ok()) why_ = outcome.error().message;
+      if (when_finished_) when_finished_(job);
+    });
+    return job;
   }
   bool Same(uint64_t offset, Bytes size) const {
     return std::memcmp(&to_[offset], &from_[offset], size.count()) == 0;
@@ -83,14 +87,11 @@ class Rig {
   std::vector<JobId> SubmitChunks(uint64_t count, Urgency urgency) {
     std::vector<JobId> jobs;
     for (uint64_t i = 0; i < count; ++i) {
-      jobs.push_back(lane_.Submit(Chunks(submitted_, 1, KiB(16)), kWaiting, urgency, nullptr, 0));
+      jobs.push_back(Submit(Chunks(submitted_, 1, KiB(16)), kWaiting, urgency));
       submitted_ += KiB(16).count();
     }
     return jobs;
   }
-  // Looks, when `job` finishes, that its arrival was not written before.
-  void Expect(JobId job, device::Word* arrival) { arrivals_[job] = arrival; }
-
   void WhenFinished(std::function<void(JobId)> function) { when_finished_ = std::move(function); }
 
   TransferLane& lane() { return lane_; }
@@ -98,18 +99,15 @@ class Rig {
   Bytes most_in_flight() const { return most_in_flight_; }
   // Of the last failure.
   const std::string& why() const { return why_; }
-  bool arrived_early() const { return arrived_early_; }
 
  private:
   std::vector<std::byte> from_ = std::vector<std::byte>(KiB(1024).count());
   std::vector<std::byte> to_ = std::vector<std::byte>(KiB(1024).count());
   TransferLane::Options options_;
-  device::Word word_{0};
   std::vector<std::pair<JobId, bool>> finished_;
   std::string why_;
   std::function<void(JobId)> when_finished_;
-  std::map<JobId, device::Word*> arrivals_;
-  bool arrived_early_ = false;
+  JobId jobs_ = 0;
   uint64_t submitted_ = 0;
   Bytes most_in_flight_;
   TransferLane lane_;
@@ -121,17 +119,12 @@ TEST(TransfersTest, ALaneCopiesAndSaysSo) {
   Rig rig({});
   EXPECT_TRUE(rig.lane().idle());
   EXPECT_FALSE(rig.lane().Pump(ipc::Now()));
-  device::Word arrival{0};
-  const JobId job =
-      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground, &arrival, 7);
-  rig.Expect(job, &arrival);
+  const JobId job = rig.Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground);
   EXPECT_FALSE(rig.lane().idle());
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{job, true}}));
   EXPECT_TRUE(rig.Same(0, KiB(64)));
   EXPECT_FALSE(rig.Same(KiB(64).count(), KiB(1)));
-  EXPECT_EQ(arrival, 7u);
-  EXPECT_FALSE(rig.arrived_early()) << "the books must be right before a client goes on";
   EXPECT_EQ(rig.lane().in_flight(), Bytes{0});
 }
 
@@ -143,25 +136,24 @@ TEST(TransfersTest, ACopyThatFailsAloneFailsItsJobAndNoOther) {
     return transfer == 2 ? device::FakeMedium::Fault::kFails : device::FakeMedium::Fault::kNone;
   });
   std::vector<std::byte> to(KiB(256).count());
-  device::Word word{0};
   Finishes finished;
   std::string why;
-  TransferLane lane(
-      "a lane",
-      [] {
-        return device::OpenMediumChannel(device::MediumAccess::kRead,
-                                         {.chunk = KiB(16), .goes_on = true});
-      },
-      {.in_flight_copies = 2}, &word,
-      [&](JobId job, const core::Status& outcome) {
-        finished.emplace_back(job, outcome.ok());
-        if (!outcome.ok()) why = outcome.error().message;
-      });
+  TransferLane lane("a lane",
+                    [] {
+                      return device::OpenMediumChannel(device::MediumAccess::kRead,
+                                                       {.chunk = KiB(16), .goes_on = true});
+                    },
+                    {.in_flight_copies = 2});
   const auto submit = [&](uint64_t first, uint64_t count) {
     std::vector<Chunk> chunks;
     for (uint64_t i = first; i < first + count; ++i)
       chunks.push_back({&to[i * KiB(16).count()], device::Source(medium, KiB(16) * i), KiB(16)});
-    return lane.Submit(std::move(chunks), kWaiting, Urgency::kDemand, nullptr, 0);
+    lane.Submit(std::move(chunks), kWaiting, Urgency::kDemand,
+                [&, first](const core::Status& outcome) {
+                  finished.emplace_back(first, outcome.ok());
+                  if (!outcome.ok()) why = outcome.error().message;
+                });
+    return first;
   };
   const JobId fails = submit(0, 8);
   const JobId follows = submit(8, 4);
@@ -177,9 +169,8 @@ TEST(TransfersTest, ACopyThatFailsAloneFailsItsJobAndNoOther) {
 
 TEST(TransfersTest, WhatIsInFlightIsBounded) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(48)}, {.latency = microseconds(100)});
-  rig.lane().Submit(rig.Chunks(0, 32, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
-  rig.lane().Submit(rig.Chunks(KiB(512).count(), 32, KiB(16)), kWaiting, Urgency::kDemand, nullptr,
-                    0);
+  rig.Submit(rig.Chunks(0, 32, KiB(16)), kWaiting, Urgency::kBackground);
+  rig.Submit(rig.Chunks(KiB(512).count(), 32, KiB(16)), kWaiting, Urgency::kDemand);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(48));
   EXPECT_TRUE(rig.Same(0, KiB(1024)));
@@ -187,7 +178,7 @@ TEST(TransfersTest, WhatIsInFlightIsBounded) {
 
 TEST(TransfersTest, WhatNobodyWaitsForFillsHalfOfIt) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(64)}, {.latency = microseconds(100)});
-  rig.lane().Submit(rig.Chunks(0, 32, KiB(8)), kWaiting, Urgency::kBackground, nullptr, 0);
+  rig.Submit(rig.Chunks(0, 32, KiB(8)), kWaiting, Urgency::kBackground);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(32));
 }
@@ -195,14 +186,14 @@ TEST(TransfersTest, WhatNobodyWaitsForFillsHalfOfIt) {
 TEST(TransfersTest, CopiesInFlightAreBounded) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(1024), .in_flight_copies = 3},
           {.latency = microseconds(100)});
-  rig.lane().Submit(rig.Chunks(0, 64, KiB(1)), kWaiting, Urgency::kBackground, nullptr, 0);
+  rig.Submit(rig.Chunks(0, 64, KiB(1)), kWaiting, Urgency::kBackground);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(3));
 }
 
 TEST(TransfersTest, APieceBeyondTheBoundGoesAlone) {
   Rig rig({.chunk = KiB(64), .in_flight = KiB(16)});
-  rig.lane().Submit(rig.Chunks(0, 3, KiB(64)), kWaiting, Urgency::kBackground, nullptr, 0);
+  rig.Submit(rig.Chunks(0, 3, KiB(64)), kWaiting, Urgency::kBackground);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(64));
   EXPECT_TRUE(rig.Same(0, KiB(192)));
@@ -210,120 +201,49 @@ TEST(TransfersTest, APieceBeyondTheBoundGoesAlone) {
 
 TEST(TransfersTest, ADemandOvertakesBetweenChunks) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId background =
-      rig.lane().Submit(rig.Chunks(0, 8, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
-  const JobId behind = rig.lane().Submit(rig.Chunks(KiB(128).count(), 1, KiB(16)), kWaiting,
-                                         Urgency::kBackground, nullptr, 0);
+  const JobId background = rig.Submit(rig.Chunks(0, 8, KiB(16)), kWaiting, Urgency::kBackground);
+  const JobId behind =
+      rig.Submit(rig.Chunks(KiB(128).count(), 1, KiB(16)), kWaiting, Urgency::kBackground);
   rig.lane().Pump(ipc::Now());  // the first chunk is on its way
-  const JobId demand = rig.lane().Submit(rig.Chunks(KiB(256).count(), 2, KiB(16)), kWaiting,
-                                         Urgency::kDemand, nullptr, 0);
+  const JobId demand =
+      rig.Submit(rig.Chunks(KiB(256).count(), 2, KiB(16)), kWaiting, Urgency::kDemand);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{demand, true}, {background, true}, {behind, true}}));
 }
 
 TEST(TransfersTest, DemandsOfTwoClientsTakeTurns) {
   Rig rig({.in_flight_copies = 1, .turn = KiB(16)}, {.latency = microseconds(100)});
-  const JobId large =
-      rig.lane().Submit(rig.Chunks(0, 8, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
+  const JobId large = rig.Submit(rig.Chunks(0, 8, KiB(16)), kWaiting, Urgency::kDemand);
   rig.lane().Pump(ipc::Now());
-  const JobId own = rig.lane().Submit(rig.Chunks(KiB(128).count(), 1, KiB(16)), kWaiting,
-                                      Urgency::kDemand, nullptr, 0);
-  const JobId small = rig.lane().Submit(rig.Chunks(KiB(256).count(), 2, KiB(16)),
-                                        core::TurnOwner{core::TenantId{1}, core::ClientId{8}},
-                                        Urgency::kDemand, nullptr, 0);
+  const JobId own =
+      rig.Submit(rig.Chunks(KiB(128).count(), 1, KiB(16)), kWaiting, Urgency::kDemand);
+  const JobId small =
+      rig.Submit(rig.Chunks(KiB(256).count(), 2, KiB(16)),
+                 core::TurnOwner{core::TenantId{1}, core::ClientId{8}}, Urgency::kDemand);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{small, true}, {large, true}, {own, true}}));
 }
 
 TEST(TransfersTest, DemandsKeepTheirOrder) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId first =
-      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
+  const JobId first = rig.Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kDemand);
   rig.lane().Pump(ipc::Now());
-  const JobId second = rig.lane().Submit(rig.Chunks(KiB(64).count(), 1, KiB(16)), kWaiting,
-                                         Urgency::kDemand, nullptr, 0);
+  const JobId second =
+      rig.Submit(rig.Chunks(KiB(64).count(), 1, KiB(16)), kWaiting, Urgency::kDemand);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{first, true}, {second, true}}));
 }
 
-TEST(TransfersTest, APromotedJobGoesBeforeTheBackground) {
-  Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId first =
-      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
-  const JobId second = rig.lane().Submit(rig.Chunks(KiB(64).count(), 4, KiB(16)), kWaiting,
-                                         Urgency::kBackground, nullptr, 0);
-  rig.lane().Pump(ipc::Now());
-  device::Word arrival{0};
-  rig.Expect(second, &arrival);
-  rig.lane().Promote(second, kWaiting, &arrival, 5);
-  ASSERT_TRUE(rig.PumpAll());
-  EXPECT_EQ(rig.finished(), (Finishes{{second, true}, {first, true}}));
-  EXPECT_EQ(arrival, 5u);
-  EXPECT_FALSE(rig.arrived_early());
-}
-
-TEST(TransfersTest, AHurriedJobGoesBeforeTheBackground) {
-  Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId first =
-      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
-  const JobId second = rig.lane().Submit(rig.Chunks(KiB(64).count(), 4, KiB(16)), kWaiting,
-                                         Urgency::kBackground, nullptr, 0);
-  rig.lane().Pump(ipc::Now());
-  rig.lane().Prioritize(second, kWaiting);
-  rig.lane().Prioritize(second, kWaiting);  // once more changes nothing
-  ASSERT_TRUE(rig.PumpAll());
-  EXPECT_EQ(rig.finished(), (Finishes{{second, true}, {first, true}}));
-}
-
-TEST(TransfersTest, AJobPromotedHalfwayGoesOnAmongTheDemands) {
-  Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId background =
-      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
-  rig.lane().Pump(ipc::Now());
-  const JobId demand = rig.lane().Submit(rig.Chunks(KiB(64).count(), 4, KiB(16)), kWaiting,
-                                         Urgency::kDemand, nullptr, 0);
-  device::Word arrival{0};
-  rig.lane().Promote(background, kWaiting, &arrival, 5);
-  ASSERT_TRUE(rig.PumpAll());
-  EXPECT_EQ(rig.finished(), (Finishes{{demand, true}, {background, true}}));
-  EXPECT_TRUE(rig.Same(0, KiB(128)));
-  EXPECT_EQ(arrival, 5u);
-}
-
-TEST(TransfersTest, AJobPromotedWhenAllIsUnderWayStillArrives) {
-  for (const bool demand : {false, true}) {
-    Rig rig({}, {.latency = microseconds(500)});
-    const JobId job =
-        rig.lane().Submit(rig.Chunks(0, 2, KiB(16)), kWaiting,
-                          demand ? Urgency::kDemand : Urgency::kBackground, nullptr, 0);
-    rig.lane().Pump(ipc::Now());
-    ASSERT_EQ(rig.lane().in_flight(), KiB(32));
-    device::Word arrival{0};
-    rig.Expect(job, &arrival);
-    rig.lane().Promote(job, kWaiting, &arrival, 9);
-    ASSERT_TRUE(rig.PumpAll());
-    EXPECT_EQ(rig.finished(), (Finishes{{job, true}}));
-    EXPECT_EQ(arrival, 9u);
-    EXPECT_FALSE(rig.arrived_early())
-        << "a word that is given back must not be written by the channel afterwards";
-  }
-}
-
-TEST(TransfersTest, AFailedCopyFailsWhatIsQueuedAndStillWritesArrivals) {
+TEST(TransfersTest, AFailedCopyFailsWhatIsQueued) {
   Rig rig({.chunk = KiB(16), .in_flight_copies = 2},
           {.fail_copy = [](uint64_t n) { return n == 3; }});
-  device::Word words[3] = {};
   std::vector<JobId> jobs;
   for (size_t i = 0; i < 3; ++i) {
-    jobs.push_back(rig.lane().Submit(rig.Chunks(i * KiB(64).count(), 4, KiB(16)), kWaiting,
-                                     i == 2 ? Urgency::kDemand : Urgency::kBackground, &words[i],
-                                     4 + i));
-    rig.Expect(jobs[i], &words[i]);
+    jobs.push_back(rig.Submit(rig.Chunks(i * KiB(64).count(), 4, KiB(16)), kWaiting,
+                              i == 2 ? Urgency::kDemand : Urgency::kBackground));
   }
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{jobs[0], false}, {jobs[1], false}, {jobs[2], false}}));
-  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(words[i], 4 + i);
-  EXPECT_FALSE(rig.arrived_early()) << "it must be marked lost before its client goes on";
   EXPECT_EQ(rig.lane().in_flight(), Bytes{0});
   EXPECT_EQ(rig.why(), "HOST-0: copy: injected fault");
 }
@@ -331,48 +251,24 @@ TEST(TransfersTest, AFailedCopyFailsWhatIsQueuedAndStillWritesArrivals) {
 TEST(TransfersTest, AnAbortedLaneFailsWhatIsQueuedAndServesAgain) {
   Rig rig({.chunk = KiB(16), .in_flight_copies = 1});
   rig.lane().Abort({core::ErrorCode::kDevice, "nothing is queued yet"});
-  device::Word arrival{0};
-  const JobId lost =
-      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kDemand, &arrival, 4);
+  const JobId lost = rig.Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kDemand);
   rig.lane().Pump(ipc::Now());
   rig.lane().Abort({core::ErrorCode::kDevice, "the pool is gone"});
   EXPECT_EQ(rig.finished(), (Finishes{{lost, false}}));
   EXPECT_EQ(rig.why(), "the pool is gone");
-  EXPECT_EQ(arrival, 4u);
-  const JobId good =
-      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
+  const JobId good = rig.Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kDemand);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{lost, false}, {good, true}}));
   EXPECT_TRUE(rig.Same(0, KiB(64)));
 }
 
-// As the loop does when one that ends gives back the word that another waited for.
-TEST(TransfersTest, AJobMayBePromotedWhileItsLaneReportsAFailure) {
-  Rig rig({.in_flight_copies = 1}, {.fail_copy = [](uint64_t) { return true; }});
-  const JobId first =
-      rig.lane().Submit(rig.Chunks(0, 2, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
-  const JobId second =
-      rig.lane().Submit(rig.Chunks(0, 2, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
-  device::Word arrival{0};
-  rig.WhenFinished([&](JobId job) {
-    if (job == first) rig.lane().Promote(second, kWaiting, &arrival, 5);
-  });
-  ASSERT_TRUE(rig.PumpAll());
-  EXPECT_EQ(rig.finished(), (Finishes{{first, false}, {second, false}}));
-  EXPECT_EQ(arrival, 5u);
-  rig.lane().Submit(rig.Chunks(0, 1, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
-  EXPECT_TRUE(rig.PumpAll());
-}
-
 TEST(TransfersTest, ALaneThatFailedServesAgain) {
   auto broken = std::make_shared<std::atomic<bool>>(true);
   Rig rig({}, {.fail_copy = [broken](uint64_t) { return broken->load(); }});
-  const JobId lost =
-      rig.lane().Submit(rig.Chunks(0, 2, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+  const JobId lost = rig.Submit(rig.Chunks(0, 2, KiB(16)), kWaiting, Urgency::kBackground);
   ASSERT_TRUE(rig.PumpAll());
   *broken = false;
-  const JobId good =
-      rig.lane().Submit(rig.Chunks(0, 2, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+  const JobId good = rig.Submit(rig.Chunks(0, 2, KiB(16)), kWaiting, Urgency::kBackground);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{lost, false}, {good, true}}));
   EXPECT_TRUE(rig.Same(0, KiB(32)));
@@ -387,11 +283,8 @@ TEST(SlabMapTest, KnowsWhatIsContiguous) {
   EXPECT_EQ(map.Contiguous(KiB(63)), KiB(1));
   EXPECT_EQ(map.Contiguous(KiB(64)), KiB(16));
   EXPECT_EQ(map.Contiguous(KiB(100)), KiB(4));
-  EXPECT_EQ(map.SizeAt(KiB(64)), KiB(16));
-  EXPECT_EQ(map.SizeAt(KiB(65)), Bytes{0});
   EXPECT_EQ(map.all().size(), 3u);
   map.Remove(KiB(64));
-  EXPECT_EQ(map.SizeAt(KiB(64)), Bytes{0});
   EXPECT_EQ(map.all().size(), 2u);
 }
 
@@ -468,7 +361,7 @@ TEST_F(PacedLanesTest, ALaneKeepsToTheRateAndSaysWhenItGoesOn) {
   Rig rig(kOptions);
   rig.lane().PaceBy(&pacer_);
   EXPECT_EQ(rig.lane().NextPump(kPoll), core::kNever);
-  rig.lane().Submit(rig.Chunks(0, 4, kChunk), kWaiting, Urgency::kDemand, nullptr, 0);
+  rig.Submit(rig.Chunks(0, 4, kChunk), kWaiting, Urgency::kDemand);
   EXPECT_EQ(rig.lane().NextPump(kPoll), kPoll);
   rig.lane().Pump(At(100));
   EXPECT_EQ(rig.lane().NextPump(kPoll), kPoll) << "two chunks are in flight";
@@ -545,12 +438,12 @@ TEST(TransfersTest, OfWhatNobodyWaitsForEachUserHasItsTurn) {
   std::vector<JobId> flood;
   for (uint32_t i = 0; i < 16; ++i) {
     const core::TurnOwner owner{core::TenantId{1}, core::ClientId{i}};
-    flood.push_back(rig.lane().Submit(rig.Chunks(KiB(16).count() * i, 1, KiB(16)), owner,
-                                      Urgency::kBackground, nullptr, 0));
+    flood.push_back(
+        rig.Submit(rig.Chunks(KiB(16).count() * i, 1, KiB(16)), owner, Urgency::kBackground));
   }
   const core::TurnOwner other{core::TenantId{2}, core::ClientId{99}};
-  const JobId job = rig.lane().Submit(rig.Chunks(KiB(512).count(), 1, KiB(16)), other,
-                                      Urgency::kBackground, nullptr, 0);
+  const JobId job =
+      rig.Submit(rig.Chunks(KiB(512).count(), 1, KiB(16)), other, Urgency::kBackground);
   ASSERT_TRUE(rig.PumpAll());
   ASSERT_EQ(rig.finished().size(), 17u);
   const auto at = std::find(rig.finished().begin(), rig.finished().end(), std::pair(job, true));
