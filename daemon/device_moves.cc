@@ -142,24 +142,10 @@ void DeviceMoves::Copy(const Key& key, Move* move) {
     for (const auto& unit : kept) from.scheduler->Moved(moved.first).EndKeepInPlace(unit);
     EndCopy(moved, &found->second, outcome);
   };
-  const auto copy = [this, from](const std::vector<ClientPages::Stretch>& stretches, Done done) {
-    CopyStretches(*from.pages, stretches, std::move(done));
-  };
-  if (!from.pages->StartMove(tensor, move->to.pages, copy, ended)) return Come(moved, move);
+  const DeviceLink link{links_.at(from.pages->device()).get(),
+                        options_.ChunkOf(TransferLane::Urgency::kDemand)};
+  if (!from.pages->StartMove(tensor, move->to.pages, link, ended)) return Come(moved, move);
   for (const auto& unit : kept) from.scheduler->Moved(client).KeepInPlace(unit);
-}
-
-void DeviceMoves::CopyStretches(const ClientPages& from,
-                                const std::vector<ClientPages::Stretch>& stretches, Done done) {
-  std::vector<TransferLane::Chunk> chunks;
-  const core::Bytes most = options_.ChunkOf(TransferLane::Urgency::kDemand);
-  for (const ClientPages::Stretch& stretch : stretches) {
-    const SlabMap whole(stretch.bytes);
-    const auto cut = Cut(stretch.to, {}, whole, stretch.from, {}, whole, stretch.bytes, most);
-    chunks.insert(chunks.end(), cut.begin(), cut.end());
-  }
-  links_.at(from.device())
-      ->Submit(std::move(chunks), from.turn(), TransferLane::Urgency::kDemand, std::move(done));
 }
 
 void DeviceMoves::EndCopy(const Key& key, Move* move, const core::Status& outcome) {

@@ -15,12 +15,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "core/execution/page_executor.h"
 #include "core/result.h"
@@ -95,7 +93,6 @@ class DeviceMoves {
 
  private:
   using Key = std::pair<core::ClientId, core::TensorNumber>;
-  using Done = TransferLane::Done;
   enum class Stage : uint8_t {
     kCreates,    // its pages on the other device come
     kIsReached,  // its streams are to reach its puts
@@ -118,8 +115,6 @@ class DeviceMoves {
   // Its pages on its device are.
   void Came(const Key& key, Move* move);
   void Copy(const Key& key, Move* move);
-  void CopyStretches(const ClientPages& from, const std::vector<ClientPages::Stretch>& stretches,
-                     Done done);
   void EndCopy(const Key& key, Move* move, const core::Status& outcome);
   void End(const Key& key, bool recompute);
   // It is not in use on its device any more.
