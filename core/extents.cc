@@ -56,13 +56,11 @@ void ExtentMap::ForgetBegin(Block block) {
 void ExtentMap::Insert(Block block) {
   const Node& node = blocks_[block];
   if (node.kind == Kind::kFree) free_.emplace(FitKey(node.size, node.offset), block);
-  if (node.kind == Kind::kAbsent) absent_.emplace(node.offset, block);
 }
 
 void ExtentMap::Erase(Block block) {
   const Node& node = blocks_[block];
   if (node.kind == Kind::kFree) free_.erase({FitKey(node.size, node.offset), block});
-  if (node.kind == Kind::kAbsent) absent_.erase({node.offset, block});
 }
 
 ExtentMap::Block ExtentMap::Split(Block block, uint32_t size) {
@@ -91,7 +89,6 @@ void ExtentMap::Absorb(Block block, Block after) {
 }
 
 ExtentMap::Block ExtentMap::Become(Block block, Kind kind) {
-  ++changes_;
   Erase(block);
   blocks_[block].kind = kind;
   const Block after = blocks_[block].after;
@@ -125,17 +122,16 @@ void ExtentMap::AddChunk(Bytes offset, Bytes size) {
   Become(block, Kind::kFree);
 }
 
-void ExtentMap::Turn(Kind from, Kind to, uint32_t offset, uint32_t size) {
+void ExtentMap::Retire(uint32_t offset, uint32_t size) {
   const uint32_t end = offset + size;
   // From block to block: a look for each address would pass the same small ones again and again.
   Block block = At(Bytes(offset * kUnit));
   while (offset < end) {
     const Node& node = blocks_[block];
     const uint32_t part = std::min(node.offset + node.size, end) - offset;
-    if (node.kind == from) {
-      if (!HasMemory(from)) held_ += part;
-      if (!HasMemory(to)) held_ -= part;
-      block = Become(Carve(block, offset, part), to);
+    if (node.kind == Kind::kFree) {
+      held_ -= part;
+      block = Become(Carve(block, offset, part), Kind::kRetired);
     }
     offset += part;
     // What it merged with may reach farther.
@@ -147,14 +143,7 @@ void ExtentMap::CloseChunk(Bytes offset, Bytes size) {
   const auto first = static_cast<uint32_t>(offset.count() / kUnit);
   const auto units = static_cast<uint32_t>(size.count() / kUnit);
   closed_.emplace_back(first, units);
-  Turn(Kind::kFree, Kind::kRetired, first, units);
-}
-
-void ExtentMap::OpenChunk(Bytes offset, Bytes size) {
-  const auto first = static_cast<uint32_t>(offset.count() / kUnit);
-  const auto units = static_cast<uint32_t>(size.count() / kUnit);
-  RAVEN_CHECK(std::erase(closed_, std::pair(first, units)) == 1);
-  Turn(Kind::kRetired, Kind::kFree, first, units);
+  Retire(first, units);
 }
 
 bool ExtentMap::IsRetired(Bytes offset, Bytes size) const {
@@ -168,13 +157,6 @@ void ExtentMap::RemoveChunk(Bytes offset, Bytes size) {
   const auto units = static_cast<uint32_t>(size.count() / kUnit);
   RAVEN_CHECK(std::erase(closed_, std::pair(first, units)) == 1);
   Become(Carve(At(offset), first, units), Kind::kAbsent);
-}
-
-ExtentMap::Block ExtentMap::FreeFront(Block block, Bytes size) {
-  RAVEN_CHECK(size.count() % kUnit == 0);
-  const Block rest = Split(block, static_cast<uint32_t>(size.count() / kUnit));
-  Free(block);
-  return rest;
 }
 
 bool ExtentMap::IsFree(Bytes offset, Bytes size) const {
@@ -193,46 +175,32 @@ ExtentMap::Holes::const_iterator ExtentMap::SmallestThatTakes(Bytes size) const 
   return free_.lower_bound({FitKey(static_cast<uint32_t>(units), 0), 0});
 }
 
-std::optional<ExtentMap::Block> ExtentMap::Allocate(Bytes size, uint32_t owner) {
+std::optional<ExtentMap::Block> ExtentMap::Allocate(Bytes size) {
   const auto hole = SmallestThatTakes(size);
   if (hole == free_.end()) return std::nullopt;
-  return Take(hole->second, UnitsOf(size), owner);
+  return Take(hole->second, UnitsOf(size));
 }
 
-std::optional<ExtentMap::Block> ExtentMap::AllocateHighest(Bytes size, uint32_t owner, int holes) {
-  Block highest = kNone;
-  auto hole = SmallestThatTakes(size);
-  for (int i = 0; i < holes && hole != free_.end(); ++i, ++hole) {
-    if (highest == kNone || OffsetOf(hole->second) > OffsetOf(highest)) highest = hole->second;
-  }
-  if (highest == kNone) return std::nullopt;
-  const uint64_t units = UnitsOf(size);
-  const auto before = static_cast<uint32_t>(blocks_[highest].size - units);
-  return Take(before > 0 ? Split(highest, before) : highest, units, owner);
-}
-
-std::optional<ExtentMap::Block> ExtentMap::AllocateAt(Bytes offset, Bytes size, uint32_t owner) {
+std::optional<ExtentMap::Block> ExtentMap::AllocateAt(Bytes offset, Bytes size) {
   if (size == Bytes{0} || offset >= range()) return std::nullopt;
   const Block hole = At(offset);
   if (KindOf(hole) != Kind::kFree || OffsetOf(hole) != offset || SizeOf(hole) < size)
     return std::nullopt;
-  return Take(hole, UnitsOf(size), owner);
+  return Take(hole, UnitsOf(size));
 }
 
-std::optional<ExtentMap::Block> ExtentMap::AllocateInMiddle(Bytes size, uint32_t owner,
-                                                            Bytes alignment) {
+std::optional<ExtentMap::Block> ExtentMap::AllocateInMiddle(Bytes size, Bytes alignment) {
   if (size == Bytes{0} || free_.empty()) return std::nullopt;
   const Block hole = free_.rbegin()->second;
   const auto step = static_cast<uint32_t>(alignment.count() / kUnit);
   const uint32_t middle = blocks_[hole].size / 2 / step * step;
   if (UnitsOf(size) > blocks_[hole].size - middle) return std::nullopt;
-  return Take(middle > 0 ? Split(hole, middle) : hole, UnitsOf(size), owner);
+  return Take(middle > 0 ? Split(hole, middle) : hole, UnitsOf(size));
 }
 
-ExtentMap::Block ExtentMap::Take(Block block, uint64_t units, uint32_t owner) {
+ExtentMap::Block ExtentMap::Take(Block block, uint64_t units) {
   if (blocks_[block].size > units) Split(block, static_cast<uint32_t>(units));
   Become(block, Kind::kUsed);
-  SetOwner(block, owner);
   used_ += units;
   return block;
 }
@@ -246,7 +214,7 @@ void ExtentMap::Free(Block block) {
   for (const auto& [offset, size] : closed_) {
     const uint32_t from = std::max(begin, offset);
     const uint32_t to = std::min(end, offset + size);
-    if (from < to) Turn(Kind::kFree, Kind::kRetired, from, to - from);
+    if (from < to) Retire(from, to - from);
   }
 }
 
@@ -259,22 +227,9 @@ ExtentMap::Block ExtentMap::At(Bytes offset) const {
   return block;
 }
 
-Bytes ExtentMap::LargestHole() const {
-  return free_.empty() ? Bytes{0} : SizeOf(free_.rbegin()->second);
-}
-
-std::optional<Range> ExtentMap::AbsentFrom(Bytes from) const {
-  const auto absent = absent_.lower_bound({static_cast<uint32_t>(from.count() / kUnit), 0});
-  if (absent == absent_.end()) return std::nullopt;
-  return std::pair{OffsetOf(absent->second), SizeOf(absent->second)};
-}
-
 Bytes ExtentMap::FreeBefore(Bytes offset) const {
   if (offset == Bytes{0}) return Bytes{0};
-  const auto unit = static_cast<uint32_t>(offset.count() / kUnit);
-  const auto absent = absent_.lower_bound({unit, 0});
-  const bool starts = absent != absent_.end() && absent->first == unit;
-  const Block block = starts ? blocks_[absent->second].before : At(offset - Bytes(kUnit));
+  const Block block = At(offset - Bytes(kUnit));
   if (blocks_[block].kind != Kind::kFree) return Bytes{0};
   return offset - OffsetOf(block);
 }
@@ -291,7 +246,6 @@ void ExtentMap::CheckInvariants() const {
   uint64_t held = 0;
   uint64_t used = 0;
   size_t free = 0;
-  size_t absent = 0;
   std::set<uint32_t> begun;
   uint32_t offset = 0;
   Block before = kNone;
@@ -308,7 +262,6 @@ void ExtentMap::CheckInvariants() const {
     if (node.kind == Kind::kFree || node.kind == Kind::kUsed) held += node.size;
     if (node.kind == Kind::kUsed) used += node.size;
     free += node.kind == Kind::kFree && free_.contains({FitKey(node.size, node.offset), block});
-    absent += node.kind == Kind::kAbsent && absent_.contains({node.offset, block});
     offset += node.size;
   }
   RAVEN_CHECK(offset == range_);
@@ -320,7 +273,6 @@ void ExtentMap::CheckInvariants() const {
   RAVEN_CHECK(held == held_);
   RAVEN_CHECK(used == used_);
   RAVEN_CHECK(free == free_.size());
-  RAVEN_CHECK(absent == absent_.size());
 }
 
 }  // namespace ravenstore::core

@@ -18,9 +18,6 @@
 
 namespace ravenstore::core {
 
-// Of addresses: {offset, size}.
-using Range = std::pair<Bytes, Bytes>;
-
 class ExtentMap {
  public:
   // An extent, free or used, or a range without memory. Valid until it is freed, merged or split.
@@ -29,7 +26,6 @@ class ExtentMap {
   // kRetired: free, but its memory is to leave, or is being given back; the addresses are not to be
   // used again before that is done.
   enum class Kind : uint8_t { kAbsent, kFree, kUsed, kRetired };
-  static constexpr uint32_t kMostOwners = (1u << 30) - 1;
 
   // Addresses [0, range), none of them backed. REQUIRES: range is a multiple of kExtentAlignment
   // and at most kRangeMax.
@@ -40,53 +36,29 @@ class ExtentMap {
   // The memory of [offset, offset + size) is to leave: what is free there, or comes free, is
   // retired. REQUIRES: no part of it is absent or closed.
   void CloseChunk(Bytes offset, Bytes size);
-  // It stays after all. REQUIRES: that very range was closed.
-  void OpenChunk(Bytes offset, Bytes size);
   // Whether nothing lives in the closed range any more.
   bool IsRetired(Bytes offset, Bytes size) const;
   // It left. REQUIRES: that very range was closed, and all of it is retired.
   void RemoveChunk(Bytes offset, Bytes size);
   bool IsFree(Bytes offset, Bytes size) const;
 
-  // The smallest hole that takes `size` (rounded up to kExtentAlignment), for `owner`; nullopt when
-  // none does. REQUIRES: `owner` is at most kMostOwners, here and below.
-  std::optional<Block> Allocate(Bytes size, uint32_t owner);
-  // The same at the end of the highest hole, of so many of the smallest that take it. O(holes).
-  static constexpr int kHolesLookedAt = 64;
-  static constexpr int kHolesForLongLived = 1024;
-  std::optional<Block> AllocateHighest(Bytes size, uint32_t owner, int holes = kHolesLookedAt);
+  // The smallest hole that takes `size` (rounded up to kExtentAlignment); nullopt when none does.
+  std::optional<Block> Allocate(Bytes size);
   // The same at `offset`, if a hole begins there that takes it.
-  std::optional<Block> AllocateAt(Bytes offset, Bytes size, uint32_t owner);
+  std::optional<Block> AllocateAt(Bytes offset, Bytes size);
   // The same in the middle of the largest hole. REQUIRES: holes begin at multiples of `alignment`.
-  std::optional<Block> AllocateInMiddle(Bytes size, uint32_t owner,
-                                        Bytes alignment = kExtentAlignment);
+  std::optional<Block> AllocateInMiddle(Bytes size, Bytes alignment = kExtentAlignment);
   void Free(Block block);
-  // Frees its first `size` bytes and returns the rest. REQUIRES: `size` is a multiple of
-  // kExtentAlignment, more than nothing and less than all of it.
-  Block FreeFront(Block block, Bytes size);
 
   Kind KindOf(Block block) const { return blocks_[block].kind; }
   Bytes OffsetOf(Block block) const { return Bytes(blocks_[block].offset * kUnit); }
   Bytes SizeOf(Block block) const { return Bytes(blocks_[block].size * kUnit); }
-  void SetOwner(Block block, uint32_t owner) {
-    RAVEN_CHECK(owner <= kMostOwners);
-    blocks_[block].owner = owner & kMostOwners;
-  }
-  uint32_t OwnerOf(Block block) const { return blocks_[block].owner; }
-  // Neighbours in address order; kNone at the ends.
-  Block Before(Block block) const { return blocks_[block].before; }
-  Block After(Block block) const { return blocks_[block].after; }
   // The block that holds `offset`. Cost: the blocks around it in 256 KiB, and O(log n).
   Block At(Bytes offset) const;
 
-  // Rises with every change: what could not be done at the same count cannot be done now.
-  uint64_t changes() const { return changes_; }
   Bytes range() const { return Bytes(range_ * kUnit); }
   Bytes held() const { return Bytes(held_ * kUnit); }  // backed by memory
   Bytes used() const { return Bytes(used_ * kUnit); }
-  Bytes LargestHole() const;
-  // The lowest absent range that begins at `from` or later: {offset, size}.
-  std::optional<Range> AbsentFrom(Bytes from) const;
   // Free bytes that end at `offset`.
   Bytes FreeBefore(Bytes offset) const;
   // Free bytes that begin at `offset`.
@@ -105,19 +77,17 @@ class ExtentMap {
     uint32_t size = 0;
     Block before = kNone;
     Block after = kNone;
-    uint32_t owner : 30 = 0;
-    Kind kind : 2 = Kind::kAbsent;
+    Kind kind = Kind::kAbsent;
   };
-  static_assert(sizeof(Node) == 20, "a tensor's bytes are a published figure");
 
   using Holes = std::set<std::pair<uint64_t, Block>>;  // {size << 32 | offset, block}
 
   // free_.end(): none does.
   Holes::const_iterator SmallestThatTakes(Bytes size) const;
   // The first `units` of a free block.
-  Block Take(Block block, uint64_t units, uint32_t owner);
+  Block Take(Block block, uint64_t units);
   Block NewNode(Node node);
-  void Insert(Block block);  // into the list of its kind
+  void Insert(Block block);  // into the holes, if it is free
   void Erase(Block block);
   // Splits off the first `size` units; returns the rest.
   Block Split(Block block, uint32_t size);
@@ -128,19 +98,15 @@ class ExtentMap {
   void ForgetBegin(Block block);
   // Cuts `block`, which holds `offset`, so that one begins there and ends at `offset + size`.
   Block Carve(Block block, uint32_t offset, uint32_t size);
-  // Makes the parts of [offset, offset + size) that are `from` a `to`.
-  void Turn(Kind from, Kind to, uint32_t offset, uint32_t size);
-
-  static constexpr bool HasMemory(Kind kind) { return kind == Kind::kFree || kind == Kind::kUsed; }
+  // Makes what is free in [offset, offset + size) retired.
+  void Retire(uint32_t offset, uint32_t size);
 
   uint32_t range_;
   uint64_t held_ = 0;
   uint64_t used_ = 0;
-  uint64_t changes_ = 0;
   Chunked<Node, 128> blocks_;
   Block spare_ = kNone;  // the first node without a block; `after` leads to the next
   Holes free_;
-  std::set<std::pair<uint32_t, Block>> absent_;        // {offset, block}
   std::vector<std::pair<uint32_t, uint32_t>> closed_;  // {offset, size}
   // For every kStride units of addresses a block that begins there, if any does: where to look for
   // an address. A block keeps its offset for life.

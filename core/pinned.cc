@@ -50,7 +50,7 @@ std::optional<Bytes> PinnedBooks::Carve(TenantId user, PinnedBlockId id, uint32_
   const auto holding = holdings_.find({user, pool});
   if (holding == holdings_.end()) return std::nullopt;
   ExtentMap& map = holding->second->map;
-  const auto extent = map.Allocate(bytes, 0);
+  const auto extent = map.Allocate(bytes);
   if (!extent) return std::nullopt;
   blocks_.emplace(id, Block{user, pool, *extent, bytes});
   used_[id.client] += bytes;
@@ -94,13 +94,13 @@ std::optional<PinnedBooks::Slab> PinnedBooks::Add(TenantId user, uint32_t pool, 
   ExtentMap& addresses = addresses_[pool];
   std::optional<ExtentMap::Block> place;
   if (CanExtend(&holding, pool, bytes)) {
-    place = addresses.AllocateAt(holding.end, bytes, 0);
+    place = addresses.AllocateAt(holding.end, bytes);
   } else if (options_.straddle) {
     // Apart from all others, so that the next may be its neighbour.
-    place = addresses.AllocateInMiddle(bytes, 0, options_.granularity);
+    place = addresses.AllocateInMiddle(bytes, options_.granularity);
   }
   // With a gap behind it: no block may begin here and end in another slab.
-  if (!place) place = addresses.Allocate(bytes + options_.granularity, 0);
+  if (!place) place = addresses.Allocate(bytes + options_.granularity);
   if (!place) return std::nullopt;
   const Slab slab{{pool, addresses.OffsetOf(*place)}, bytes};
   holding.end = slab.id.offset + bytes;

@@ -21,29 +21,27 @@ Bytes Units(uint64_t n) {
 
 TEST(ExtentMapTest, GivesNothingWithoutMemory) {
   ExtentMap map(Units(100));
-  EXPECT_FALSE(map.Allocate(Units(1), 0).has_value());
-  EXPECT_EQ(map.LargestHole(), Bytes(0));
-  EXPECT_EQ(map.AbsentFrom(Bytes(0)), std::pair(Bytes(0), Units(100)));
+  EXPECT_FALSE(map.Allocate(Units(1)).has_value());
+  EXPECT_EQ(map.FreeFrom(Bytes(0)), Bytes(0));
   map.CheckInvariants();
 }
 
-TEST(ExtentMapTest, RoundsSizesUpAndKeepsTheOwner) {
+TEST(ExtentMapTest, RoundsSizesUp) {
   ExtentMap map(Units(100));
   map.AddChunk(Bytes(0), Units(100));
-  const auto block = map.Allocate(Bytes(1), 42);
+  const auto block = map.Allocate(Bytes(1));
   ASSERT_TRUE(block);
   EXPECT_EQ(map.SizeOf(*block), Units(1));
-  EXPECT_EQ(map.OwnerOf(*block), 42u);
   EXPECT_EQ(map.used(), Units(1));
-  EXPECT_FALSE(map.Allocate(Bytes(0), 0).has_value());
+  EXPECT_FALSE(map.Allocate(Bytes(0)).has_value());
 }
 
 TEST(ExtentMapTest, AnExtentSpansTwoChunks) {
   ExtentMap map(Units(100));
   map.AddChunk(Bytes(0), Units(10));
   map.AddChunk(Units(10), Units(10));
-  EXPECT_EQ(map.LargestHole(), Units(20));
-  EXPECT_TRUE(map.Allocate(Units(15), 0).has_value());
+  EXPECT_EQ(map.FreeFrom(Bytes(0)), Units(20));
+  EXPECT_TRUE(map.Allocate(Units(15)).has_value());
   map.CheckInvariants();
 }
 
@@ -52,82 +50,55 @@ TEST(ExtentMapTest, TakesTheSmallestHoleThatFitsAndTheLowestOnTies) {
   map.AddChunk(Bytes(0), Units(8));
   map.AddChunk(Units(20), Units(4));
   map.AddChunk(Units(40), Units(4));
-  EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(3), 0)), Units(20));
-  EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(4), 0)), Units(40));
-  EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(4), 0)), Bytes(0));
+  EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(3))), Units(20));
+  EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(4))), Units(40));
+  EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(4))), Bytes(0));
   map.CheckInvariants();
 }
 
 TEST(ExtentMapTest, TakesAPlaceThatIsNamedIfAHoleBeginsThere) {
   ExtentMap map(Units(100));
   map.AddChunk(Bytes(0), Units(10));
-  EXPECT_FALSE(map.AllocateAt(Units(2), Units(3), 0));  // the hole begins before
-  EXPECT_FALSE(map.AllocateAt(Bytes(0), Units(11), 0));
-  EXPECT_FALSE(map.AllocateAt(Bytes(0), Bytes(0), 0));
-  EXPECT_FALSE(map.AllocateAt(Units(50), Units(1), 0));  // there is no memory
-  EXPECT_FALSE(map.AllocateAt(Units(100), Units(1), 0));
-  ASSERT_TRUE(map.AllocateAt(Bytes(0), Units(4), 7));
-  EXPECT_FALSE(map.AllocateAt(Bytes(0), Units(1), 0));
-  const auto block = map.AllocateAt(Units(4), Units(6), 8);
-  ASSERT_TRUE(block);
-  EXPECT_EQ(map.OwnerOf(*block), 8u);
+  EXPECT_FALSE(map.AllocateAt(Units(2), Units(3)));  // the hole begins before
+  EXPECT_FALSE(map.AllocateAt(Bytes(0), Units(11)));
+  EXPECT_FALSE(map.AllocateAt(Bytes(0), Bytes(0)));
+  EXPECT_FALSE(map.AllocateAt(Units(50), Units(1)));  // there is no memory
+  EXPECT_FALSE(map.AllocateAt(Units(100), Units(1)));
+  ASSERT_TRUE(map.AllocateAt(Bytes(0), Units(4)));
+  EXPECT_FALSE(map.AllocateAt(Bytes(0), Units(1)));
+  ASSERT_TRUE(map.AllocateAt(Units(4), Units(6)));
   EXPECT_EQ(map.used(), Units(10));
   map.CheckInvariants();
 }
 
 TEST(ExtentMapTest, TheMiddleOfTheLargestHoleCanBeHad) {
   ExtentMap map(Units(100));
-  EXPECT_FALSE(map.AllocateInMiddle(Units(1), 0));
+  EXPECT_FALSE(map.AllocateInMiddle(Units(1)));
   map.AddChunk(Bytes(0), Units(4));
   map.AddChunk(Units(20), Units(11));
-  EXPECT_FALSE(map.AllocateInMiddle(Bytes(0), 0));
-  EXPECT_FALSE(map.AllocateInMiddle(Units(7), 0));  // 6 behind the middle
-  EXPECT_EQ(map.OffsetOf(*map.AllocateInMiddle(Units(2), 0)), Units(25));
-  EXPECT_EQ(map.LargestHole(), Units(5));
+  EXPECT_FALSE(map.AllocateInMiddle(Bytes(0)));
+  EXPECT_FALSE(map.AllocateInMiddle(Units(7)));  // 6 behind the middle
+  EXPECT_EQ(map.OffsetOf(*map.AllocateInMiddle(Units(2))), Units(25));
+  EXPECT_EQ(map.FreeFrom(Units(20)), Units(5));
   map.CheckInvariants();
   ExtentMap one(Units(1));
   one.AddChunk(Bytes(0), Units(1));
-  EXPECT_EQ(one.OffsetOf(*one.AllocateInMiddle(Units(1), 0)), Bytes(0));
+  EXPECT_EQ(one.OffsetOf(*one.AllocateInMiddle(Units(1))), Bytes(0));
   one.CheckInvariants();
-}
-
-TEST(ExtentMapTest, TheEndOfTheHighestHoleCanBeHad) {
-  ExtentMap map(Units(100));
-  EXPECT_FALSE(map.AllocateHighest(Units(1), 0));
-  map.AddChunk(Bytes(0), Units(4));
-  map.AddChunk(Units(20), Units(9));
-  map.AddChunk(Units(40), Units(3));
-  EXPECT_FALSE(map.AllocateHighest(Bytes(0), 0));
-  EXPECT_FALSE(map.AllocateHighest(Units(10), 0));
-  EXPECT_EQ(map.OffsetOf(*map.AllocateHighest(Units(4), 0)), Units(25));
-  const auto below = map.AllocateHighest(Units(1), 0, /*holes=*/2);
-  EXPECT_EQ(map.OffsetOf(*below), Units(42)) << "the two smallest are of 3 and 4";
-  map.Free(*below);
-  EXPECT_EQ(map.OffsetOf(*map.AllocateHighest(Units(2), 0)), Units(41));
-  EXPECT_EQ(map.OffsetOf(*map.AllocateHighest(Units(1), 7)), Units(40)) << "all of a hole";
-  EXPECT_EQ(map.OwnerOf(map.At(Units(40))), 7u);
-  map.CheckInvariants();
-}
-
-// However many holes there are.
-TEST(ExtentMapTest, OfTheHighestHoleOnlySomeAreLookedAt) {
-  ExtentMap map(Units(1000));
-  for (uint64_t i = 0; i < 200; ++i) map.AddChunk(Units(4 * i), Units(2));
-  EXPECT_EQ(map.OffsetOf(*map.AllocateHighest(Units(2), 0)),
-            Units(4 * (ExtentMap::kHolesLookedAt - 1)));
 }
 
 TEST(ExtentMapTest, MergesFreedNeighboursOnBothSides) {
   ExtentMap map(Units(30));
   map.AddChunk(Bytes(0), Units(30));
-  const auto a = *map.Allocate(Units(10), 0);
-  const auto b = *map.Allocate(Units(10), 1);
-  const auto c = *map.Allocate(Units(10), 2);
+  const auto a = *map.Allocate(Units(10));
+  const auto b = *map.Allocate(Units(10));
+  const auto c = *map.Allocate(Units(10));
   map.Free(a);
   map.Free(c);
-  EXPECT_EQ(map.LargestHole(), Units(10));
+  EXPECT_EQ(map.FreeFrom(Bytes(0)), Units(10));
+  EXPECT_EQ(map.FreeFrom(Units(20)), Units(10));
   map.Free(b);
-  EXPECT_EQ(map.LargestHole(), Units(30));
+  EXPECT_EQ(map.FreeFrom(Bytes(0)), Units(30));
   map.CheckInvariants();
 }
 
@@ -139,24 +110,24 @@ TEST(ExtentMapTest, ARetiredChunkIsNeitherFreeNorAbsentUntilItIsRemoved) {
   EXPECT_TRUE(map.IsRetired(Units(10), Units(10)));
   EXPECT_EQ(map.held(), Units(20));
   EXPECT_FALSE(map.IsFree(Units(10), Units(10)));
-  EXPECT_FALSE(map.Allocate(Units(11), 0).has_value());
-  EXPECT_FALSE(map.AbsentFrom(Bytes(0)).has_value());
+  EXPECT_FALSE(map.Allocate(Units(11)).has_value());
+  EXPECT_EQ(map.KindOf(map.At(Units(10))), ExtentMap::Kind::kRetired);
   map.CheckInvariants();
   map.RemoveChunk(Units(10), Units(10));
-  EXPECT_EQ(map.AbsentFrom(Units(1)), std::pair(Units(10), Units(10)));
+  EXPECT_EQ(map.KindOf(map.At(Units(10))), ExtentMap::Kind::kAbsent);
   map.CheckInvariants();
   map.AddChunk(Units(10), Units(10));
-  EXPECT_EQ(map.LargestHole(), Units(30));
+  EXPECT_EQ(map.FreeFrom(Bytes(0)), Units(30));
   map.CheckInvariants();
 }
 
 TEST(ExtentMapTest, AClosedChunkTakesNothingNewAndEmptiesAsItsExtentsAreFreed) {
   ExtentMap map(Units(30));
   map.AddChunk(Bytes(0), Units(30));
-  const auto low = *map.Allocate(Units(15), 0);  // [0, 15), half of it in the piece
-  const auto high = *map.Allocate(Units(2), 0);  // [15, 17)
+  const auto low = *map.Allocate(Units(15));  // [0, 15), half of it in the piece
+  const auto high = *map.Allocate(Units(2));  // [15, 17)
   map.CloseChunk(Units(10), Units(10));
-  EXPECT_EQ(map.LargestHole(), Units(10));
+  EXPECT_EQ(map.FreeFrom(Units(20)), Units(10));
   EXPECT_FALSE(map.IsRetired(Units(10), Units(10)));
   map.Free(low);
   EXPECT_FALSE(map.IsRetired(Units(10), Units(10)));
@@ -165,20 +136,18 @@ TEST(ExtentMapTest, AClosedChunkTakesNothingNewAndEmptiesAsItsExtentsAreFreed) {
   map.Free(high);
   EXPECT_TRUE(map.IsRetired(Units(10), Units(10)));
   EXPECT_EQ(map.held(), Units(20));
-  map.OpenChunk(Units(10), Units(10));
-  EXPECT_EQ(map.LargestHole(), Units(30));
   map.CheckInvariants();
 }
 
-TEST(ExtentMapTest, NeighboursAreWalkedInAddressOrder) {
+TEST(ExtentMapTest, ABlockIsFoundByAnyOfItsAddresses) {
   ExtentMap map(Units(30));
   map.AddChunk(Units(10), Units(10));
-  const auto used = *map.Allocate(Units(4), 0);
+  const auto used = *map.Allocate(Units(4));
   EXPECT_EQ(map.At(Units(13)), used);
-  EXPECT_EQ(map.KindOf(map.Before(used)), ExtentMap::Kind::kAbsent);
-  EXPECT_EQ(map.KindOf(map.After(used)), ExtentMap::Kind::kFree);
+  EXPECT_EQ(map.KindOf(map.At(Units(9))), ExtentMap::Kind::kAbsent);
+  EXPECT_EQ(map.KindOf(map.At(Units(14))), ExtentMap::Kind::kFree);
   EXPECT_EQ(map.KindOf(map.At(Units(20))), ExtentMap::Kind::kAbsent);
-  EXPECT_EQ(map.After(map.At(Units(29))), ExtentMap::kNone);
+  EXPECT_EQ(map.At(Units(29)), map.At(Units(20)));
   EXPECT_EQ(map.FreeBefore(Units(20)), Units(6));
   EXPECT_EQ(map.FreeBefore(Units(14)), Bytes(0));
   EXPECT_EQ(map.FreeBefore(Bytes(0)), Bytes(0));
@@ -187,7 +156,7 @@ TEST(ExtentMapTest, NeighboursAreWalkedInAddressOrder) {
 TEST(ExtentMapDeathTest, FreeingTwiceAborts) {
   ExtentMap map(Units(30));
   map.AddChunk(Bytes(0), Units(30));
-  const auto used = *map.Allocate(Units(4), 0);
+  const auto used = *map.Allocate(Units(4));
   map.Free(used);
   EXPECT_DEATH(map.Free(used), "kUsed");
 }
@@ -213,9 +182,9 @@ class Model {
   bool Any(size_t offset, size_t size, int value) const {
     return std::count(At(offset), At(offset + size), value) > 0;
   }
-  void Replace(size_t offset, size_t size, int from, int to) {
+  void Retire(size_t offset, size_t size) {
     std::replace(cells_.begin() + static_cast<ptrdiff_t>(offset),
-                 cells_.begin() + static_cast<ptrdiff_t>(offset + size), from, to);
+                 cells_.begin() + static_cast<ptrdiff_t>(offset + size), kFree, kRetired);
   }
   // The smallest, lowest hole of at least `size`; the number of cells when there is none.
   size_t BestFit(size_t size) const {
@@ -248,7 +217,7 @@ class RandomWalk {
   void Step() {
     switch (random_() % 9) {
       case 0: return Add();
-      case 1: return CloseOrOpen();
+      case 1: return Close();
       case 2: return Remove();
       case 3:
       case 4: return Free();
@@ -268,19 +237,13 @@ class RandomWalk {
     map_.AddChunk(Units(offset), Units(kChunk));
     model_.Fill(offset, kChunk, Model::kFree);
   }
-  void CloseOrOpen() {
+  void Close() {
     const size_t offset = random_() % (kRange / kChunk) * kChunk;
     ASSERT_EQ(map_.IsFree(Units(offset), Units(kChunk)), model_.All(offset, kChunk, Model::kFree));
     if (model_.Any(offset, kChunk, Model::kAbsent)) return;
-    if (closed_.contains(offset)) {
-      closed_.erase(offset);
-      map_.OpenChunk(Units(offset), Units(kChunk));
-      model_.Replace(offset, kChunk, Model::kRetired, Model::kFree);
-    } else {
-      closed_.insert(offset);
-      map_.CloseChunk(Units(offset), Units(kChunk));
-      model_.Replace(offset, kChunk, Model::kFree, Model::kRetired);
-    }
+    if (!closed_.insert(offset).second) return;
+    map_.CloseChunk(Units(offset), Units(kChunk));
+    model_.Retire(offset, kChunk);
   }
   void Remove() {
     const size_t offset = random_() % (kRange / kChunk) * kChunk;
@@ -295,14 +258,14 @@ class RandomWalk {
   void Allocate() {
     const size_t size = 1 + random_() % 30;
     const size_t expected = model_.BestFit(size);
-    Took(map_.Allocate(Units(size), 0), expected, size);
+    Took(map_.Allocate(Units(size)), expected, size);
   }
   void AllocateAt() {
     const size_t size = 1 + random_() % 30;
     const size_t offset = random_() % kRange;
     const bool fits = offset + size <= kRange && model_.All(offset, size, Model::kFree) &&
                       (offset == 0 || !model_.All(offset - 1, 1, Model::kFree));
-    Took(map_.AllocateAt(Units(offset), Units(size), 0), fits ? offset : kRange, size);
+    Took(map_.AllocateAt(Units(offset), Units(size)), fits ? offset : kRange, size);
   }
   void Took(std::optional<ExtentMap::Block> block, size_t expected, size_t size) {
     ASSERT_EQ(block.has_value(), expected < model_.size());
@@ -350,8 +313,7 @@ TEST(ExtentMapTest, AnAddressIsFoundAmongAMillionExtents) {
   ExtentMap map(Units(4 << 20));
   map.AddChunk(Bytes(0), Units(4 << 20));
   std::vector<ExtentMap::Block> blocks;
-  for (uint32_t size = 1 + random() % 7; map.LargestHole() >= Units(7); size = 1 + random() % 7)
-    blocks.push_back(*map.Allocate(Units(size), 0));
+  while (const auto block = map.Allocate(Units(1 + random() % 7))) blocks.push_back(*block);
   EXPECT_GT(blocks.size(), 1'000'000u);
   for (int round = 0; round < 4; ++round) {
     for (int i = 0; i < 100'000; ++i) {
@@ -374,32 +336,6 @@ TEST(ExtentMapTest, AnAddressIsFoundAmongAMillionExtents) {
   map.CheckInvariants();
 }
 
-TEST(ExtentMapTest, TheFrontOfAnExtentComesFreeAlone) {
-  ExtentMap map(Units(16));
-  map.AddChunk(Bytes(0), Units(16));
-  const ExtentMap::Block before = *map.Allocate(Units(4), 1);
-  ExtentMap::Block block = *map.Allocate(Units(8), 2);
-  block = map.FreeFront(block, Units(3));
-  EXPECT_EQ(map.OffsetOf(block), Units(7));
-  EXPECT_EQ(map.SizeOf(block), Units(5));
-  EXPECT_EQ(map.OwnerOf(block), 2u);
-  EXPECT_EQ(map.used(), Units(9));
-  EXPECT_EQ(map.FreeFrom(Units(4)), Units(3));
-  EXPECT_EQ(map.At(Units(8)), block);
-  map.CheckInvariants();
-  // Into the hole before it.
-  map.Free(before);
-  block = map.FreeFront(block, Units(1));
-  EXPECT_EQ(map.FreeFrom(Bytes(0)), Units(8));
-  // In a piece that is to leave it is not to be used again.
-  map.CloseChunk(Bytes(0), Units(16));
-  block = map.FreeFront(block, Units(2));
-  EXPECT_FALSE(map.Allocate(Units(1), 3).has_value());
-  map.Free(block);
-  EXPECT_TRUE(map.IsRetired(Bytes(0), Units(16)));
-  map.CheckInvariants();
-}
-
 // Of the smallest tensors a slab holds a hundred thousand, and one event gives it back.
 TEST(ExtentMapTest, ASlabOfManySmallHolesIsClosedAtOnce) {
   constexpr uint64_t kBlocks = 1 << 17;
@@ -408,7 +344,7 @@ TEST(ExtentMapTest, ASlabOfManySmallHolesIsClosedAtOnce) {
     ExtentMap map(Units(kBlocks));
     map.AddChunk(Bytes(0), Units(kBlocks));
     std::vector<ExtentMap::Block> blocks;
-    for (uint64_t i = 0; i < kBlocks; ++i) blocks.push_back(*map.Allocate(Units(1), 0));
+    for (uint64_t i = 0; i < kBlocks; ++i) blocks.push_back(*map.Allocate(Units(1)));
     for (uint64_t i = 0; i < kBlocks; i += 2) map.Free(blocks[i]);
     const auto begin = std::chrono::steady_clock::now();
     map.CloseChunk(Bytes(0), Units(kBlocks));
