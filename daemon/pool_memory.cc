@@ -10,25 +10,30 @@ namespace ravenstore::daemon {
 using core::Bytes;
 using core::Tick;
 
+namespace {
+
+// Calls `visit` with each chunk that has some of the piece, and the part there.
+template <typename Map, typename Visit>
+void ForEachChunk(Map& chunks, const PoolMemory::Piece& piece, Visit visit) {
+  for (PoolMemory::Part part : piece) {
+    auto chunk = std::prev(chunks.upper_bound(part.offset));
+    for (; part.bytes > Bytes{}; ++chunk) {
+      const Bytes here = std::min(part.bytes, chunk->first + chunk->second.bytes - part.offset);
+      visit(chunk->second, PoolMemory::Part{part.offset, here});
+      part.offset += here;
+      part.bytes -= here;
+    }
+  }
+}
+
+}  // namespace
+
 PoolMemory::PoolMemory(const Options& options)
     : options_(options), pieces_(options.granularity), limit_(options.range) {
   if (options_.step > Bytes{}) return;
   chunks_[Bytes{}] = {.bytes = options_.range};
   pieces_.Free({{Bytes{}, options_.range}});
   made_ = open_ = options_.range;
-}
-
-template <typename Map, typename Visit>
-void PoolMemory::ForEachChunk(Map& chunks, const Piece& piece, Visit visit) {
-  for (Part part : piece) {
-    auto chunk = std::prev(chunks.upper_bound(part.offset));
-    for (; part.bytes > Bytes{}; ++chunk) {
-      const Bytes here = std::min(part.bytes, chunk->first + chunk->second.bytes - part.offset);
-      visit(chunk->second, Part{part.offset, here});
-      part.offset += here;
-      part.bytes -= here;
-    }
-  }
 }
 
 // ---- Copies.

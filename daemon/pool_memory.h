@@ -41,9 +41,8 @@ class PoolMemory {
   explicit PoolMemory(const Options& options);
 
   // ---- Copies.
-  // nullopt: fewer bytes are free now.
-  std::optional<Piece> Allocate(core::Bytes bytes) { return Allocate(bytes, granularity()); }
-  std::optional<Piece> Allocate(core::Bytes bytes, core::Bytes unit);  // as CopyPieces
+  // As CopyPieces. nullopt also: fewer bytes are free now.
+  std::optional<Piece> Allocate(core::Bytes bytes, core::Bytes unit);
   void Free(const Piece& piece);
   // The piece is being read: its chunks stay until Unhold(), also if it is freed.
   void Hold(const Piece& piece);
@@ -116,9 +115,6 @@ class PoolMemory {
   // Of all that the pool could have.
   core::Bytes Most() const { return std::min(limit_, target_); }
   void LookForIdle(core::Tick now);
-  // Calls `visit` with each chunk that has some of the piece, and the part there.
-  template <typename Map, typename Visit>
-  static void ForEachChunk(Map& chunks, const Piece& piece, Visit visit);
 
   const Options options_;
   CopyPieces pieces_;  // of open chunks

@@ -71,7 +71,7 @@ TEST_F(PoolMemoryTest, ARecalledChunkTakesNoCopyAndIsReleasedWhenItIsEmpty) {
   PoolMemory memory(Pieces());
   memory.SetLimit(MiB(8));
   GrowAll(&memory);
-  const auto piece = *memory.Allocate(MiB(6));  // of both chunks
+  const auto piece = *memory.Allocate(MiB(6), memory.granularity());  // of both chunks
   memory.Recall(Bytes{});
   EXPECT_TRUE(memory.IsClosed(piece));
   EXPECT_FALSE(memory.IsLost(piece));
@@ -90,7 +90,7 @@ TEST_F(PoolMemoryTest, AChunkThatIsKeptTakesCopiesAgain) {
   PoolMemory memory(Pieces());
   memory.SetLimit(MiB(4));
   GrowAll(&memory);
-  const auto piece = *memory.Allocate(MiB(3));
+  const auto piece = *memory.Allocate(MiB(3), memory.granularity());
   memory.Recall(Bytes{});
   memory.Keep(Bytes{});
   EXPECT_FALSE(memory.IsClosed(piece));
@@ -114,7 +114,7 @@ TEST_F(PoolMemoryTest, AHeldPieceKeepsItsChunks) {
   PoolMemory memory(Pieces());
   memory.SetLimit(MiB(4));
   GrowAll(&memory);
-  const auto piece = *memory.Allocate(MiB(1));
+  const auto piece = *memory.Allocate(MiB(1), memory.granularity());
   memory.Hold(piece);
   memory.Free(piece);
   memory.Recall(Bytes{});
@@ -127,8 +127,8 @@ TEST_F(PoolMemoryTest, ALowerLimitClosesTheEmptiestChunksAndAHigherOneOpensThem)
   PoolMemory memory(Harvest());
   memory.SetLimit(MiB(16));
   GrowAll(&memory);
-  const auto first = *memory.Allocate(MiB(6));
-  const auto second = *memory.Allocate(MiB(4));  // of the second chunk
+  const auto first = *memory.Allocate(MiB(6), memory.granularity());
+  const auto second = *memory.Allocate(MiB(4), memory.granularity());  // of the second chunk
   memory.SetLimit(MiB(8));
   EXPECT_FALSE(memory.IsClosed(first));
   EXPECT_TRUE(memory.IsClosed(second));
@@ -140,8 +140,8 @@ TEST_F(PoolMemoryTest, ALowerLimitClosesTheEmptiestChunksAndAHigherOneOpensThem)
 TEST_F(PoolMemoryTest, BeyondTheTargetOnlyEmptyChunksAreReleased) {
   PoolMemory memory(Pieces());
   GrowAll(&memory);
-  const auto first = memory.Allocate(MiB(3));
-  const auto second = memory.Allocate(MiB(4));
+  const auto first = memory.Allocate(MiB(3), memory.granularity());
+  const auto second = memory.Allocate(MiB(4), memory.granularity());
   memory.SetTarget(MiB(4));
   EXPECT_EQ(memory.NextRelease(), (Part{MiB(8), MiB(4)}));
   EXPECT_EQ(memory.NextRelease(), (Part{MiB(12), MiB(4)}));
@@ -164,7 +164,7 @@ TEST_F(PoolMemoryTest, IdleMemoryOfADeviceIsTakenAheadAndInPartsOfAChunk) {
   EXPECT_EQ(memory.NextGrowth(Bytes{}), (Part{Bytes{}, MiB(8)}));
   memory.Grown();
   EXPECT_FALSE(memory.NextGrowth(Bytes{}).has_value()) << "a chunk is free";
-  ASSERT_TRUE(memory.Allocate(MiB(1)).has_value());
+  ASSERT_TRUE(memory.Allocate(MiB(1), memory.granularity()).has_value());
   EXPECT_EQ(memory.NextGrowth(Bytes{}), (Part{MiB(8), MiB(2)}));
 }
 
@@ -189,7 +189,7 @@ TEST_F(PoolMemoryTest, WhatStaysEmptyForAWhileIsReturned) {
   PoolMemory memory(Pieces());
   memory.SetLimit(MiB(8));
   GrowAll(&memory);
-  const auto piece = *memory.Allocate(MiB(1));
+  const auto piece = *memory.Allocate(MiB(1), memory.granularity());
   memory.Advance(Tick{seconds(10)});
   EXPECT_FALSE(memory.NextRelease().has_value());
   memory.Advance(Tick{seconds(20)});
@@ -202,10 +202,10 @@ TEST_F(PoolMemoryTest, OfAPoolThatFailsAllIsLost) {
   PoolMemory memory(Pieces());
   memory.SetLimit(MiB(8));
   GrowAll(&memory);
-  const auto piece = *memory.Allocate(MiB(1));
+  const auto piece = *memory.Allocate(MiB(1), memory.granularity());
   memory.Fail();
   EXPECT_TRUE(memory.IsLost(piece));
-  EXPECT_FALSE(memory.Allocate(MiB(1)).has_value());
+  EXPECT_FALSE(memory.Allocate(MiB(1), memory.granularity()).has_value());
   EXPECT_FALSE(memory.NextGrowth(MiB(1)).has_value());
 }
 
