@@ -37,7 +37,7 @@ Error WrongState(const TensorRecord& tensor, const char* what) {
 }
 // Asks the daemon why.
 Error LostBytes(const TensorRecord& tensor) {
-  const std::string words = tensor.session->Explain(tensor.slot);
+  const std::string words = tensor.session->calls().Explain(tensor.slot);
   return {ErrorCode::kLost,
           Describe(tensor) + ": its bytes are lost for ever" + (words.empty() ? "" : ": " + words)};
 }
@@ -178,7 +178,7 @@ Status AwaitFetch(Session& session, TensorRecord& tensor, Tick deadline) {
   // Asked before the turn goes on: another get's failure would replace the words.
   // Idle: it was to change devices, and stays where it is.
   const bool denied = answer.state == LeaseState::kAway || answer.state == LeaseState::kIdle;
-  const std::string words = denied ? session.Explain(tensor.slot) : std::string();
+  const std::string words = denied ? session.calls().Explain(tensor.slot) : std::string();
   tensor.turn.store(FetchTurn::kFree, std::memory_order_release);
   if (answer.state == LeaseState::kLost) return LostBytes(tensor);
   if (!denied) return WrongState(tensor, "freed while it was fetched");
@@ -596,12 +596,14 @@ Status KeepInPlace(const TensorRecord& tensor) {
   RAVEN_RETURN_IF_ERROR(tensor.session->CheckUsable());
   if (Address(tensor) == nullptr)
     return Error{ErrorCode::kWrongState, Describe(tensor) + " is not in use: get it first"};
-  return tensor.session->KeepInPlace({.slot = tensor.slot, .tensor = tensor.id, .ends = false});
+  return tensor.session->calls().KeepInPlace(
+      {.slot = tensor.slot, .tensor = tensor.id, .ends = false});
 }
 
 Status EndKeepInPlace(const TensorRecord& tensor) {
   RAVEN_RETURN_IF_ERROR(tensor.session->CheckUsable());
-  return tensor.session->KeepInPlace({.slot = tensor.slot, .tensor = tensor.id, .ends = true});
+  return tensor.session->calls().KeepInPlace(
+      {.slot = tensor.slot, .tensor = tensor.id, .ends = true});
 }
 
 bool MustRecompute(const TensorRecord& tensor) {

@@ -43,7 +43,7 @@ Status BeginFree(TensorRecord& tensor, std::optional<device::StreamHandle> handl
                  SharedTicket* shared, proto::Request* free) {
   const Result<uint64_t> ticket = FreeTicket(tensor, handle, shared);
   if (!ticket.ok()) {
-    tensor.session->RememberFree({&tensor, *handle});
+    tensor.session->tensors().RememberFree({&tensor, *handle});
     return ticket.error();
   }
   proto::LeaseSlot& row = tensor.session->Row(tensor);
@@ -134,7 +134,7 @@ Error Refused(Session& session, uint32_t slot, uint64_t bytes, const InternedNam
                      code <= static_cast<uint32_t>(ErrorCode::kUnsupported);
   std::string words = "create of " + std::to_string(bytes) + " bytes";
   if (name.name != nullptr) words += " \"" + *name.name + "\"";
-  const std::string why = session.Explain(slot);
+  const std::string why = session.calls().Explain(slot);
   return {known ? static_cast<ErrorCode>(code) : ErrorCode::kCorrupt,
           words + ": " + (why.empty() ? "refused by the daemon" : why)};
 }
@@ -222,7 +222,8 @@ Result<uint32_t> NameOfStream(Session& session, ClientDevice& device,
 Status CreateBatchOnce(Session& session, std::span<const uint64_t> sizes,
                        const CreateOptions& options, ClientDevice* device, Deadline& deadline,
                        uint64_t* handles) {
-  RAVEN_ASSIGN_OR_RETURN(const InternedName name, session.Intern(options.name, deadline.at()));
+  RAVEN_ASSIGN_OR_RETURN(const InternedName name,
+                         session.calls().Intern(options.name, deadline.at()));
   RAVEN_ASSIGN_OR_RETURN(const uint32_t stream, NameOfStream(session, *device, options.ordered_on));
   std::vector<proto::Request> requests(sizes.size());
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -308,9 +309,9 @@ Result<uint64_t> Adopt(Session& session, const void* from, uint64_t bytes,
 }
 
 void RetryFrees(Session& session) {
-  if (!session.AnyUnfreed() || !session.CheckUsable().ok()) return;
+  if (!session.tensors().AnyUnfreed() || !session.CheckUsable().ok()) return;
   std::vector<proto::Request> frees;
-  for (const Session::Unfreed& unfreed : session.TakeUnfreed()) {
+  for (const TensorTable::Unfreed& unfreed : session.tensors().TakeUnfreed()) {
     SharedTicket alone;
     proto::Request free;
     // One that fails again is remembered again.

@@ -180,7 +180,7 @@ Status FreeBlock(Session& session, PinnedMemory::Block block) {
     session.pinned().RememberFree(std::move(block));
     return std::move(tickets).error();
   }
-  return session.SendPinnedFree(block.number, *std::move(tickets));
+  return session.calls().FreePinned(block.number, *std::move(tickets));
 }
 
 void RetryPinnedFrees(Session& session) {
@@ -199,19 +199,19 @@ Result<void*> PinnedAlloc(Session& session, uint64_t bytes, const PinnedOptions&
       options.timeout > core::Duration(0) ? options.timeout : session.timeout();
   const Tick deadline = DeadlineAfter(ipc::Now(), timeout);
   const uint64_t number = session.pinned().NewNumber();
-  const auto place =
-      session.AskPinned({.block = number,
-                         .bytes = bytes,
-                         .device = device->daemon_ordinal(),
-                         .deadline_ns = static_cast<uint64_t>(deadline.time_since_epoch().count())},
-                        DeadlineAfter(deadline, kAnswerTime));
+  const auto place = session.calls().AllocatePinned(
+      {.block = number,
+       .bytes = bytes,
+       .device = device->daemon_ordinal(),
+       .deadline_ns = static_cast<uint64_t>(deadline.time_since_epoch().count())},
+      DeadlineAfter(deadline, kAnswerTime));
   auto address = place.ok()
                      ? session.pinned().Map(*place, bytes, *device,
                                             DeadlineAfter(deadline, kAnswerTime), session.phase())
                      : Result<std::byte*>(place.error());
   if (!address.ok()) {
     // The daemon may have one for it all the same.
-    static_cast<void>(session.SendPinnedFree(number, {}));
+    static_cast<void>(session.calls().FreePinned(number, {}));
     return std::move(address).error();
   }
   session.pinned().Keep(*address, {.number = number, .device = device, .streams = {}});

@@ -592,7 +592,7 @@ ravenstore_code_t ravenstore_trim(ravenstore_store_t* store) {
   return Guard([&]() -> Status {
     if (store == nullptr) return BadArgument("the store is NULL");
     RAVEN_RETURN_IF_ERROR(SessionOf(store)->CheckUsable());
-    return SessionOf(store)->Trim();
+    return SessionOf(store)->calls().Trim();
   });
 }
 

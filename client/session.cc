@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,8 +29,6 @@ using core::Result;
 using core::Status;
 using core::Tick;
 
-constexpr size_t kNameBytesMax = 255;
-constexpr auto kExplainTimeout = std::chrono::seconds(1);
 constexpr auto kDetachTimeout = std::chrono::seconds(10);
 // For the marks of a recording behind the last ticket.
 constexpr auto kFinishTimeout = std::chrono::seconds(1);
@@ -126,7 +126,7 @@ Status Session::Attach(const ConnectOptions& options) {
   const Tick deadline = DeadlineAfter(ipc::Now(), timeout_);
   // Names are for people: what cannot be sent is left out.
   const std::string name = options.name.empty() ? program_invocation_short_name : options.name;
-  const bool sendable = name.size() <= kNameBytesMax && wire::IsUtf8(name);
+  const bool sendable = name.size() <= ControlCalls::kNameBytesMax && wire::IsUtf8(name);
   const wire::ClientPacket packet{
       .request = 1,
       .body = wire::Hello{.protocol_version = proto::kProtocolVersion,
@@ -137,6 +137,7 @@ Status Session::Attach(const ConnectOptions& options) {
   Incoming welcome;
   RAVEN_ASSIGN_OR_RETURN(control_,
                          ControlLink::Connect(SocketPath(options), packet, deadline, &welcome));
+  calls_.emplace(control_.get(), &phase_, timeout_);
   RAVEN_RETURN_IF_ERROR(
       TakeWelcome(std::get<wire::Welcome>(welcome.packet.body), std::move(welcome.descriptors)));
   if (DebugAsksFor("poison")) poison_ = std::make_unique<PoisonKeeper>();
@@ -279,65 +280,14 @@ void Session::Disconnect() {
   Unref();
 }
 
-void Session::RememberFree(Unfreed unfreed) {
-  std::lock_guard lock(unfreed_mutex_);
-  unfreed_.push_back(unfreed);
-  any_unfreed_.store(true, std::memory_order_relaxed);
-}
-
-std::vector<Session::Unfreed> Session::TakeUnfreed() {
-  std::lock_guard lock(unfreed_mutex_);
-  any_unfreed_.store(false, std::memory_order_relaxed);
-  return std::exchange(unfreed_, {});
-}
-
 void Session::Unref() {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
-Result<InternedName> Session::Intern(std::string_view name, Tick deadline) {
-  if (name.empty()) return InternedName{};
-  if (name.size() > kNameBytesMax) {
-    return Error{ErrorCode::kInvalidArgument, "a name of " + std::to_string(name.size()) +
-                                                  " bytes: at most " +
-                                                  std::to_string(kNameBytesMax) + " are possible"};
-  }
-  if (!wire::IsUtf8(name)) return Error{ErrorCode::kInvalidArgument, "a name must be UTF-8"};
-  {
-    std::shared_lock lock(names_mutex_);
-    const auto known = names_.find(name);
-    if (known != names_.end()) return InternedName{known->second, &known->first};
-  }
-  // Two that ask for one name at the same time get the same answer.
-  wire::ClientPacket packet{.request = 0, .body = wire::InternName{std::string(name)}};
-  RAVEN_ASSIGN_OR_RETURN(const auto answer, control_->Call(std::move(packet), deadline, phase_));
-  const auto* interned = std::get_if<wire::NameInterned>(&answer.body);
-  if (interned == nullptr || interned->id == 0) {
-    return Error{ErrorCode::kCorrupt, "the daemon gave a name no id"};
-  }
-  std::lock_guard lock(names_mutex_);
-  const auto kept = names_.emplace(name, interned->id).first;
-  return InternedName{interned->id, &kept->first};
-}
-
-std::string Session::Explain(uint32_t slot) {
-  const auto answer = control_->Call({.request = 0, .body = wire::ExplainFailure{slot}},
-                                     DeadlineAfter(ipc::Now(), kExplainTimeout), phase_);
-  if (!answer.ok()) return "";
-  const auto* explained = std::get_if<wire::FailureExplained>(&answer->body);
-  return explained != nullptr ? explained->message : "";
-}
-
 Result<SessionStats> Session::Stats() {
-  RAVEN_ASSIGN_OR_RETURN(
-      const auto answer,
-      control_->Call({.request = 0, .body = wire::StatsQuery{.whole_store = false}},
-                     DeadlineAfter(ipc::Now(), timeout_), phase_));
-  const auto* figures = std::get_if<wire::Stats>(&answer.body);
-  if (figures == nullptr) return Error{ErrorCode::kCorrupt, "the daemon gave no figures"};
   SessionStats stats;
-  stats.daemon_stats = *figures;
-  for (const wire::TierStats& tier : figures->tiers) {
+  RAVEN_ASSIGN_OR_RETURN(stats.daemon_stats, calls_->Stats());
+  for (const wire::TierStats& tier : stats.daemon_stats.tiers) {
     (tier.name.starts_with("device") ? stats.device_bytes : stats.host_bytes) += tier.used;
   }
   stats.device_budget = device_budget_;
@@ -351,32 +301,6 @@ Status Session::Step() {
   step.op = static_cast<uint32_t>(proto::RequestOp::kStep);
   size_t sent = 0;
   return requests_->Send({&step, 1}, DeadlineAfter(ipc::Now(), timeout_), &sent);
-}
-
-Status Session::Trim() {
-  return control_->Send({.request = 0, .body = wire::Trim{}}, DeadlineAfter(ipc::Now(), timeout_));
-}
-
-Status Session::KeepInPlace(const wire::KeepInPlace& keep) {
-  RAVEN_ASSIGN_OR_RETURN(
-      const auto answer,
-      control_->Call({.request = 0, .body = keep}, DeadlineAfter(ipc::Now(), timeout_), phase_));
-  if (!std::holds_alternative<wire::KeptInPlace>(answer.body))
-    return Error{ErrorCode::kCorrupt, "the daemon did not say whether a tensor keeps its place"};
-  return core::Ok();
-}
-
-Result<wire::PinnedAllocated> Session::AskPinned(const wire::PinnedAlloc& ask, Tick deadline) {
-  RAVEN_ASSIGN_OR_RETURN(const auto answer,
-                         control_->Call({.request = 0, .body = ask}, deadline, phase_));
-  const auto* place = std::get_if<wire::PinnedAllocated>(&answer.body);
-  if (place == nullptr) return Error{ErrorCode::kCorrupt, "the daemon gave a block no place"};
-  return *place;
-}
-
-Status Session::SendPinnedFree(uint64_t block, std::vector<uint64_t> tickets) {
-  return control_->Send({.request = 0, .body = wire::PinnedFree{block, std::move(tickets)}},
-                        DeadlineAfter(ipc::Now(), timeout_));
 }
 
 void Session::LockForFork() {

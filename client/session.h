@@ -3,17 +3,14 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "client/access_log.h"
 #include "client/control.h"
+#include "client/control_calls.h"
 #include "client/devices.h"
 #include "client/mapper.h"
 #include "client/phase.h"
@@ -49,12 +46,6 @@ struct SessionStats {
   uint64_t stall_ns = 0;
 };
 
-// A name as the daemon knows it.
-struct InternedName {
-  uint32_t id = 0;                    // 0: none
-  const std::string* name = nullptr;  // lives as long as the session
-};
-
 // Owns: everything of the attachment, and the records of its tensors. It outlives Disconnect as
 //   long as handles of its tensors do: they then belong to a session whose phase refuses every
 //   call.
@@ -84,6 +75,7 @@ class Session {
     return segment_->get()->arrivals[wait.index].load(std::memory_order_acquire) >= wait.value;
   }
   AccessLog& log() { return *log_; }
+  ControlCalls& calls() { return *calls_; }
   RequestQueue& requests() { return *requests_; }
   TensorTable& tensors() { return tensors_; }
   PinnedMemory& pinned() { return pinned_; }
@@ -100,35 +92,13 @@ class Session {
   core::Duration timeout() const { return timeout_; }
   const std::string& backend() const { return backend_; }
 
-  // Asks the daemon, unless the name's id is known already. Errors: kInvalidArgument (too long),
-  // the daemon's.
-  core::Result<InternedName> Intern(std::string_view name, core::Tick deadline);
-  // Why the last request of `slot` failed, in the daemon's words; empty when it does not say.
-  std::string Explain(uint32_t slot);
   core::Result<SessionStats> Stats();
   // Tells the daemon that the next iteration begins. Errors: kTimedOut (the ring stayed full),
   // kLost.
   core::Status Step();
-  // Asks the daemon to take back memory as it comes to hold nothing.
-  core::Status Trim();
-  // The daemon keeps the tensor's physical memory beneath it, or does not any more.
-  core::Status KeepInPlace(const wire::KeepInPlace& keep);
-  // A block of pinned memory. Errors: the daemon's, kTimedOut, kLost.
-  core::Result<wire::PinnedAllocated> AskPinned(const wire::PinnedAlloc& ask, core::Tick deadline);
-  core::Status SendPinnedFree(uint64_t block, std::vector<uint64_t> tickets);
   void CountStall(core::Duration stall) {
     stall_ns_.fetch_add(static_cast<uint64_t>(stall.count()), std::memory_order_relaxed);
   }
-
-  // A tensor whose handle is ended and whose free could not be ordered behind its stream's work: to
-  // be tried again.
-  struct Unfreed {
-    TensorRecord* tensor = nullptr;
-    device::StreamHandle stream = nullptr;
-  };
-  void RememberFree(Unfreed unfreed);
-  bool AnyUnfreed() const { return any_unfreed_.load(std::memory_order_relaxed); }
-  std::vector<Unfreed> TakeUnfreed();
 
   // Every live handle holds one reference.
   void Ref() { references_.fetch_add(1, std::memory_order_relaxed); }
@@ -174,15 +144,9 @@ class Session {
   std::unique_ptr<PoisonKeeper> poison_;
   std::unique_ptr<CallRecorder> recorder_;
   std::unique_ptr<ControlLink> control_;
+  std::optional<ControlCalls> calls_;  // stays after Disconnect: records refer to its names
   TensorTable tensors_;
   PinnedMemory pinned_;
-
-  std::mutex unfreed_mutex_;
-  std::vector<Unfreed> unfreed_;  // guarded by unfreed_mutex_
-  std::atomic<bool> any_unfreed_{false};
-
-  std::shared_mutex names_mutex_;
-  std::map<std::string, uint32_t, std::less<>> names_;  // guarded by names_mutex_
 
   alignas(64) std::atomic<uint64_t> references_{1};
   std::atomic<uint64_t> stall_ns_{0};

@@ -1,5 +1,7 @@
 #include "client/tensor.h"
 
+#include <utility>
+
 namespace ravenstore::client {
 
 uint64_t MakeHandle(const TensorRecord& tensor) {
@@ -35,6 +37,18 @@ TensorRecord* TensorTable::Grow(uint32_t chunk) {
   }
   chunks_[chunk].store(tensors, std::memory_order_release);
   return tensors;
+}
+
+void TensorTable::RememberFree(Unfreed unfreed) {
+  std::lock_guard lock(unfreed_mutex_);
+  unfreed_.push_back(unfreed);
+  any_unfreed_.store(true, std::memory_order_relaxed);
+}
+
+std::vector<TensorTable::Unfreed> TensorTable::TakeUnfreed() {
+  std::lock_guard lock(unfreed_mutex_);
+  any_unfreed_.store(false, std::memory_order_relaxed);
+  return std::exchange(unfreed_, {});
 }
 
 }  // namespace ravenstore::client

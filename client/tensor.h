@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <vector>
 
+#include "device/device.h"
 #include "proto/layout.h"
 
 namespace ravenstore::client {
@@ -66,10 +68,21 @@ std::string Describe(const TensorRecord& tensor);
 // Threads: any.
 class TensorTable {
  public:
+  // A tensor whose handle is ended and whose free could not be ordered behind its stream's work: to
+  // be tried again.
+  struct Unfreed {
+    TensorRecord* tensor = nullptr;
+    device::StreamHandle stream = nullptr;
+  };
+
   explicit TensorTable(Session* session) : session_(session) {}
   ~TensorTable();
 
   TensorRecord& At(uint32_t slot);
+
+  void RememberFree(Unfreed unfreed);
+  bool AnyUnfreed() const { return any_unfreed_.load(std::memory_order_relaxed); }
+  std::vector<Unfreed> TakeUnfreed();
 
  private:
   static constexpr uint32_t kPerChunk = 1024;
@@ -80,6 +93,9 @@ class TensorTable {
   Session* const session_;
   std::array<std::atomic<TensorRecord*>, kChunks> chunks_{};
   std::mutex mutex_;  // held while a chunk is made
+  std::mutex unfreed_mutex_;
+  std::vector<Unfreed> unfreed_;  // guarded by unfreed_mutex_
+  std::atomic<bool> any_unfreed_{false};
 };
 
 }  // namespace ravenstore::client

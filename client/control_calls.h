@@ -1,0 +1,61 @@
+// The requests of one attachment that go to the daemon as control messages.
+//
+// Owns: the names that the daemon knows. Threads: any. Errors: besides those of each call, those of
+// ControlLink::Call or Send. Cost: a message and its answer; a known name only a shared lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/control.h"
+#include "client/phase.h"
+#include "client/wire.h"
+#include "core/result.h"
+#include "core/types.h"
+
+namespace ravenstore::client {
+
+// A name as the daemon knows it.
+struct InternedName {
+  uint32_t id = 0;                    // 0: none
+  const std::string* name = nullptr;  // lives as long as the ControlCalls
+};
+
+class ControlCalls {
+ public:
+  static constexpr size_t kNameBytesMax = 255;
+
+  // `timeout`: of calls without a deadline of their own. The others outlive the last call.
+  ControlCalls(ControlLink* control, const PhaseWord* phase, core::Duration timeout)
+      : control_(control), phase_(phase), timeout_(timeout) {}
+
+  // Asks the daemon, unless the name's id is known already. Errors: kInvalidArgument (too long),
+  // the daemon's.
+  core::Result<InternedName> Intern(std::string_view name, core::Tick deadline);
+  // Why the last request of `slot` failed, in the daemon's words; empty when it does not say.
+  std::string Explain(uint32_t slot);
+  core::Result<wire::Stats> Stats();
+  // Asks the daemon to take back memory as it comes to hold nothing.
+  core::Status Trim();
+  // The daemon keeps the tensor's physical memory beneath it, or does not any more.
+  core::Status KeepInPlace(const wire::KeepInPlace& keep);
+  // A block of pinned memory.
+  core::Result<wire::PinnedAllocated> AllocatePinned(const wire::PinnedAlloc& ask,
+                                                     core::Tick deadline);
+  core::Status FreePinned(uint64_t block, std::vector<uint64_t> tickets);
+
+ private:
+  ControlLink* const control_;
+  const PhaseWord* const phase_;
+  const core::Duration timeout_;
+  std::shared_mutex names_mutex_;
+  std::map<std::string, uint32_t, std::less<>> names_;  // guarded by names_mutex_
+};
+
+}  // namespace ravenstore::client
