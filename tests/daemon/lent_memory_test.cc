@@ -299,7 +299,9 @@ TEST_F(LentMemoryTest, ASlowLenderKeepsOnlyThoseWaitingThatNeedIt) {
 TEST_F(LentMemoryTest, WhereNobodyLendsACreateSaysSo) {
   lenders_->SetLends(false);
   Store store = Connect();
-  std::vector<Held> held = Make(store, 14);
+  // They fit into the device's four pages. With five, of which the host has room for one, a create
+  // is refused as soon as the lenders have refused a copy: no page would be free for exchanges.
+  std::vector<Held> held = Make(store, 11);
   const CreateOptions soon{.timeout = std::chrono::milliseconds(300)};
   std::vector<Tensor> in_use;
   EXPECT_THROW(for (int i = 0; i < 12; ++i) in_use.push_back(store.create(kBytes, soon)),
