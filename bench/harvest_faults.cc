@@ -346,7 +346,7 @@ class Life {
       }
       const core::Bytes limit = core::MiB(random() % 8 == 0 ? 44 : 64);
       server_.Ask([&](daemon::Loop& loop) {
-        loop.SetDeviceLimit(device, limit);
+        loop.Apply(core::DeviceLimit{device, limit});
         return true;
       });
       std::this_thread::sleep_for(milliseconds(20 + random() % 100));

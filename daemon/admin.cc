@@ -43,7 +43,7 @@ std::string TierName(const StoreViews& store, const core::TensorView& view) {
 
 bool Visible(Loop& loop, const Audience& audience, ClientId client) {
   if (!audience) return true;
-  Session* session = loop.FindSession(client);
+  Session* session = loop.sessions().Find(client);
   return session != nullptr && session->attachment().uid == *audience;
 }
 
@@ -51,7 +51,7 @@ bool Visible(Loop& loop, const Audience& audience, ClientId client) {
 std::vector<ClientId> VisibleFrom(Loop& loop, const Audience& audience, ClientId from) {
   std::vector<ClientId> ids = loop.store().Clients();
   std::erase_if(ids, [&](ClientId id) {
-    return id < from || loop.FindSession(id) == nullptr || !Visible(loop, audience, id);
+    return id < from || loop.sessions().Find(id) == nullptr || !Visible(loop, audience, id);
   });
   std::sort(ids.begin(), ids.end());
   return ids;
@@ -76,7 +76,7 @@ uint64_t ResidentBytes() {
 }
 
 std::string NameOf(Loop& loop, const Names& names, ClientId client, core::NameId name) {
-  Session* session = loop.FindSession(client);
+  Session* session = loop.sessions().Find(client);
   return session == nullptr ? "" : names.Text(name, session->attachment().tenant);
 }
 
@@ -131,8 +131,8 @@ void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core:
   stats->set_bytes_out(all.out.count());
   stats->set_bytes_in(all.in.count());
   stats->set_stall_ns(static_cast<uint64_t>(all.waited.count()));
-  stats->set_log_dropped(loop.log_dropped());
-  stats->set_bad_requests(loop.bad_requests());
+  stats->set_log_dropped(loop.sessions().log_dropped());
+  stats->set_bad_requests(loop.sessions().bad_requests());
   stats->set_loop_pause_max_ns(static_cast<uint64_t>(loop.pauses().Longest().count()));
   stats->set_loop_pause_p999_ns(static_cast<uint64_t>(loop.pauses().Quantile(0.999).count()));
   stats->set_uptime_ns(static_cast<uint64_t>((now - started).count()));
@@ -227,7 +227,7 @@ void FillClients(Loop& loop, const Audience& audience, const proto::ListClients&
   for (const ClientId client : VisibleFrom(loop, audience, from)) {
     if (clients->clients_size() == static_cast<int>(kClientsPerPage))
       return clients->set_next_cursor(ToInt(client));
-    const Attachment& attachment = loop.FindSession(client)->attachment();
+    const Attachment& attachment = loop.sessions().Find(client)->attachment();
     const core::ClientView view = loop.store().View(client);
     proto::ClientInfo* info = clients->add_clients();
     info->set_client(ToInt(client));

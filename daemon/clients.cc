@@ -78,7 +78,7 @@ void Clients::HandleHello(Caller& caller, uint64_t request, const proto::Hello& 
   // Posted before the Welcome goes out, so that the loop knows the client before its first request.
   options_.loop->mailbox().Post([loop = options_.loop, attachment = *attachment,
                                  budgets = options_.limits->Of(caller.peer.uid)] {
-    loop->SetTenant(attachment->tenant, budgets);
+    loop->Apply(core::TenantLimits{attachment->tenant, budgets});
     loop->Attach(attachment);
   });
   options_.connections->Send(caller.key, Welcome(request, attachment->get()),

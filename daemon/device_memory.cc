@@ -58,8 +58,7 @@ void StoreDeviceMemory::FindFor(core::TenantId user, size_t device,
 }
 
 void StoreDeviceMemory::SetLimit(size_t device, Bytes capacity) {
-  loop_->mailbox().Post(
-      [loop = loop_, device, capacity] { loop->SetDeviceLimit(IdOf(device), capacity); });
+  loop_->PostEvent(core::DeviceLimit{IdOf(device), capacity});
 }
 
 }  // namespace ravenstore::daemon

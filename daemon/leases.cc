@@ -1,5 +1,7 @@
 #include "daemon/leases.h"
 
+#include <algorithm>
+
 #include "ipc/wake.h"
 
 namespace ravenstore::daemon {
@@ -7,14 +9,59 @@ namespace ravenstore::daemon {
 using core::ErrorCode;
 using proto::LeaseState;
 
+namespace {
+
+constexpr uint64_t kFarthest = uint64_t{1} << 51;  // of a time hint: 2^61 ns
+
+// Of a put that is read at `now`. A client says times of the clock.
+core::NextUse NextUseOf(uint64_t packed, core::Tick now) {
+  const proto::Hint hint = proto::UnpackHint(packed);
+  switch (hint.kind) {
+    case proto::HintKind::kNeededAt: {
+      // The number may be wrong or hostile: it is bounded.
+      const core::Tick at(
+          core::Duration(static_cast<int64_t>(std::min(hint.value, kFarthest)) << 10));
+      return {core::NextUse::Kind::kIn, std::max(at - now, core::Duration{0}), 0};
+    }
+    case proto::HintKind::kOrder:
+      return {
+          core::NextUse::Kind::kOrder, {}, static_cast<int64_t>(hint.value) - proto::kOrderBias};
+    case proto::HintKind::kNotNeeded: return {core::NextUse::Kind::kNever, {}, 0};
+    case proto::HintKind::kNone: break;
+  }
+  return {};
+}
+
+core::Priority PriorityOf(uint64_t packed) {
+  switch (proto::UnpackHint(packed).priority) {
+    case proto::HintPriority::kLow: return core::Priority::kLow;
+    case proto::HintPriority::kHigh: return core::Priority::kHigh;
+    case proto::HintPriority::kNormal: break;
+  }
+  return core::Priority::kNormal;
+}
+
+}  // namespace
+
+core::PutSeen PutSeenOf(core::TensorId tensor, const PutRecord& put, core::Tick now) {
+  const auto cost = static_cast<int64_t>(proto::UnpackRecompute(put.recompute));
+  return {tensor, put.writes, NextUseOf(put.hint, now), core::Duration(cost), PriorityOf(put.hint)};
+}
+
+PutRecord LeaseRow::ReadFields() const {
+  PutRecord record;
+  record.word = word();
+  record.ticket = slot_->ticket.load(std::memory_order_acquire);
+  record.hint = slot_->hint.load(std::memory_order_acquire);
+  record.writes = slot_->writes.load(std::memory_order_acquire);
+  record.recompute = slot_->recompute.load(std::memory_order_acquire);
+  return record;
+}
+
 bool LeaseRow::ReadPut(PutRecord* record) const {
-  record->word = word();
-  if (proto::UnpackLease(record->word).state != LeaseState::kIdle) return false;
-  record->ticket = slot_->ticket.load(std::memory_order_acquire);
-  record->hint = slot_->hint.load(std::memory_order_acquire);
-  record->writes = slot_->writes.load(std::memory_order_acquire);
-  record->recompute = slot_->recompute.load(std::memory_order_acquire);
-  return word() == record->word;
+  if (state() != LeaseState::kIdle) return false;
+  *record = ReadFields();
+  return proto::UnpackLease(record->word).state == LeaseState::kIdle && word() == record->word;
 }
 
 bool LeaseRow::CasLease(uint64_t expected, LeaseState state, uint64_t* desired) {

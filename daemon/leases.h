@@ -9,14 +9,14 @@
 
 #include <cstdint>
 
+#include "core/events.h"
 #include "core/result.h"
 #include "core/types.h"
 #include "proto/layout.h"
 
 namespace ravenstore::daemon {
 
-// What a put left in its row, read as one: `word` was the same before and after the other fields
-// were read.
+// The fields of a put in its row.
 struct PutRecord {
   uint64_t word = 0;
   uint64_t ticket = 0;
@@ -25,6 +25,9 @@ struct PutRecord {
   uint16_t recompute = 0;
 };
 
+// The put as an event of the planner. `now`: when the row was read; a client's hints are times.
+core::PutSeen PutSeenOf(core::TensorId tensor, const PutRecord& put, core::Tick now);
+
 class LeaseRow {
  public:
   explicit LeaseRow(proto::LeaseSlot* slot) : slot_(slot) {}
@@ -32,8 +35,11 @@ class LeaseRow {
   proto::LeaseState state() const { return proto::UnpackLease(word()).state; }
   uint64_t word() const { return slot_->word.load(std::memory_order_acquire); }
 
-  // True, with the record, when the row is Idle; false when a get was faster.
+  // True, with the record, when the row is Idle; false when a get was faster. The word was the same
+  // before and after the other fields were read.
   bool ReadPut(PutRecord* record) const;
+  // What the row says now, in any state. Another thread may change it between two fields.
+  PutRecord ReadFields() const;
 
   // Idle -> Away, if the word still is `idle_word`.
   bool Drop(uint64_t idle_word);

@@ -82,8 +82,7 @@ void Limits::SetDefaults(Budgets defaults) {
     for (const auto& [id, pool] : other_pools_) {
       if (BudgetOf(own, id) == BudgetOf(before, id)) SetBudget(id, BudgetOf(defaults_, id), &own);
     }
-    loop_->mailbox().Post(
-        [loop = loop_, tenant = core::TenantId{uid}, own = own] { loop->SetTenant(tenant, own); });
+    loop_->PostEvent(core::TenantLimits{core::TenantId{uid}, own});
   }
 }
 
@@ -130,7 +129,7 @@ void Limits::SetUser(const Caller& caller, uint64_t request, const proto::SetLim
   if (limits.visible_memory() != 0) ledger_->SetTenant(uid, VisibleOf(limits));
   const Budgets budgets = budgets_[uid] = Changed(Of(uid), limits, defaults_);
   connections_->PostToLoop(caller.key, Connections::kNotice, [loop = loop_, uid, budgets] {
-    loop->SetTenant(core::TenantId{uid}, budgets);
+    loop->Apply(core::TenantLimits{core::TenantId{uid}, budgets});
   });
   proto::DaemonPacket answer = AnswerOf(request, budgets);
   answer.mutable_limits_set()->set_weight(budgets.weight.value_or(0));
@@ -144,8 +143,8 @@ void Limits::SetClient(const Caller& caller, uint64_t request, const proto::SetL
   connections_->PostToLoop(
       caller.key, Connections::kQuestion, [this, limits, request, key = caller.key] {
         const ClientId client{limits.client()};
-        Session* session = loop_->FindSession(client);
-        if (session == nullptr || session->gone) {
+        Session* session = loop_->sessions().FindPresent(client);
+        if (session == nullptr) {
           return connections_->PostAnswer(
               key, FailureOf(request,
                              {ErrorCode::kNotFound,
@@ -153,7 +152,7 @@ void Limits::SetClient(const Caller& caller, uint64_t request, const proto::SetL
         }
         const Budgets budgets =
             Changed(loop_->store().View(client).budgets, limits, session->attachment().budgets);
-        loop_->SetClientBudgets(client, budgets);
+        loop_->Apply(core::ClientLimits{client, budgets});
         connections_->PostAnswer(key, AnswerOf(request, budgets));
       });
 }

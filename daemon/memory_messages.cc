@@ -124,9 +124,7 @@ void MemoryMessages::HandlePinnedFree(const Caller& caller, uint64_t request,
   std::vector<proto::WordValue> tickets;
   for (const uint64_t ticket : free.tickets()) tickets.push_back(proto::UnpackWordValue(ticket));
   Notify(caller, [loop = loop_, client = caller.client, block = free.block(),
-                  tickets = std::move(tickets)]() mutable {
-    loop->PinnedFree(client, block, std::move(tickets));
-  });
+                  tickets = std::move(tickets)] { loop->pinned().Free(client, block, tickets); });
 }
 
 void MemoryMessages::Post(ClientId client, proto::DaemonPacket packet,

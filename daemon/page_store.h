@@ -38,15 +38,15 @@ enum class Keeping : uint8_t { kBegins, kEnds };
 class PageStore final : private ClientPages::Owner, private core::PageMaker {
  public:
   struct Options {
-    std::vector<core::Bytes> device_capacity;
-    std::vector<core::Bytes> arena;
-    core::Bytes host_capacity;
-    core::Bytes host_step;
-    core::Bytes host_ahead;
-    core::Bytes page;                    // 0: by PageOfDevice (core/plan/page_size.h)
-    core::Bytes usual_budget;            // as PageOfDevice
-    uint64_t guaranteed_part = 0;        // as PageLimits::Options
-    std::vector<core::LinkModel> links;  // of each device to the host
+    std::vector<core::Bytes> device_capacity;  // bytes that the store may take of each device
+    std::vector<core::Bytes> arena;            // addresses of each client on each device
+    core::Bytes host_capacity;                 // of the host pool
+    core::Bytes host_step = core::MiB(64);     // the pool grows by this
+    core::Bytes host_ahead = core::MiB(256);   // and ahead of need by this
+    core::Bytes page;                          // 0: by PageOfDevice (core/plan/page_size.h)
+    core::Bytes usual_budget;                  // as PageOfDevice
+    uint64_t guaranteed_part = 0;              // as PageLimits::Options
+    std::vector<core::LinkModel> links;        // of each device to the host
     std::vector<StorePools::Other> others{};
     core::Bytes device_granularity = core::MiB(2);
     MoveChecks* checks = nullptr;  // as ClientPages::Options

@@ -79,7 +79,7 @@ void Queries::FillWhole(const Beside& beside, bool to_administrator, proto::Stat
                         .store = store.DeviceTier(id).held,
                         .peer_pool = options_.peer_pools[i] + store.Harvested(id),
                         .jobs = beside.jobs[i],
-                        .harvest = options_.loop->ViewHarvest(id)};
+                        .harvest = options_.loop->harvests().View(id)};
     FillDevice(use, beside.devices[i], now, /*with_processes=*/to_administrator,
                stats->add_devices());
   }
@@ -106,12 +106,12 @@ proto::DaemonPacket Queries::AnswerOf(const proto::ClientPacket& packet, const B
   answer.set_request(packet.request());
   const bool whole =
       packet.has_stats() ? packet.stats().whole_store() : !packet.has_explain_failure();
-  if (whole || loop->FindSession(client) == nullptr) {
-    loop->ReadLogs();
+  if (whole || loop->sessions().Find(client) == nullptr) {
+    loop->logs().ReadAll();
   } else {
-    loop->ReadLog(client);
+    loop->logs().ReadOf(client);
   }
-  Session* const session = loop->FindSession(client);
+  Session* const session = loop->sessions().Find(client);
   switch (packet.body_case()) {
     case proto::ClientPacket::kExplainFailure: {
       const core::SlotId slot{packet.explain_failure().slot()};

@@ -38,8 +38,8 @@ void Recordings::Handle(const Caller& caller, uint64_t request, const proto::Rec
   options.user = caller.audience();
   options.name = name_of_;
   connections_->PostToLoop(key, Connections::kQuestion, [this, begins, options, request, key] {
-    if (begins) loop_->StartRecording(key, options);
-    Recorder& recorder = *loop_->recorder(key);
+    if (begins) loop_->recorders().Start(key, options);
+    Recorder& recorder = *loop_->recorders().Find(key);
     proto::DaemonPacket answer;
     answer.set_request(request);
     proto::Recorded* recorded = answer.mutable_recorded();
@@ -53,7 +53,7 @@ void Recordings::Handle(const Caller& caller, uint64_t request, const proto::Rec
 
 void Recordings::Forget(uint64_t key) {
   if (users_.erase(key) == 0) return;
-  loop_->mailbox().Post([loop = loop_, key] { loop->StopRecording(key); });
+  loop_->mailbox().Post([loop = loop_, key] { loop->recorders().Stop(key); });
 }
 
 }  // namespace ravenstore::daemon

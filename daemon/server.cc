@@ -122,15 +122,16 @@ core::TenantPriority PriorityOf(const std::string& name) {
 
 LoopOptions LoopOptionsOf(const Config& config) {
   LoopOptions options;
-  options.transfers.chunk = config.chunk;
-  options.transfers.in_flight = config.chunk * 2;
+  PageStore::Options& store = options.store;
+  store.transfers.chunk = config.chunk;
+  store.transfers.in_flight = config.chunk * 2;
   options.busy_bytes_per_second = config.harvest_busy_bytes_per_second;
-  options.host_step = config.pool_step;
-  options.host_ahead = config.pool_ahead;
-  options.page = config.page;
-  options.usual_budget =
+  store.host_step = config.pool_step;
+  store.host_ahead = config.pool_ahead;
+  store.page = config.page;
+  store.usual_budget =
       config.usual_budget > core::Bytes{} ? config.usual_budget : config.device_budget;
-  options.guaranteed_part = config.single_user ? 0 : kGuaranteedPart;
+  store.guaranteed_part = config.single_user ? 0 : kGuaranteedPart;
   options.spin = config.spin;
   options.poll = config.poll;
   return options;
@@ -176,8 +177,8 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote,
   control.socket_group = config_.socket_group;
   control.socket_mode = config_.socket_mode;
   control.backend = backend_;
-  control.arenas = options.arena;
-  control.capacities = options.device_capacity;
+  control.arenas = options.store.arena;
+  control.capacities = options.store.device_capacity;
   control.links = links_;
   control.visible_memory = config_.visible_memory;
   control.slowdown_most = config_.admission_max_slowdown;
@@ -187,8 +188,8 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote,
   control.single_user = config_.single_user;
   control.restart_timeout_ms = Milliseconds(config_.restart_timeout);
   largest_device_ =
-      *std::max_element(options.device_capacity.begin(), options.device_capacity.end());
-  host_capacity_ = options.host_capacity;
+      *std::max_element(options.store.device_capacity.begin(), options.store.device_capacity.end());
+  host_capacity_ = options.store.host_capacity;
   control.tenant_budgets = TenantBudgets();
   control.other_pools = other_pools_;
   control.peer_pools = others.shares;
@@ -211,7 +212,7 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote,
   spdlog::info("serving at {}: {} {} device(s), at most {} a tenant on each, host pool of {}",
                config_.socket_path, devices_.size(), backend_ == "host" ? "simulated" : "CUDA",
                core::SizeText(control.tenant_budgets.device),
-               core::SizeText(options.host_capacity));
+               core::SizeText(options.store.host_capacity));
   return core::Ok();
 }
 
@@ -278,20 +279,36 @@ void Server::StartCluster() {
   Cluster::Sinks sinks;
   if (remote_pool_) {
     const core::PoolId pool = *remote_pool_;
-    sinks = {.recalled = [this, pool](Bytes offset) { loop_->PostChunkRecalled(pool, offset); },
-             .kept = [this, pool](Bytes offset) { loop_->PostChunkKept(pool, offset); },
-             .lost = [this, pool](Bytes offset) { loop_->PostChunkLost(pool, offset); },
-             .limit = [this, pool](Bytes most) { loop_->PostPoolLimit(pool, most); },
-             .rate = [this, pool](double rate) { loop_->PostPoolRate(pool, rate); }};
+    sinks = {.recalled =
+                 [this, pool](Bytes offset) {
+                   loop_->PostEvent(core::ChunkRecalled{pool, offset});
+                 },
+             .kept =
+                 [this, pool](Bytes offset) {
+                   loop_->PostEvent(core::ChunkKept{pool, offset});
+                 },
+             .lost =
+                 [this, pool](Bytes offset) {
+                   loop_->PostEvent(core::ChunkLost{pool, offset});
+                 },
+             .limit =
+                 [this, pool](Bytes most) {
+                   loop_->PostEvent(core::PoolLimit{pool, most});
+                 },
+             .rate =
+                 [this, pool](double rate) {
+                   loop_->PostEvent(core::PoolRate{pool, rate});
+                 }};
   }
   cluster_->Start(std::move(sinks), ending_);
 }
 
 core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
   LoopOptions options = LoopOptionsOf(config_);
-  options.granularity = devices_.front()->granularity();
+  PageStore::Options& store = options.store;
+  store.device_granularity = devices_.front()->granularity();
   const Bytes arena_most =
-      Bytes(kArenaAddresses.count() / config_.clients_max).RoundDown(options.granularity);
+      Bytes(kArenaAddresses.count() / config_.clients_max).RoundDown(store.device_granularity);
   for (size_t i = 0; i < devices_.size(); ++i) {
     const auto& device = devices_[i];
     const Bytes total = device->info().total;
@@ -307,19 +324,19 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
                                                     device->info().uuid + " (" +
                                                     core::SizeText(total) + ")"};
     }
-    options.device_capacity.push_back(
-        (total - reserve - others.shares[i]).RoundDown(options.granularity));
+    store.device_capacity.push_back(
+        (total - reserve - others.shares[i]).RoundDown(store.device_granularity));
   }
   const Bytes pool =
       config_.pool_size == Bytes{0} ? Bytes(MachineMemory().count() / 4) : config_.pool_size;
-  options.host_capacity = std::min(pool, core::kRangeMax).RoundDown(config_.pool_step);
-  if (options.host_capacity == Bytes{0}) {
+  store.host_capacity = std::min(pool, core::kRangeMax).RoundDown(config_.pool_step);
+  if (store.host_capacity == Bytes{0}) {
     return Error{ErrorCode::kInvalidArgument,
                  "\"host_pool.size\" is less than one \"host_pool.step\""};
   }
   RAVEN_ASSIGN_OR_RETURN(
       options.topology,
-      core::DevicesAroundHost(options.device_capacity, options.host_capacity, options.granularity,
+      core::DevicesAroundHost(store.device_capacity, store.host_capacity, store.device_granularity,
                               links_, others.pools, others.links));
   for (const auto& [pool, device] : others.harvests) {
     options.harvests.push_back({pool,
@@ -329,13 +346,13 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
                                  .each_gib = config_.harvest_give_back,
                                  .hold = config_.harvest_rise}});
   }
-  options.links = links_;
-  Bytes away = options.host_capacity;
+  store.links = links_;
+  Bytes away = store.host_capacity;
   for (const core::Pool& other : others.pools) away += other.capacity;
   // Of a client's addresses one half is of tensors, here or away; see daemon/client_pages.h.
-  for (const Bytes capacity : options.device_capacity) {
+  for (const Bytes capacity : store.device_capacity) {
     const Bytes all = (capacity + away) * 4;
-    options.arena.push_back(std::min(std::max(all, core::GiB(1)), arena_most));
+    store.arena.push_back(std::min(std::max(all, core::GiB(1)), arena_most));
   }
   options.check_moves = config_.host_check_moves && backend_ == "host";
   options.memory = BookkeepingMemory();
@@ -407,7 +424,7 @@ bool Server::Drain() {
     auto answer = std::make_shared<std::promise<Left>>();
     auto told = answer->get_future();
     loop_->mailbox().Post([loop = loop_.get(), answer] {
-      answer->set_value({loop->sessions(), loop->Quiescent()});
+      answer->set_value({loop->sessions().all().size(), loop->Quiescent()});
     });
     if (told.wait_until(deadline) != std::future_status::ready) break;
     left = told.get();

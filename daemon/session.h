@@ -116,7 +116,7 @@ class Session {
   uint32_t rescan_left = 0;  // rows; it goes round
   uint32_t log_passes = 0;   // in a row that its requests have waited for its log
   bool hot = false;          // polled in every pass
-  bool lately = false;       // in the loop's list of those that were hot lately
+  bool recent = false;       // in the list of recent clients (daemon/sessions.h)
   bool faulty = false;       // its request ring is corrupt: no longer read
   bool gone = false;         // dead or detached; stays until its copies are done
   uint64_t charged = 0;      // bytes of the daemon's memory, to its user

@@ -60,7 +60,7 @@ TEST_F(ClientsTest, AClientIsWelcomedWithWhatItMayHave) {
   EXPECT_EQ(connections_.descriptors(), 2u);
   EXPECT_EQ(caller.client, ClientId{5});
   EXPECT_EQ(clients_.KeyOf(ClientId{5}), caller.key);
-  EXPECT_NE(loop_->FindSession(ClientId{5}), nullptr);
+  EXPECT_NE(loop_->sessions().Find(ClientId{5}), nullptr);
 }
 
 TEST_F(ClientsTest, AToolIsWelcomedAndNoClient) {
@@ -70,7 +70,7 @@ TEST_F(ClientsTest, AToolIsWelcomedAndNoClient) {
   EXPECT_EQ(Attach(tool, hello).client(), 0u);
   EXPECT_TRUE(tool.greeted);
   EXPECT_EQ(tool.client, ClientId{});
-  EXPECT_EQ(loop_->sessions(), 0u);
+  EXPECT_EQ(loop_->sessions().all().size(), 0u);
   EXPECT_EQ(descriptors_.taken(), 0u);
   clients_.HandleDetach(tool, 9);
   EXPECT_EQ(connections_.Refused(tool), ErrorCode::kWrongState);
@@ -142,7 +142,7 @@ TEST_F(ClientsTest, AClientWhoseProcessEndsLeaves) {
   EXPECT_EQ(clients_.KeyOf(ClientId{5}), 0u);
   GiveBack();
   EXPECT_EQ(descriptors_.taken(), 0u);
-  EXPECT_EQ(loop_->sessions(), 0u);
+  EXPECT_EQ(loop_->sessions().all().size(), 0u);
 }
 
 TEST_F(ClientsTest, ConnectionsKeptForToolsTakeNoClients) {

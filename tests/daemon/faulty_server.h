@@ -103,7 +103,7 @@ class FaultyServer {
   bool IsEmpty() {
     return Ask([this](Loop& loop) {
       const StoreViews& store = loop.store();
-      bool empty = loop.sessions() == 0 && store.HostTier().used == core::Bytes{};
+      bool empty = loop.sessions().all().empty() && store.HostTier().used == core::Bytes{};
       for (uint16_t i = 0; i < devices_.size(); ++i) {
         const core::Bytes taken = store.Harvested(core::DeviceId{i}) + shares_;
         const core::Bytes others(others_[i].load());

@@ -262,7 +262,7 @@ TEST(HarvestFaultsTest, AChunkThatALookDoesNotShowIsNoReasonForMore) {
   const auto look = [&] {
     return server.Ask([&](Loop& loop) {
       loop.LookAtDevices({before, before});
-      return loop.ViewHarvest(kOwner)->most;
+      return loop.harvests().View(kOwner)->most;
     });
   };
   EXPECT_EQ(look(), core::MiB(16) - reserve) << "while it is made";

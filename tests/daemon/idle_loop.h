@@ -20,11 +20,11 @@ class IdleLoop {
 
   IdleLoop() {
     LoopOptions options;
-    options.granularity = devices_.front()->granularity();
-    options.device_capacity = {kDevice};
-    options.arena = {kDevice};
-    options.host_capacity = core::MiB(128);
-    options.links = {core::LinkModel{}};
+    options.store.device_granularity = devices_.front()->granularity();
+    options.store.device_capacity = {kDevice};
+    options.store.arena = {kDevice};
+    options.store.host_capacity = core::MiB(128);
+    options.store.links = {core::LinkModel{}};
     auto loop = Loop::Create(std::move(options), devices_, &workers_, {});
     RAVEN_CHECK(loop.ok());
     loop_ = std::move(*loop);

@@ -56,12 +56,12 @@ class LentMemoryTest : public testing::Test {
         {.socket = server_->socket(), .name = "lent_memory_test", .timeout = seconds(10)});
   }
   Loop& loop() { return server_->server().loop(); }
-  void Lend(core::Bytes most) { loop().PostPoolLimit(pool_, most); }
-  void Recall(core::Bytes piece) { loop().PostChunkRecalled(pool_, piece); }
-  void Keep(core::Bytes piece) { loop().PostChunkKept(pool_, piece); }
+  void Lend(core::Bytes most) { loop().PostEvent(core::PoolLimit{pool_, most}); }
+  void Recall(core::Bytes piece) { loop().PostEvent(core::ChunkRecalled{pool_, piece}); }
+  void Keep(core::Bytes piece) { loop().PostEvent(core::ChunkKept{pool_, piece}); }
   // Unless it was returned.
   void Lose(core::Bytes piece) {
-    if (lenders_->Lose(piece)) loop().PostChunkLost(pool_, piece);
+    if (lenders_->Lose(piece)) loop().PostEvent(core::ChunkLost{pool_, piece});
   }
   core::Bytes Used() {
     return server_->Ask([this](Loop& loop) { return loop.store().OtherTier(pool_).used; });

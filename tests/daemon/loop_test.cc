@@ -106,12 +106,12 @@ class BareLoop {
   explicit BareLoop(core::Bytes memory) {
     LoopOptions options;
     options.memory = memory;
-    options.device_capacity = {core::MiB(64)};
-    options.arena = {core::MiB(256)};
-    options.host_capacity = core::MiB(64);
-    options.host_step = core::MiB(2);
-    options.host_ahead = core::KiB(4);
-    options.links = {core::LinkModel{}};
+    options.store.device_capacity = {core::MiB(64)};
+    options.store.arena = {core::MiB(256)};
+    options.store.host_capacity = core::MiB(64);
+    options.store.host_step = core::MiB(2);
+    options.store.host_ahead = core::KiB(4);
+    options.store.links = {core::LinkModel{}};
     loop_ = std::move(*Loop::Create(options, device::OpenHostDevices({.total = core::MiB(64)}),
                                     workers_.get(),
                                     {.memory_ready = [](auto) {},
@@ -140,7 +140,7 @@ class BareLoop {
                                                 {}});
     attachment->arenas.resize(1);
     loop_->mailbox().Post([this, attachment] {
-      loop_->SetTenant(attachment->tenant, {core::MiB(2), core::MiB(64)});
+      loop_->Apply(core::TenantLimits{attachment->tenant, {core::MiB(2), core::MiB(64)}});
       loop_->Attach(attachment);
     });
     return attachment;
@@ -187,7 +187,7 @@ class BareLoop {
   void Unpin(core::ClientId client, uint64_t block, uint64_t value) {
     std::vector<proto::WordValue> tickets;
     for (uint16_t i = 0; i < 64; ++i) tickets.push_back({i, value});
-    Do([&](Loop& loop) { loop.PinnedFree(client, block, tickets); });
+    Do([&](Loop& loop) { loop.pinned().Free(client, block, tickets); });
   }
   void Detach(core::ClientId client) {
     std::atomic<bool> done{false};

@@ -72,6 +72,7 @@ class PageStoreFixture : public testing::Test {
     options.host_capacity = host;
     options.others = std::move(others);
     options.host_step = core::MiB(4);
+    options.host_ahead = core::Bytes{0};
     options.page = core::MiB(2);
     options.guaranteed_part = kGuaranteedPart;
     options.links.resize(devices_.size());

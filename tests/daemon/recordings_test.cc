@@ -16,7 +16,7 @@ using core::ErrorCode;
 class RecordingsTest : public testing::Test {
  protected:
   void Ask(const Caller& caller) { recordings_.Handle(caller, 9, {}); }
-  Recorder* Recording(const Caller& caller) { return loop_->recorder(caller.key); }
+  Recorder* Recording(const Caller& caller) { return loop_->recorders().Find(caller.key); }
   void Run() {
     connections_.RunPosts();
     loop_.RunPosts();

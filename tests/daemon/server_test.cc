@@ -125,8 +125,8 @@ TEST(LoopOptionsTest, LargerChunksLeaveMoreInFlight) {
   Config config;
   config.chunk = MiB(64);
   const LoopOptions options = LoopOptionsOf(config);
-  EXPECT_EQ(options.transfers.chunk, MiB(64));
-  EXPECT_EQ(options.transfers.in_flight, MiB(128));
+  EXPECT_EQ(options.store.transfers.chunk, MiB(64));
+  EXPECT_EQ(options.store.transfers.in_flight, MiB(128));
 }
 
 TEST_F(ServerTest, DrainsAtOnceWithoutClients) {
@@ -313,7 +313,7 @@ TEST_F(ServerTest, AClientThatEpollDoesNotTakeDoesNotEndTheDaemon) {
   attachment->arenas.resize(2);
   std::promise<void> gone;
   server->loop().mailbox().Post([&] {
-    server->loop().SetTenant(attachment->tenant, {});
+    server->loop().Apply(core::TenantLimits{attachment->tenant, {}});
     server->loop().Attach(attachment);
     server->loop().Detach(core::ClientId{7}, [&] { gone.set_value(); });
   });
