@@ -17,6 +17,7 @@ using core::Tick;
 
 namespace {
 constexpr auto kExplainTimeout = std::chrono::seconds(1);
+constexpr const char* kNoId = "the daemon gave a name no id";
 }  // namespace
 
 Result<InternedName> ControlCalls::Intern(std::string_view name, Tick deadline) {
@@ -34,31 +35,24 @@ Result<InternedName> ControlCalls::Intern(std::string_view name, Tick deadline) 
   }
   // Two that ask for one name at the same time get the same answer.
   wire::ClientPacket packet{.request = 0, .body = wire::InternName{std::string(name)}};
-  RAVEN_ASSIGN_OR_RETURN(const auto answer, control_->Call(std::move(packet), deadline, *phase_));
-  const auto* interned = std::get_if<wire::NameInterned>(&answer.body);
-  if (interned == nullptr || interned->id == 0) {
-    return Error{ErrorCode::kCorrupt, "the daemon gave a name no id"};
-  }
+  RAVEN_ASSIGN_OR_RETURN(const auto interned,
+                         Ask<wire::NameInterned>(std::move(packet), deadline, kNoId));
+  if (interned.id == 0) return Error{ErrorCode::kCorrupt, kNoId};
   std::lock_guard lock(names_mutex_);
-  const auto kept = names_.emplace(name, interned->id).first;
-  return InternedName{interned->id, &kept->first};
+  const auto kept = names_.emplace(name, interned.id).first;
+  return InternedName{interned.id, &kept->first};
 }
 
 std::string ControlCalls::Explain(uint32_t slot) {
-  const auto answer = control_->Call({.request = 0, .body = wire::ExplainFailure{slot}},
-                                     DeadlineAfter(ipc::Now(), kExplainTimeout), *phase_);
-  if (!answer.ok()) return "";
-  const auto* explained = std::get_if<wire::FailureExplained>(&answer->body);
-  return explained != nullptr ? explained->message : "";
+  const auto explained = Ask<wire::FailureExplained>(
+      {.request = 0, .body = wire::ExplainFailure{slot}},
+      DeadlineAfter(ipc::Now(), kExplainTimeout), "the daemon explained nothing");
+  return explained.ok() ? explained->message : "";
 }
 
 Result<wire::Stats> ControlCalls::Stats() {
-  RAVEN_ASSIGN_OR_RETURN(
-      auto answer, control_->Call({.request = 0, .body = wire::StatsQuery{.whole_store = false}},
-                                  DeadlineAfter(ipc::Now(), timeout_), *phase_));
-  auto* figures = std::get_if<wire::Stats>(&answer.body);
-  if (figures == nullptr) return Error{ErrorCode::kCorrupt, "the daemon gave no figures"};
-  return std::move(*figures);
+  return Ask<wire::Stats>({.request = 0, .body = wire::StatsQuery{.whole_store = false}},
+                          DeadlineAfter(ipc::Now(), timeout_), "the daemon gave no figures");
 }
 
 Status ControlCalls::Trim() {
@@ -66,21 +60,16 @@ Status ControlCalls::Trim() {
 }
 
 Status ControlCalls::KeepInPlace(const wire::KeepInPlace& keep) {
-  RAVEN_ASSIGN_OR_RETURN(
-      const auto answer,
-      control_->Call({.request = 0, .body = keep}, DeadlineAfter(ipc::Now(), timeout_), *phase_));
-  if (!std::holds_alternative<wire::KeptInPlace>(answer.body))
-    return Error{ErrorCode::kCorrupt, "the daemon did not say whether a tensor keeps its place"};
-  return core::Ok();
+  const auto kept =
+      Ask<wire::KeptInPlace>({.request = 0, .body = keep}, DeadlineAfter(ipc::Now(), timeout_),
+                             "the daemon did not say whether a tensor keeps its place");
+  return kept.ok() ? core::Ok() : kept.error();
 }
 
 Result<wire::PinnedAllocated> ControlCalls::AllocatePinned(const wire::PinnedAlloc& ask,
                                                            Tick deadline) {
-  RAVEN_ASSIGN_OR_RETURN(const auto answer,
-                         control_->Call({.request = 0, .body = ask}, deadline, *phase_));
-  const auto* place = std::get_if<wire::PinnedAllocated>(&answer.body);
-  if (place == nullptr) return Error{ErrorCode::kCorrupt, "the daemon gave a block no place"};
-  return *place;
+  return Ask<wire::PinnedAllocated>({.request = 0, .body = ask}, deadline,
+                                    "the daemon gave a block no place");
 }
 
 Status ControlCalls::FreePinned(uint64_t block, std::vector<uint64_t> tickets) {

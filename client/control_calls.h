@@ -1,7 +1,7 @@
 // The requests of one attachment that go to the daemon as control messages.
 //
-// Owns: the names that the daemon knows. Threads: any. Errors: besides those of each call, those of
-// ControlLink::Call or Send. Cost: a message and its answer; a known name only a shared lock.
+// Owns: the names that the daemon knows. Threads: any. Errors: those of ControlLink::Call or Send,
+// and those that each call names. Cost: a message and its answer; a known name only a shared lock.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,8 @@
 #include <shared_mutex>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "client/control.h"
@@ -24,7 +26,7 @@ namespace ravenstore::client {
 // A name as the daemon knows it.
 struct InternedName {
   uint32_t id = 0;                    // 0: none
-  const std::string* name = nullptr;  // lives as long as the ControlCalls
+  const std::string* name = nullptr;  // owned by the ControlCalls
 };
 
 class ControlCalls {
@@ -51,6 +53,15 @@ class ControlCalls {
   core::Status FreePinned(uint64_t block, std::vector<uint64_t> tickets);
 
  private:
+  // Errors: those of ControlLink::Call; kCorrupt with `missing` if the answer is another message.
+  template <typename Answer>
+  core::Result<Answer> Ask(wire::ClientPacket packet, core::Tick deadline, const char* missing) {
+    RAVEN_ASSIGN_OR_RETURN(auto reply, control_->Call(std::move(packet), deadline, *phase_));
+    auto* const answer = std::get_if<Answer>(&reply.body);
+    if (answer == nullptr) return core::Error{core::ErrorCode::kCorrupt, missing};
+    return std::move(*answer);
+  }
+
   ControlLink* const control_;
   const PhaseWord* const phase_;
   const core::Duration timeout_;

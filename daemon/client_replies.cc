@@ -77,8 +77,8 @@ void ClientReplies::Do(const core::AllocReply& action) {
   // Otherwise the client broke the protocol. Its tensor stays in the daemon's tables until it goes.
   if (lease.state() != proto::LeaseState::kRequested) return;
   lease.CompleteAlloc(action.tensor, ToInt(action.device), action.offset);
+  recorders_.Answered(*session);
   recorders_.Record(*session, [&](Recorder& recorder) {
-    recorder.Answered(session->id(), state_.now);
     recorder.Created(state_.views().View(action.tensor), state_.now);
   });
 }
