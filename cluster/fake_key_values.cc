@@ -36,46 +36,47 @@ class FakeKeyValues final : public KeyValues {
     std::erase_if(store_.watchers_, [&](const auto& entry) { return entry.first.first == name_; });
   }
 
-  void Range(std::string prefix, size_t most, Tick deadline, Told<RangeRead> told) override {
-    Ask<RangeRead>(deadline, std::move(told), [this, prefix, most]() -> Result<RangeRead> {
+  void Range(std::string prefix, size_t most, Tick deadline, Told<RangeRead> callback) override {
+    Ask<RangeRead>(deadline, std::move(callback), [this, prefix, most]() -> Result<RangeRead> {
       return store_.DoRange(prefix, most);
     });
   }
-  void CompareAndSet(Write write, Tick deadline, Told<WriteAnswer> told) override {
-    Ask<WriteAnswer>(deadline, std::move(told),
+  void CompareAndSet(Write write, Tick deadline, Told<WriteAnswer> callback) override {
+    Ask<WriteAnswer>(deadline, std::move(callback),
                      [this, write] { return store_.DoWrite(name_, write); });
   }
-  void Grant(core::Duration duration, Tick deadline, Told<LeaseAnswer> told) override {
-    Ask<LeaseAnswer>(deadline, std::move(told), [this, duration]() -> Result<LeaseAnswer> {
+  void Grant(core::Duration duration, Tick deadline, Told<LeaseAnswer> callback) override {
+    Ask<LeaseAnswer>(deadline, std::move(callback), [this, duration]() -> Result<LeaseAnswer> {
       const StoreLease id{++store_.last_lease_};
       store_.leases_[id].duration = duration;
       store_.ArmLease(id);
       return LeaseAnswer{store_.stamp(), id, duration};
     });
   }
-  void KeepAlive(StoreLease lease, Tick deadline, Told<LeaseAnswer> told) override {
-    Ask<LeaseAnswer>(deadline, std::move(told),
+  void KeepAlive(StoreLease lease, Tick deadline, Told<LeaseAnswer> callback) override {
+    Ask<LeaseAnswer>(deadline, std::move(callback),
                      [this, lease] { return store_.DoKeepAlive(lease); });
   }
-  void Revoke(StoreLease lease, Tick deadline, Told<core::Done> told) override {
-    Ask<core::Done>(deadline, std::move(told), [this, lease]() -> Result<core::Done> {
+  void Revoke(StoreLease lease, Tick deadline, Told<core::Done> callback) override {
+    Ask<core::Done>(deadline, std::move(callback), [this, lease]() -> Result<core::Done> {
       if (!store_.leases_.contains(lease)) return NoLease();
       store_.EndLease(name_, lease);
       return core::Done{};
     });
   }
 
-  WatchId Watch(std::string prefix, int64_t from, Tick deadline, Told<Changes> told) override {
+  WatchId Watch(std::string prefix, int64_t from, Tick deadline, Told<Changes> callback) override {
     const WatchId id{++store_.last_watch_};
     const FakeStore::WatchKey key{name_, id};
-    store_.watchers_[key] = {.prefix = std::move(prefix), .next = from, .told = std::move(told)};
+    store_.watchers_[key] = {
+        .prefix = std::move(prefix), .next = from, .callback = std::move(callback)};
     ++store_.requests_;
     FakeStore* const store = &store_;
     store->events_.Add(store->now_ + store->Delay(), [store, key] { store->BeginWatch(key); });
     const auto late = [store, key] {
       const auto found = store->watchers_.find(key);
       if (found == store->watchers_.end() || found->second.told_first) return;
-      const Told<Changes> last = std::move(found->second.told);
+      const Told<Changes> last = std::move(found->second.callback);
       store->watchers_.erase(found);
       last(Error{ErrorCode::kTimedOut, "no answer in time"});
     };
@@ -95,15 +96,15 @@ class FakeKeyValues final : public KeyValues {
  private:
   // Does `what` when the request has come to the store, and tells of it when the answer is back.
   template <typename T>
-  void Ask(Tick deadline, Told<T> told, std::function<Result<T>()> what) {
+  void Ask(Tick deadline, Told<T> callback, std::function<Result<T>()> what) {
     struct Operation {
-      Told<T> told;
+      Told<T> callback;
       bool ended = false;
       void End(Result<T> result) {
-        if (!std::exchange(ended, true)) told(std::move(result));
+        if (!std::exchange(ended, true)) callback(std::move(result));
       }
     };
-    const auto operation = std::make_shared<Operation>(Operation{.told = std::move(told)});
+    const auto operation = std::make_shared<Operation>(Operation{.callback = std::move(callback)});
     const std::weak_ptr<int> alive = alive_;
     ++store_.requests_;
     const auto end = [this, operation, alive](const Result<T>& result) {
@@ -288,9 +289,9 @@ void FakeStore::Deliver(const WatchKey& key, Result<Changes> what) {
     const auto found = watchers_.find(key);
     if (found == watchers_.end() || found->second.silent) return;
     found->second.told_first = true;
-    const Told<Changes> told = found->second.told;
+    const Told<Changes> callback = found->second.callback;
     if (!what.ok()) watchers_.erase(found);
-    told(what);
+    callback(what);
   };
   events_.Add(watcher.last_sent, [this, key, tell] { Tell(key.first, tell); });
 }

@@ -94,7 +94,7 @@ class FakeStore {
     bool told_first = false;  // and its client that it does
     bool silent = false;
     core::Tick last_sent{};
-    Told<Changes> told;
+    Told<Changes> callback;
   };
   using WatchKey = std::pair<std::string, WatchId>;  // by client
 

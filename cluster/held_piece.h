@@ -30,7 +30,7 @@ struct PieceCopy {
 
 // A piece's copy to another lender.
 struct PieceRepair {
-  uint64_t number = 0;  // tells this one's calls from those of an earlier one
+  uint64_t number = 0;  // of the repair: calls of an earlier one have another
   core::Tick deadline{};
   core::Tick step_at{};  // kNever: it waits for a lender, or for the end of a write
   bool calls = false;    // a call is under way

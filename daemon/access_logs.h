@@ -30,8 +30,8 @@ class AccessLogs {
         waits_(*waits),
         actions_(*actions) {}
 
-  // Reads up to `most` entries, and as many rows where entries were dropped. Returns the number of
-  // entries.
+  // Reads up to `most` entries, and up to `most` rows where entries were dropped. Returns the
+  // number of entries.
   size_t Read(Session& session, size_t most);
   // The same without rows.
   size_t ReadEntries(Session& session, size_t most);

@@ -30,8 +30,8 @@ class Harvests {
 
   // Applies new limits of the pools, after the watch saw every device.
   void Look(const std::vector<MemoryWatch::Seen>& seen);
-  // Gives back `bytes` of what is harvested of the device within that time. `then` gets the
-  // outcome. Errors: kInvalidArgument where that is more than is harvested, or nothing is.
+  // Returns `bytes` of the device's harvested memory within that time. `then` gets the outcome.
+  // Errors: kInvalidArgument if less is harvested, or none.
   core::Status GiveBack(core::DeviceId device, core::Bytes bytes, core::Duration within,
                         Harvest::Then then);
   // A chunk of the pool begins to come or to go, or has ended that.
@@ -53,7 +53,7 @@ class Harvests {
     core::Tick moved{};  // when the last one did
   };
 
-  // What is harvested of the device and can be given back.
+  // Harvested memory of the device that can be returned.
   core::Bytes HeldOf(core::DeviceId device) const {
     return state_.views().Harvested(device) - state_.views().HarvestStuck(device);
   }

@@ -21,10 +21,10 @@ namespace {
 
 // Bounds of the work on one client in one pass, so that other clients need not wait long.
 constexpr size_t kRequestsPerPass = 256;
-// Log entries of one client that are read in one go in a pass, and about this many in all of it;
-// as many rows of a rescan.
+// Log entries of one client that are read in one go, and about the most in a pass. It is also the
+// number of rows of a rescan.
 constexpr size_t kAccessesPerPass = 256;
-// So many passes in a row read a log before its client's requests are taken: one thread's lane.
+// Passes in a row that read a log before its client's requests are taken: one thread's lane.
 constexpr uint32_t kPassesForLog = proto::kLogLaneEntries / kAccessesPerPass;
 // Of a pass for all users, and at least for each: a log entry, a request and a ticket are one each.
 constexpr uint32_t kUnitsPerPass = 1024;
@@ -33,7 +33,7 @@ constexpr size_t kClosuresPerPass = 16;
 // While hot clients keep the loop polling, the doorbells of the others are looked at this often.
 constexpr Duration kSourcePollPeriod = microseconds(20);
 constexpr Duration kBackoffMax = milliseconds(1);
-// A pass as long as that is logged, with the lengths of its parts.
+// A longer pass is logged, with the lengths of its parts.
 constexpr Duration kLongPass = milliseconds(2);
 
 }  // namespace

@@ -50,7 +50,7 @@ class LoopPools {
   }
   // Paces copies by whether the watch saw that their device is busy.
   void Pace(const std::vector<MemoryWatch::Seen>& seen);
-  // Tells the store of pools that failed since the last call. Their bytes are lost.
+  // Reports pools that failed since the last call to the store. Their bytes are lost.
   void NoteFailed();
 
  private:

@@ -59,7 +59,8 @@ Bytes BytesFor(const std::vector<PagePool::Range>& ranges, Bytes granularity) {
   return std::max(bytes, granularity);
 }
 
-// `to` has the same bytes of the page as `from`, in the same order, in as many ranges or more.
+// `to` has the same bytes of the page as `from`, in the same order, in at least that number of
+// ranges.
 std::vector<PagePool::Way> WaysBetween(const std::vector<PagePool::Range>& from,
                                        const std::vector<PagePool::Range>& to) {
   std::vector<PagePool::Way> ways;

@@ -50,7 +50,7 @@ class DevicePlans {
   bool TakeEnded() { return std::exchange(has_ended_, false); }
   // Clients with a common plan may have drifted apart.
   void Update();
-  // Clients that have a new plan since the last time. Some may be gone, and some be named twice.
+  // Clients that have a new plan since the last time. Some may be gone, and some be listed twice.
   std::vector<ClientId> TakePlanned() { return std::exchange(just_planned_, {}); }
   // A plan has come.
   void Made(const std::shared_ptr<PlanWork>& work);

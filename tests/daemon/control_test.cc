@@ -128,8 +128,8 @@ void AwaitNoConnection(const DaemonProcess& daemon) {
 // More than a connection, a client and what is made ahead take together.
 constexpr int kEnoughDescriptors = 32;
 
-// Leaves the daemon so many descriptors beside those that it has. Its other threads may take some
-// at any moment: memory that they make ahead has one each.
+// Leaves the daemon `left` descriptors more than it has. Its other threads may take some at any
+// moment: memory that they make ahead has one each.
 void LeaveDescriptors(const DaemonProcess& daemon, int left) {
   std::set<int> used;
   const std::string directory = "/proc/" + std::to_string(daemon.pid()) + "/fd";

@@ -61,7 +61,7 @@ TEST_F(EngineTest, AFreedRangeServesTheSameStreamAtOnceAndOthersOnceItsUsesHaveP
   EXPECT_TRUE(first == a || second == a);
 }
 
-// A kernel takes longer than naming it, also beside other work.
+// A kernel takes longer than its launch, also on a loaded machine.
 TEST_F(EngineTest, AJobRunsFarAheadOfTheGpuOnlyWhereAllFits) {
   Open(MiB(256), MiB(256));
   const CUstream stream = MakeStream();

@@ -84,7 +84,7 @@ class EngineTest : public testing::Test {
     engine_->End(submission, done);
     EXPECT_TRUE(done);
   }
-  // A kernel that names the ranges and does nothing.
+  // A kernel that has the ranges as arguments and does nothing.
   void RunEmptyKernel(const std::vector<CUdeviceptr>& ranges, CUstream stream, uint64_t identity) {
     static const CUfunction kernel = [] {
       CUmodule module = nullptr;

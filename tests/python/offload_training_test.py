@@ -11,8 +11,8 @@ import xml_main
 from offload_harness import MIB, OffloadCase, bits, offloading, press, random
 from torch.utils.checkpoint import checkpoint
 
-# Its steps use 28 MiB at once, in blocks of a half and of a whole page. Where two threads allocate,
-# these lie anyhow: of runs with 38 MiB one in 16 found no room, and one of many with 40.
+# Its steps use 28 MiB at once, in blocks of a half and of a whole page. If two threads
+# allocate, their places differ from run to run: one of 16 runs with 38 MiB found no room.
 offload.BUDGET = 48 * MIB
 
 
