@@ -150,6 +150,7 @@ void Mover::EnqueuePiece(Lane& lane, Copy& copy) {
 
 void Mover::End(const Copy& copy) {
   const Move& move = copy.move;
+  if (move.then) return move.then(copy.status, copy.is_written);
   if (copy.status.ok()) {
     ended_(move, parts_->Replace(move.at, move.there, move.to, move.maps));
     return;

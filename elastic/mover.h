@@ -29,7 +29,7 @@
 #include "elastic/driver.h"
 #include "elastic/events.h"
 #include "elastic/parts.h"
-#include "elastic/plan.h"
+#include "elastic/range_id.h"
 
 namespace ravenstore::elastic {
 
@@ -42,6 +42,9 @@ class Mover {
     Part* to;
     bool maps;    // `to` at `at`; else nothing is there then
     bool copies;  // else what was there is not worth it
+    // If set, it is called instead of mapping and of `ended`, and all parts stay the caller's.
+    // `is_written`: the copy has failed, and may write to `to` at any time.
+    std::function<void(const core::Status& copied, bool is_written)> then = nullptr;
   };
   // With an error what was there still is, though it may not be mapped any more. The part that is
   // not there has gone back to the parts, and is not to be looked at.

@@ -39,10 +39,11 @@
 #include "elastic/call_times.h"
 #include "elastic/follower.h"
 #include "elastic/kernel_forecast.h"
+#include "elastic/range_id.h"
 
 namespace ravenstore::elastic {
 
-enum class RangeId : uint32_t {};
+
 
 struct PlanOptions {
   core::Bytes device;                   // what may be on the device

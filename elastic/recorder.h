@@ -32,7 +32,7 @@
 #include "core/types.h"
 #include "elastic/call_names.h"
 #include "elastic/driver.h"
-#include "elastic/plan.h"
+#include "elastic/range_id.h"
 #include "proto/trace_file.h"
 
 namespace ravenstore::elastic {

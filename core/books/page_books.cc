@@ -265,11 +265,18 @@ void PageBooks::FinishIn(Unit unit, bool ok) {
   } else if (units_[unit].InUse()) {
     Apply(unit, PageEvent::kTryAgain);
   } else {
-    copies_.EndComing(unit);
-    plan_.Release(WeightOf(*this, unit), plan_.PlannedNeed(unit));
-    units_[unit].demanded = false;
-    Apply(unit, PageEvent::kNotArrived);
+    return CancelIn(unit);
   }
+  Update(unit);
+}
+
+void PageBooks::CancelIn(Unit unit) {
+  UnitState& state = units_[unit];
+  RAVEN_CHECK(!state.InUse());
+  copies_.EndComing(unit);
+  if (state.live > 0) plan_.Release(WeightOf(*this, unit), plan_.PlannedNeed(unit));
+  state.demanded = false;
+  Apply(unit, PageEvent::kNotArrived);
   Update(unit);
 }
 

@@ -37,7 +37,7 @@ enum class PageEvent : uint8_t {
   kCopyIn,        // the copy in begins
   kArrived,       // the copy in has ended well
   kArrivedEmpty,  // the copy in has ended, and no tensor lives there any more
-  kNotArrived,    // the copy in has failed
+  kNotArrived,    // the mapping or the copy in has failed, or is not wanted any more
   kTryAgain,      // the same, but a stream that was promised the bytes may touch the memory
   kChange,        // the device's bytes are newer: a put after writes, or a new tensor
   kEmpty,         // the last tensor has died
@@ -84,6 +84,9 @@ inline constexpr PageLifeRow kPageLife[] = {
 
     {PageState::kMapping, PageEvent::kMapped, {.next = PageState::kQueued}},
     {PageState::kMapping,
+     PageEvent::kNotArrived,
+     {.next = PageState::kAway, .memory = PageStep::Memory::kRelease}},
+    {PageState::kMapping,
      PageEvent::kMappedEmpty,
      {.next = PageState::kClean, .words = PageStep::Words::kPublish}},
     {PageState::kMapping,
@@ -91,6 +94,9 @@ inline constexpr PageLifeRow kPageLife[] = {
      {.next = PageState::kMapping, .copy = PageStep::Copy::kFree}},
 
     {PageState::kQueued, PageEvent::kCopyIn, {.next = PageState::kArriving}},
+    {PageState::kQueued,
+     PageEvent::kNotArrived,
+     {.next = PageState::kAway, .memory = PageStep::Memory::kRelease}},
     {PageState::kQueued,
      PageEvent::kEmpty,
      {.next = PageState::kClean,

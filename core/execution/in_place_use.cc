@@ -35,7 +35,8 @@ bool CanUseInPlace(const PageBooks& books, const PageTensors& tensors, TensorNum
   if (!IsCreated(row) && !row.lives()) return false;
   for (uint32_t i = 0; i < row.units.count; ++i) {
     const plan::UnitState& unit = books[row.units[i]];
-    if (!unit.IsResident() && (unit.life != PageState::kAway || unit.InUse())) return false;
+    const bool waits = unit.life == PageState::kAway || unit.life == PageState::kQueued;
+    if (!unit.IsResident() && (!waits || unit.InUse())) return false;
   }
   return !IsCreated(row) || PoolFor(books, row) != plan::kNoPool;
 }
@@ -62,6 +63,7 @@ void InPlaceUse::Begin(TensorNumber tensor) {
   for (uint32_t i = 0; i < row.units.count; ++i) {
     const Unit unit = row.units[i];
     const bool is_away = !books_[unit].IsResident();
+    if (books_[unit].life == PageState::kQueued) books_.CancelIn(unit);
     books_.Pin(unit, is_away);
     row.away |= is_away;
     if (creates) Create(tensor, i, pool);

@@ -17,7 +17,7 @@
 
 namespace ravenstore::core {
 
-// The tensor lives or is to be created. None of its units is on its way to the device, and no call
+// The tensor lives or is to be created. None of its units is being mapped or copied in, and no call
 // waits for one. For a create, a pool has room.
 bool CanUseInPlace(const PageBooks& books, const PageTensors& tensors, TensorNumber tensor);
 // One of the units is used in place.

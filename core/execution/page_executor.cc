@@ -165,13 +165,22 @@ void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
 
 // ---- The backend's reports.
 
+void PageExecutor::RefuseWaiting(Unit unit, std::vector<TensorNumber>* refused) {
+  for (const TensorNumber tensor : words_.TakeWaiting(unit)) {
+    Refuse(tensor);
+    if (refused != nullptr) refused->push_back(tensor);
+  }
+}
+
+void PageExecutor::Mapped(Unit unit, bool ok, std::vector<TensorNumber>* refused) {
+  if (!ok) RefuseWaiting(unit, refused);
+  moves_.Mapped(unit, ok);
+}
+
 void PageExecutor::CopiedIn(Unit unit, bool ok, std::vector<TensorNumber>* refused) {
   if (!ok) {
     for (const TensorNumber tensor : words_.TakePromised(unit)) Break(tensor);
-    for (const TensorNumber tensor : words_.TakeWaiting(unit)) {
-      Refuse(tensor);
-      if (refused != nullptr) refused->push_back(tensor);
-    }
+    RefuseWaiting(unit, refused);
   }
   moves_.CopiedIn(unit, ok);
 }

@@ -111,9 +111,10 @@ class PageExecutor {
   void Lose(plan::Unit unit, std::vector<TensorNumber>* lost);
 
   // ---- The backend's reports.
-  void Mapped(plan::Unit unit) { moves_.Mapped(unit); }
+  // Of a mapping or a copy in that has failed, the tensors whose calls are refused are appended to
+  // `refused`, if that is not null.
+  void Mapped(plan::Unit unit, bool ok = true, std::vector<TensorNumber>* refused = nullptr);
   void Unmapped(plan::PhysicalPage page) { moves_.Unmapped(page); }
-  // Appends the tensors whose calls are refused to `refused`, if that is not null.
   void CopiedIn(plan::Unit unit, bool ok, std::vector<TensorNumber>* refused = nullptr);
   void CopiedOut(plan::Unit unit, bool ok) { moves_.CopiedOut(unit, ok); }
 
@@ -127,6 +128,8 @@ class PageExecutor {
 
  private:
   void Hold(TensorNumber tensor);
+  // The calls that wait for the unit fail.
+  void RefuseWaiting(plan::Unit unit, std::vector<TensorNumber>* refused);
   // The promised bytes of the tensor do not come. It holds its pages until its client frees it:
   // streams that do not know use the memory.
   void Break(TensorNumber tensor);

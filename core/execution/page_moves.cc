@@ -36,9 +36,9 @@ void PageMoves::TakeLeft(std::vector<Unit>* pages) {
   left_.clear();
 }
 
-void PageMoves::Mapped(Unit unit) {
+void PageMoves::Mapped(Unit unit, bool ok) {
   --mapping_;
-  books_.FinishMap(unit);
+  ok ? books_.FinishMap(unit) : books_.CancelIn(unit);
 }
 
 void PageMoves::Unmapped(plan::PhysicalPage page) {

@@ -49,7 +49,7 @@ class PageMoves {
   bool IsQuiet() const { return mapping_ == 0 && under_way_ == 0; }
 
   // ---- The backend has ended a move.
-  void Mapped(plan::Unit unit);
+  void Mapped(plan::Unit unit, bool ok);
   void Unmapped(plan::PhysicalPage page);
   void CopiedIn(plan::Unit unit, bool ok);
   void CopiedOut(plan::Unit unit, bool ok);

@@ -96,7 +96,9 @@ bool DeviceDemands::HasPlace(const ScheduledClient& client, const plan::UnitSpan
   const PageBooks& books = client.executor().books();
   decide::PageCreate create = CreateIn(books, units);
   const uint64_t others = std::min<uint64_t>(sums_.least - Of(client.id()).least, pages);
-  create.places = books.copies().pools().PagesMost() +
+  // A client that can use copies in place needs no spare page to exchange others.
+  const uint64_t spare = books.view().limits.in_place ? 1 : 0;
+  create.places = spare + books.copies().pools().PagesMost() +
                   std::min<uint64_t>(tenants_.MostBesideKept(client, pages), pages - others);
   return decide::HasPlace(create);
 }

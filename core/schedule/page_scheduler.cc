@@ -160,6 +160,30 @@ void PageScheduler::Use(ClientId client, TensorNumber tensor, Duration at) {
   of.Use(call);
 }
 
+CallResult PageScheduler::CreateInPlace(ClientId client, TensorNumber tensor, Bytes size,
+                                        Duration at, StreamId stream) {
+  ScheduledClient& of = Of(client);
+  const uint32_t most = std::min(pages_, of.most());
+  if (!of.CanPlace(size, most, stream)) return CallResult::kNoAddresses;
+  const ClientCall call{
+      .kind = CallKind::kCreate, .tensor = tensor, .size = size, .at = at, .stream = stream};
+  See(&of, call);
+  of.Place(call, most);
+  if (of.HoldInPlace(call)) return CallResult::kHeld;
+  of.Forget(tensor);
+  return CallResult::kWaits;
+}
+
+CallResult PageScheduler::UseInPlace(ClientId client, TensorNumber tensor, Duration at) {
+  ScheduledClient& of = Of(client);
+  if (!CanUseInPlace(of.executor().books(), of.executor().tensors(), tensor))
+    return CallResult::kWaits;
+  const ClientCall call = CallOf(of, CallKind::kGet, tensor, at);
+  See(&of, call);
+  of.HoldInPlace(call);
+  return CallResult::kHeld;
+}
+
 CallEnd PageScheduler::Put(ClientId client, TensorNumber tensor, bool modifies,
                            const NextUse& next_use, Duration at, Priority priority) {
   ScheduledClient& of = Of(client);
@@ -211,6 +235,13 @@ ScheduledClient* PageScheduler::Touch(ClientId client) {
   if (of.Touch()) touched_.push_back(client);
   demands_.Mark(client);
   return &of;
+}
+
+void PageScheduler::Mapped(ClientId client, plan::Unit unit, bool ok) {
+  ScheduledClient* const of = Touch(client);
+  std::vector<TensorNumber> refused;
+  of->executor().Mapped(unit, ok, &refused);
+  for (const TensorNumber tensor : refused) of->Refused(tensor);
 }
 
 void PageScheduler::CopiedIn(ClientId client, plan::Unit unit, bool ok) {

@@ -102,6 +102,12 @@ class PageScheduler {
   CallResult Get(ClientId client, TensorNumber tensor, Duration at);
   // A get of a resident tensor that the client has made without asking.
   void Use(ClientId client, TensorNumber tensor, Duration at);
+  // As Create() and Get(), of a client that can use copies in place: it does so, even if there is
+  // room. It does not wait. Returns kWaits if it cannot: a unit is on its way, a call waits for
+  // one, or no pool has room for the create. Then nothing has changed.
+  CallResult CreateInPlace(ClientId client, TensorNumber tensor, Bytes size, Duration at,
+                           StreamId stream = kNoStream);
+  CallResult UseInPlace(ClientId client, TensorNumber tensor, Duration at);
   CallEnd Put(ClientId client, TensorNumber tensor, bool modifies, const NextUse& next_use,
               Duration at, Priority priority = Priority::kNormal);
   // The row is free when EndUse() has ended the call. `stream`: that it is behind the work of; if
@@ -127,8 +133,9 @@ class PageScheduler {
 
   // ---- Reports of backends and of the port.
   // Something has happened that the client's moves may go on with. The executor is for a backend's
-  // reports, but for copies in.
+  // reports, but for copies in and mappings that may fail.
   PageExecutor& Moved(ClientId client) { return Touch(client)->executor(); }
+  void Mapped(ClientId client, plan::Unit unit, bool ok);
   void CopiedIn(ClientId client, plan::Unit unit, bool ok);
   // A page that the client had to release is destroyed.
   void PageReleased(ClientId client);

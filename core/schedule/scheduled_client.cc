@@ -91,6 +91,13 @@ bool ScheduledClient::Hold(const ClientCall& call, uint32_t may_hold) {
   return false;
 }
 
+bool ScheduledClient::HoldInPlace(const ClientCall& call) {
+  if (!CanUseInPlace(executor_.books(), executor_.tensors(), call.tensor)) return false;
+  executor_.in_place().Begin(call.tensor);
+  Done(call);
+  return true;
+}
+
 std::optional<TensorNumber> ScheduledClient::HoldWaiting(uint32_t may_hold) {
   if (waiting_.empty() || !TryHold(waiting_.front(), may_hold)) return std::nullopt;
   const TensorNumber tensor = waiting_.front().tensor;

@@ -73,6 +73,9 @@ class ScheduledClient {
   // A create or a get holds its pages if no other call waits and `may_hold` pages suffice, or uses
   // them in place. Else it waits. Returns false if it waits.
   bool Hold(const ClientCall& call, uint32_t may_hold);
+  // A create or a get uses its tensor in place. Returns false if it cannot; nothing has changed
+  // then.
+  bool HoldInPlace(const ClientCall& call);
   // The first call that waits holds its pages now. nullopt: none waits, or it does not fit.
   std::optional<TensorNumber> HoldWaiting(uint32_t may_hold);
   // A get that the client has made without asking.

@@ -77,6 +77,24 @@ TEST_F(PageBooksTest, APageLeavesAndComesBack) {
   CheckBooks(books_);
 }
 
+TEST_F(PageBooksTest, APageIsAwayAgainWhenItsMappingHasFailedOrItsCopyIsNotWanted) {
+  store_.Create(0);
+  store_.CopyOut(0);
+  books_.Drop(0);
+  for (const bool is_mapped : {false, true}) {
+    books_.Demand(0);
+    const auto source = books_.view().supply.Find(false);
+    ASSERT_TRUE(source);
+    books_.StartMap({.unit = 0, .from = MapChoice::From::kSupply, .source = *source});
+    if (is_mapped) books_.FinishMap(0);
+    books_.CancelIn(0);
+    EXPECT_EQ(books_[0].life, PageState::kAway);
+    EXPECT_EQ(books_[0].live, 1u);
+    EXPECT_EQ(books_.copies().pools().coming(0), Bytes{});
+    CheckBooks(books_);
+  }
+}
+
 TEST_F(PageBooksTest, APageDoesNotComeWhileItsCopyIsUsedInPlace) {
   store_.Create(0);
   store_.CopyOut(0);
