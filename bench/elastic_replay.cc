@@ -7,8 +7,8 @@
 // on; or a file that `ravenrun --record` wrote, whose steps are found by the calls that repeat.
 //
 // The core's scheduler decides, for a client whose tensors keep their addresses and whose kernels
-// can use the host's memory. So the figures judge the core's plan. The engine has a plan of its
-// own (elastic/plan.h), which elastic_live judges.
+// can use the host's memory, as in the engine (elastic/job_memory.h). elastic_live judges the
+// engine.
 //
 // A table: step time over compute time, from the third step on, for device memory of 100 to 50% of
 // what lives at most, or of --budget; and the learned plan's over (compute + lower bound). --link:

@@ -1,39 +1,33 @@
-// Memory whose addresses stay while what lies under them moves between the device and the host.
+// Memory whose addresses stay while the parts beneath them move between the device and the host.
 //
-// An allocation is a range: a piece of one run of addresses (arena.h). The run is cut into pages of
-// fixed addresses, each backed by one part (parts.h) on the device or on the host, or by none while
-// nothing lives on it. Small ranges share a page, a large one has several. Kernels may use a range
-// by naming it, wherever its pages are. A thread of the engine's decides what moves as its plan
-// says (plan.h), another makes the plan, and a mover (mover.h) moves: it copies a part by the
-// addresses at which parts stay mapped. A part that comes to the device is then mapped in its
-// place. A part that leaves is mapped there only when a call begins that uses it as an argument, on
-// that call's thread. The host's parts are pinned ahead (pinner.h), and more of them as soon as
-// more pages live than the device may hold.
+// An allocation is a range: a part of one run of addresses. The run is cut into pages of fixed
+// addresses, each backed by one part (parts.h) on the device or on the host. Small ranges share a
+// page, a large one has several. Kernels may use a range by an argument, wherever its pages are.
+// The ranges are tensors of core's scheduler (job_memory.h), which learns the job's calls and
+// decides which pages leave and come. A thread of the engine's begins what it decides, another
+// makes its plans, and a mover (mover.h) copies and maps. The host's parts are pinned ahead
+// (pinner.h), and more of them as soon as more pages live than the device may hold.
 //
-// Who reaches what is away without naming it finds nothing there, which is a fault that ends the
-// job's context. So as soon as the job shows that it reaches memory in other ways (a call that may
-// touch anything, a table of addresses), all that is away is mapped, and stays so. Segments and
-// what is pinned always are. Whether kernels read tables that other kernels made is searched for
-// (table_finder.h): such a job's pages move only when no kernel runs.
+// A page that is away is mapped only when a call begins that uses it as an argument, on that call's
+// thread. A kernel that reaches it otherwise faults, which ends the job's context. So as soon as
+// the job shows that it reaches memory in other ways (a call that may touch anything, a table of
+// addresses), all that is away is mapped, and stays so. Segments and pinned ranges always are.
+// Whether kernels read tables that other kernels made is searched for (table_finder.h): such a
+// job's pages move only when no kernel runs.
 //
-// Where not all fits a job names its calls little ahead of the GPU: each waits until the GPU is
-// near. A call that names what is away waits for it as long as the GPU has other work, since that
-// costs nothing; then it is used in place.
+// Where not all fits a job passes its calls little ahead of the GPU: each waits until the GPU is
+// near. A call whose range is away waits for it for a while if the plan expects the call. Else the
+// range is used in place. A page whose copy has begun is waited for.
 //
-// A page is moved only when nothing may touch it: no call that names a range on it is between Begin
-// and End, and all that were enqueued have passed. From then on a call that names it waits in Begin
-// until the move is over: a copy of one part and two calls of the driver.
+// A call that may touch anything freezes all moves until it has passed.
 //
 // Memory that the job makes and maps by itself is a segment: pages of its own, at addresses that it
 // reserved (engine_segments.cc). All that is mapped within one reservation is used together.
-//
-// What is freed keeps its part for the next allocation at its place. Where others need it, it is
-// taken without a copy.
+// Segments move by recency, and only over the limit or where there is room.
 //
 // Threads: any, at once; a lock is held for microseconds, and never while the GPU is waited for or
-// memory is mapped. A page that is marked as moving is changed by nobody but who marked it. Locks
-// are taken in this order: the engine's, a mover's or the pinner's, that of the parts.
-// Contexts: every caller has the context current that Create() had.
+// memory is mapped. Locks are taken in this order: the engine's, a mover's or the pinner's, that of
+// the parts. Contexts: every caller has the context current that Create() had.
 #pragma once
 
 #include <condition_variable>
@@ -52,14 +46,15 @@
 #include "core/result.h"
 #include "core/types.h"
 #include "elastic/addresses.h"
-#include "elastic/arena.h"
 #include "elastic/call_names.h"
+#include "elastic/call_times.h"
 #include "elastic/driver.h"
+#include "elastic/job_memory.h"
 #include "elastic/mover.h"
 #include "elastic/pace.h"
 #include "elastic/parts.h"
 #include "elastic/pinner.h"
-#include "elastic/plan.h"
+#include "elastic/range_id.h"
 #include "elastic/recorder.h"
 #include "elastic/shown.h"
 #include "elastic/streams.h"
@@ -67,7 +62,7 @@
 
 namespace ravenstore::elastic {
 
-using PageId = RangeId;  // what the plan knows
+using PageId = RangeId;  // of a segment
 
 struct EngineOptions {
   CUdevice device = 0;
@@ -138,8 +133,8 @@ class Engine {
   // A call between Begin and End.
   struct Submission {
     std::vector<RangeId> ranges;
-    std::vector<PageId> pages;
-    std::vector<Reservation*> reservations;  // of the segments among these
+    std::vector<PageId> pages;               // of the segments among these
+    std::vector<Reservation*> reservations;  // of these segments
     CUstream stream = nullptr;
     bool unknown = false;
     int64_t call = 0;  // its number, for the plan
@@ -200,24 +195,21 @@ class Engine {
   Recorder* recorder() const { return options_.recorder.get(); }
 
  private:
+  // Of a segment.
   struct Page {
     CUdeviceptr begin = 0;
     core::Bytes size;
-    Part* part = nullptr;        // not to be looked at: it may be gone before this is told
+    Part* part = nullptr;        // not to be looked at: it may be gone before its move has ended
     Place place = Place::kHost;  // of the part
     bool is_mapped = false;      // the part, where the page is
-    uint32_t ranges = 0;         // that live on it
-    uint32_t pinned = 0;         // of these
-    uint32_t busy = 0;           // submissions that name it, and threads that back it
-    uint32_t awaited = 0;        // by calls that wait for what they name
+    bool live = false;
+    bool pinned = false;
+    uint32_t busy = 0;  // submissions that use it, and threads that change it
     bool moving = false;
-    bool backed = false;                 // a thread backs it just now
-    bool being_mapped = false;           // by a thread that is no mover
     std::vector<Point> uses;             // the last of each stream that may not have passed
-    uint64_t stamp = 0;                  // of the submission that named it last
-    Reservation* reservation = nullptr;  // of a segment's that is mapped: used with the rest of it
+    uint64_t stamp = 0;                  // of the submission that used it last
+    Reservation* reservation = nullptr;  // of a mapped one: used with the rest of it
 
-    bool live() const { return ranges > 0; }
     bool away() const { return part == nullptr || place == Place::kHost; }
     Parts::There there() const { return {part, is_mapped}; }
   };
@@ -225,24 +217,29 @@ class Engine {
     CUdeviceptr begin = 0;
     core::Bytes size;  // whole granules
     core::Bytes asked;
-    std::pair<uint32_t, uint32_t> pages;  // on which it lies, from the first to before the last
+    std::pair<uint32_t, uint32_t> pages;  // of a segment, from the first to before the last
     bool live = false;
     bool pinned = false;
-    uint64_t stamp = 0;  // of the submission that named it last
+    uint32_t holders = 0;     // submissions between Begin and End, and a pin
+    std::vector<Point> uses;  // the last of each stream, since no submission held it
+    // It is freed when no submission holds it: on the stream, behind the points.
+    bool is_freed = false;
+    uint32_t free_stream = 0;
+    uint64_t stamp = 0;  // of the submission that used it last
     // For people.
     uint64_t calls = 0;
     core::Tick allocated{};
     core::Tick used{};
   };
-  // Moves to one place.
-  struct UnderWay {
-    size_t count = 0;
-    core::Bytes bytes;
-  };
   struct Mapping {
     CUdeviceptr at;
     const Part* part;
     bool is_mapped;
+  };
+  // The last call of a kind.
+  struct Twin {
+    uint64_t kind = 0;
+    int64_t call = -1;
   };
   // How long an allocation waits for room: longer while the GPU has work.
   struct Patience {
@@ -254,61 +251,73 @@ class Engine {
 
   Engine(EngineOptions options, const Driver& driver);
   core::Status Init();
+  core::Status StartThreads();
 
-  Page& At(PageId id) { return *pages_[core::ToInt(id)]; }
-  const Page& At(PageId id) const { return *pages_[core::ToInt(id)]; }
-  std::pair<uint32_t, uint32_t> PagesOf(CUdeviceptr begin, core::Bytes size) const;
-  core::Bytes AwayOf(const Range& range) const;
-  void SetPart(PageId id, Parts::There there);
-  void CountAway(const Page& page, bool more);
-  // So much needs room at once.
-  void NoteNeed(core::Bytes at_once);
-  // The host must hold the part that does not fit, or all of it if the job is to be paused.
-  void PinFor(core::Bytes at_once);
-
-  uint32_t AddRange(CUdeviceptr begin, core::Bytes asked, core::Bytes size);
-  void RemoveRange(uint32_t number, CUstream stream, bool ordered);
-  // A live range on these pages, which there are.
-  uint32_t MakeRange(CUdeviceptr begin, core::Bytes asked, core::Bytes size,
-                     std::pair<uint32_t, uint32_t> pages);
+  // ---- Ranges.
+  uint32_t NewRange(core::Bytes asked, core::Bytes size);
+  void ShowRange(uint32_t number);  // it lives
   void EndRange(uint32_t number);
-  void Inhabit(PageId id);  // one more range lives on the page,
-  void Leave(PageId id);    // or one less
-  core::Status Back(std::pair<uint32_t, uint32_t> pages, Lock& lock);
-  core::Status BackPage(PageId id, Patience* patience, Lock& lock);
-  core::Status MapBeneath(PageId id, Part* part, Lock& lock);
-  // Waits for who moves or maps it. Afterwards what has a part can be reached.
-  void MapInPlace(PageId id, Lock& lock);
-  void MapAllInPlace(Lock& lock);
-  // Maps live pages that are off the device now, but not those that leave later.
-  void MapLiveInPlace(Lock& lock);
-  core::Status MapAt(CUdeviceptr at, const Part& part);
+  // Its pages are held, on the device or the host. Errors: kOutOfMemory.
+  core::Status HoldCreated(uint32_t number, CUstream stream, bool ordered, Lock& lock);
+  core::Status ReachCreated(uint32_t number, Lock& lock);
+  bool AwaitCreated(uint32_t number, Patience* patience, Lock& lock);
+  void FreeRange(uint32_t number, uint32_t stream, std::vector<Point> points);
+  bool IsSegment(const Range& range) const { return range.pages.second > 0; }
+  core::Bytes AwayOf(uint32_t number) const;
+  core::Bytes LiveBytes() const;
+  core::Bytes Away() const { return memory_->Away() + segments_away_; }
+  // So much needs room at once.
+  void NoteNeed();
+  // The host must hold the bytes that do not fit, or all of them if the job is to be paused.
+  void PinFor(core::Bytes at_once);
+  void NoteRoomWait(core::Tick began);
+
+  // ---- Calls.
+  void KeepPace(Lock& lock);
+  // Counts the call as a holder of all that it uses.
+  void Name(const Use& use, Submission* submission);
+  // Each range of the call is held: its pages stay where they are.
+  void Hold(const Submission& submission, Lock& lock);
+  void HoldRange(uint32_t number, core::Tick deadline, Lock& lock);
+  // Waits until no segment of the call moves, and for an unknown one until nothing does.
+  void AwaitMoves(const Submission& submission, Lock& lock);
+  bool IsMoving(const Submission& submission) const;
+  void Unhold(uint32_t number);
+  // All that the call may touch is mapped where it is. Returns how long that took.
   core::Duration Reach(const Submission& submission, Lock& lock);
+  core::Status ReachUnit(core::plan::Unit unit, Lock& lock);
+  core::Status ReachRange(uint32_t number, Lock& lock);
+  void ReachPage(PageId id, Lock& lock);
+  // Maps live pages that are off the device now, but not those that leave later.
+  void ReachLive(Lock& lock);
+  void SetMapsAway();
+  void MapAllInPlace(Lock& lock);
+  void PinRange(uint32_t number);
   // The search of the call's arguments for tables, after the launch; null: none is needed.
   TableFinder::Search* BeginSearch(const Use& use);
   void PollSearches();
-  // What lies on the host is reached where the page is, not only by who names it.
-  bool MapsAway(const Page& page) const { return maps_away_ || page.reservation != nullptr; }
+  // `uses`: the last of each stream that may not have passed.
+  static void NoteUse(std::vector<Point>& uses, const Point& point);
+  bool HavePassed(std::vector<Point>& uses);
+  // A call that may touch anything has not passed: nothing moves.
+  bool IsFrozen() { return unknowns_ > 0 || !HavePassed(unknown_uses_); }
+  // The job's virtual time: when its last call began, by the least times of earlier steps.
+  core::Duration at() const;
+  // The earlier call to which the next one corresponds.
+  std::optional<uint64_t> TwinOf(uint64_t identity, const Submission& submission);
+
+  // ---- Segments.
+  Page& At(PageId id) { return *pages_[core::ToInt(id)]; }
+  std::pair<uint32_t, uint32_t> SegmentPages(core::Bytes size);
+  void SetPart(PageId id, Parts::There there);
   Part* TakeDevicePart(core::Bytes size, Patience* patience, Lock& lock);
-  // An allocation waited since then.
-  void NoteRoomWait(core::Tick began);
-  // Some page is worth taking out for an allocation, once its uses have passed.
-  bool AnyMayLeave();
   // As Parts::Take, without the lock.
   core::Result<Part*> TakePart(Place place, core::Bytes size, Lock& lock);
-  // Of either place, the host first; waits for what is about to come free.
+  // Of either place, the host first.
   core::Result<Part*> TakeAnyPart(core::Bytes size, Lock& lock);
-  core::Result<Part*> TakeHostPart(core::Bytes size, Lock& lock);
-  // Frees a part of that place from beneath a dead page; false: there is none that can be taken
-  // now.
-  bool DropDead(Place place, Lock& lock);
-  void DropPart(PageId id, Lock& lock);
-
-  bool IsSegment(const Range& range) const { return range.pages.first >= first_segment_page_; }
-  std::pair<uint32_t, uint32_t> SegmentPages(core::Bytes size);
   Reservation* ReservationAt(CUdeviceptr begin, core::Bytes size);
   Reservation* ReservationOf(const Range& range) const {
-    return pages_[range.pages.first]->reservation;
+    return IsSegment(range) ? pages_[range.pages.first]->reservation : nullptr;
   }
   // Where a segment's parts are, or are to be, mapped.
   std::vector<Mapping> MappingsOf(const Range& range, CUdeviceptr begin) const;
@@ -323,43 +332,29 @@ class Engine {
   core::Status AwaitPassed(Reservation* reservation, Lock& lock);
   // Copies what lies there to `whole`, without the lock.
   core::Status CopyInto(const std::vector<Mapping>& mappings, const Part& whole);
-  void PinRange(Range& range);
-
-  void KeepPace(Lock& lock);
-  core::Duration Await(const Use& use, Lock& lock);
-  // Holds what the call names; true: some of it is being moved.
-  bool Name(const Use& use, Submission* submission);
-  bool IsMoving(const Submission& submission) const;
   void BeginMoving(Page& page);
   void EndMoving(Page& page);
-  // `uses`: the last of each stream that may not have passed.
-  static void NoteUse(std::vector<Point>& uses, const Point& point);
-  bool HavePassed(std::vector<Point>& uses);
   bool CanMove(Page& page);
-  auto CannotCome() {
-    return [this](PageId id) { return !CanMove(At(id)); };
-  }
-  auto CannotLeave() {
-    return [this](PageId id) { return At(id).awaited > 0 || !CanMove(At(id)); };
-  }
+  // The segment that leaves, or comes, next.
+  std::optional<PageId> NextSegment();
+  bool StartSegment(Lock& lock);
+  // On the mover's thread.
+  void EndMove(const Mover::Move& move, const Parts::Replaced& replaced);
 
-  core::Status StartThreads();
+  // ---- Work.
   void Run();
+  // Begins what there is to do, unless moves are frozen.
+  void Advance();
+  // Waits for an end of a move, or for that long.
+  void AwaitChange(core::Duration most, Lock& lock);
+  bool TakeHostPart(Lock& lock);
+  // What the device may hold, less the segments' parts, is the ranges'.
+  void SetPages();
   void AskLimit(Lock& lock);
   void Measure();
   void Show(Lock& lock);
-  bool StartMoves(Lock& lock);
-  // Makes plans on a thread of its own, each without the lock.
   void MakePlans();
-  bool StartIn(const Plan::Wanted& wanted, Lock& lock);
-  bool StartOut(PageId id, Lock& lock);
-  void StartMove(PageId id, Part* to);
-  // On the mover's thread.
-  void EndMove(const Mover::Move& move, const Parts::Replaced& replaced);
   bool HasWork();
-  bool WantsAny();
-  UnderWay& MovesTo(Place place) { return under_way_[Index(place)]; }
-  bool AnyUnderWay() const { return under_way_[0].count + under_way_[1].count > 0; }
   void Fail(const char* what, const core::Error& error);
   void TellOfIllegalAddress();
 
@@ -375,41 +370,39 @@ class Engine {
   // All below: guarded by mutex_.
   std::unique_ptr<Addresses> addresses_;
   std::unique_ptr<Parts> parts_;
-  Plan plan_;
   Streams streams_;
+  std::unique_ptr<JobMemory> memory_;
+  CallTimes times_;
+  std::vector<Twin> twins_;  // by kind; kinds of one place replace each other
   TableFinder tables_;
   Pace pace_;
   uint32_t pacing_ = 0;          // calls that wait for the GPU to come nearer
   std::optional<int64_t> slow_;  // under way for so long that nobody waits for it any more
-  std::optional<Arena> arena_;
-  std::deque<Range> ranges_;  // by number, which is their addresses' owner; 0 is nobody
+  std::deque<Range> ranges_;     // by number, which is their addresses' owner; 0 is nobody
   std::vector<uint32_t> unused_ranges_;
-  // By number, which is that of its place in the arena, from 1 on; null: never used. Segments' come
-  // behind the last of the arena's.
-  std::vector<std::unique_ptr<Page>> pages_;
-  uint32_t first_segment_page_ = 0;
+  std::vector<std::unique_ptr<Page>> pages_;  // of segments, by number
   // Of segments that are no more, by size: each first one. They are held for good.
   std::map<core::Bytes, std::vector<uint32_t>> unused_segments_;
   std::map<CUdeviceptr, std::unique_ptr<Reservation>> reservations_;  // by begin
-  core::Bytes live_pages_;
-  // On which nothing lives, by the place of the part beneath them.
-  std::set<PageId> dead_[2];
-  UnderWay under_way_[2];     // by the place to which they go
-  bool starting_ = false;     // the thread is about to begin one, and may have taken a part for it
-  uint64_t moves_ended_ = 0;  // and attempts at one
-  uint32_t waiting_ = 0;      // allocations, for the end of that
-  size_t moving_ = 0;         // pages, those whose move is about to begin included
-  core::Bytes wanted_;        // by allocations that wait
+  core::Bytes segments_;                                              // live
+  core::Bytes segments_device_;  // of their parts, on the device or on their way there
+  core::Bytes segments_away_;
+  core::Bytes segments_wanted_;  // that wait for room on the device
+  size_t moving_ = 0;            // pages of segments
+  uint32_t reaching_ = 0;        // threads that map pages that no call of theirs holds
+  core::Tick short_until_{};     // the device has no more parts than are held
   uint32_t unknowns_ = 0;
   std::vector<Point> unknown_uses_;
   std::vector<std::unique_ptr<Submission>> submissions_;
   std::vector<Submission*> unused_submissions_;
   uint64_t stamp_ = 0;
+  int64_t calls_ = 0;
   EngineStats stats_;
   core::Tick limit_asked_{};
   core::Tick shown_{};
   bool maps_away_ = false;   // what lies on the host is mapped when it comes there,
   bool all_mapped_ = false;  // and what came before is, too
+  bool all_mapped_told_ = false;
   bool asleep_ = false;
   bool illegal_told_ = false;
   bool broken_;  // nothing moves any more, because a copy or a mapping failed, or nothing was to

@@ -11,12 +11,12 @@ namespace ravenstore::elastic {
 
 using core::Bytes;
 using core::Error;
+using core::Result;
 using core::Status;
 
 namespace {
 
-// Moves under way in each direction: one is copied, the next is there when that ends, and one is
-// mapped.
+// Moves of segments under way: one is copied, the next is there when that ends, and one is mapped.
 constexpr size_t kMoves = 3;
 // While moves are under way, or what should move may not yet, it looks again this often.
 constexpr std::chrono::microseconds kPoll{100};
@@ -36,6 +36,7 @@ Status Engine::StartThreads() {
                                                [this](const auto& move, const auto& replaced) {
                                                  EndMove(move, replaced);
                                                }));
+  memory_->pages().SetMover(mover_.get());
   pinner_ = std::make_unique<Pinner>(&driver_, parts_.get(), context_, options_.part);
   thread_ = OwnThread("raven-elastic", &driver_, context_, [this] { Run(); });
   plan_thread_ = OwnThread("raven-plan", &driver_, context_, [this] { MakePlans(); });
@@ -65,42 +66,76 @@ void Engine::Run() {
     Measure();
     PollSearches();
     if (streams_.saw_illegal_address()) TellOfIllegalAddress();
-    bool moved = false;
-    if (!stopping_ && !broken_) {
-      starting_ = true;
-      moved = StartMoves(lock);
-      starting_ = false;
-      ++moves_ended_;
-      if (waiting_ > 0) changed_.notify_all();
+    if (short_until_ != core::Tick{} && ipc::Now() >= short_until_) {
+      short_until_ = {};
+      SetPages();
     }
-    if (moved) continue;
-    asleep_ = !AnyUnderWay() && !HasWork();
-    if (asleep_ && !options_.limit && !options_.shown) {
-      wake_.wait(lock);
-    } else if (asleep_) {
-      wake_.wait_for(lock, kAskLimit);
-    } else {
-      wake_.wait_for(lock, AnyUnderWay() ? kPoll : kRetry);
-    }
+    Advance();
+    if (!stopping_ && !broken_ && (TakeHostPart(lock) || StartSegment(lock))) continue;
+    asleep_ = !HasWork();
+    wake_.wait_for(lock, asleep_                              ? core::Duration(kAskLimit)
+                         : memory_->IsQuiet() && moving_ == 0 ? core::Duration(kRetry)
+                                                              : core::Duration(kPoll));
     asleep_ = false;
   }
+}
+
+void Engine::Advance() {
+  const bool reported = memory_->pages().Report();
+  // A thread maps pages whose ranges may be freed.
+  const bool passed = reaching_ == 0 && memory_->PassEnds();
+  memory_->pages().mode().frozen = IsFrozen() || reaching_ > 0;
+  memory_->Advance(calls_);
+  const auto failure = memory_->pages().TakeFailure();
+  if (failure && failure->code == core::ErrorCode::kOutOfMemory) {
+    short_until_ = ipc::Now() + kAskLimit;
+    SetPages();
+    memory_->Advance(calls_);
+  } else if (failure) {
+    Fail("a part could not be moved", *failure);
+  }
+  if (reported || passed) changed_.notify_all();
+}
+
+void Engine::AwaitChange(core::Duration most, Lock& lock) {
+  wake_.notify_one();
+  changed_.wait_for(lock, most);
+}
+
+// Pinning takes milliseconds: not on a thread that calls wait for.
+bool Engine::TakeHostPart(Lock& lock) {
+  if (!memory_->pages().WantsHostPart()) return false;
+  const auto part = TakePart(Place::kHost, options_.part, lock);
+  if (part.ok()) {
+    memory_->pages().GiveHostPart(*part);
+    return true;
+  }
+  if (memory_->books().copies().pools().redundant(0) == Bytes{0}) return false;
+  memory_->DropCopies(options_.part);
+  return true;
+}
+
+void Engine::SetPages() {
+  const Bytes ranges =
+      core::Minus(parts_->limit(Place::kDevice), segments_device_ + segments_wanted_);
+  uint64_t pages = ranges.count() / options_.part.count();
+  if (short_until_ != core::Tick{})
+    pages = std::min(pages, memory_->pages().held().count() / options_.part.count());
+  memory_->SetDevice(static_cast<uint32_t>(std::min<uint64_t>(pages, UINT32_MAX)));
 }
 
 void Engine::MakePlans() {
   Lock lock(mutex_);
   while (true) {
-    plan_due_.wait(lock, [this] { return stopping_ || (plan_.NeedsPlan() && !broken_); });
+    plan_due_.wait(lock, [this] { return stopping_ || memory_->HasPlanWork(); });
     if (stopping_) return;
     const core::Tick began = ipc::Now();
-    KernelForecast made = plan_.Copy();
+    const std::shared_ptr<core::PlanWork> work = memory_->TakePlanWork();
     lock.unlock();
-    made.Make();
+    work->Make();
     lock.lock();
-    plan_.Set(&made);
+    memory_->PlanMade(work);
     wake_.notify_one();
-    lock.unlock();
-    made = KernelForecast();
-    lock.lock();
     plan_due_.wait_for(lock, (ipc::Now() - began) * kPlanRest, [this] { return stopping_; });
   }
 }
@@ -129,22 +164,23 @@ void Engine::Show(Lock& lock) {
     }
     const Range& range = ranges_[i];
     if (!range.live) continue;
-    view.Add({range.begin, range.size, AwayOf(range), range.calls, range.allocated, range.used,
-              range.pinned});
+    view.Add({range.begin, range.size, AwayOf(static_cast<uint32_t>(i)), range.calls,
+              range.allocated, range.used, range.pinned});
   }
+  const JobPages::Stats& moved = memory_->pages().stats();
   proto::ElasticPageRow& row = view.row();
   row.limit = parts_->limit(Place::kDevice).count();
   row.device = parts_->held(Place::kDevice).count();
   row.host = parts_->held(Place::kHost).count();
   row.host_limit = parts_->limit(Place::kHost).count();
   row.live = stats_.live.count();
-  row.away = stats_.away.count();
+  row.away = Away().count();
   row.pinned = stats_.pinned.count();
   row.peak = stats_.peak.count();
   row.enough = stats_.enough.count();
-  row.moved_in = stats_.moved_in.count();
-  row.moved_out = stats_.moved_out.count();
-  row.dropped = stats_.dropped.count();
+  row.moved_in = (stats_.moved_in + moved.moved_in).count();
+  row.moved_out = (stats_.moved_out + moved.moved_out).count();
+  row.dropped = (stats_.dropped + moved.dropped).count();
   row.uses = stats_.uses;
   row.in_place = stats_.uses_in_place;
   row.in_place_bytes = stats_.bytes_in_place.count();
@@ -152,7 +188,7 @@ void Engine::Show(Lock& lock) {
   row.waited_ns = static_cast<uint64_t>(stats_.waited.count());
   row.room_waits = stats_.room_waits;
   row.room_waited_ns = static_cast<uint64_t>(stats_.room_waited.count());
-  row.learned = plan_.IsLearned() ? 1 : 0;
+  row.learned = memory_->IsLearned() ? 1 : 0;
   row.broken = broken_ ? 1 : 0;
   options_.shown->AddCalls(&view);
   lock.unlock();
@@ -163,93 +199,17 @@ void Engine::Show(Lock& lock) {
 // Other threads do not ask the driver: they may be capturing, which that would break.
 void Engine::Measure() {
   while (const auto stretch = pace_.Next()) {
-    plan_.times().Took(stretch->from, stretch->to, stretch->took);
+    times_.Took(stretch->from, stretch->to, stretch->took);
     if (pacing_ > 0) changed_.notify_all();
   }
 }
 
-bool Engine::WantsAny() {
-  const auto nothing = [](PageId) { return false; };
-  return !broken_ && (plan_.NextIn(nothing) || plan_.NextOut(nothing));
-}
-
 bool Engine::HasWork() {
+  if (!memory_->IsQuiet() || moving_ > 0 || pacing_ > 0 || tables_.AnyUnderWay()) return true;
+  if (broken_) return false;
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
-  const bool moves = !broken_ && (wanted_ > Bytes{0} || over || pacing_ > 0 || WantsAny());
-  return moves || tables_.AnyUnderWay();
-}
-
-bool Engine::StartMoves(Lock& lock) {
-  const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
-  const bool wanted = wanted_ > MovesTo(Place::kHost).bytes;
-  if ((over || wanted) && DropDead(Place::kDevice, lock)) return true;
-  auto leaves = over ? plan_.Surplus(CannotLeave()) : plan_.NextOut(CannotLeave());
-  if (!leaves && wanted) leaves = plan_.Victim(CannotLeave());
-  if (leaves && StartOut(*leaves, lock)) return true;
-  if (over || wanted_ > Bytes{0}) return false;
-  const auto next = plan_.NextIn(CannotCome());
-  return next && StartIn(*next, lock);
-}
-
-bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
-  if (MovesTo(Place::kDevice).count >= kMoves) return false;
-  if (wanted.dead) return DropPart(*wanted.dead, lock), true;
-  Page& page = At(wanted.page);
-  ++page.busy;
-  const auto part = TakePart(Place::kDevice, page.size, lock);
-  --page.busy;
-  // No page leaves for one that is dead until then: an allocation finds room by itself.
-  if (!part.ok()) return wanted.needs_copy && DropDead(Place::kDevice, lock);
-  if (!CanMove(page) || !page.away()) {  // it was named meanwhile, or backed
-    parts_->Give(*part);
-    return true;
-  }
-  StartMove(wanted.page, *part);
-  return true;
-}
-
-// REQUIRES: CanMove.
-bool Engine::StartOut(PageId id, Lock& lock) {
-  Page& page = At(id);
-  if (page.away()) return false;
-  if (!page.live()) return DropPart(id, lock), true;
-  if (MovesTo(Place::kHost).count >= kMoves) return false;
-  ++page.busy;
-  const auto part = TakeHostPart(page.size, lock);
-  --page.busy;
-  if (!part.ok()) return false;
-  if (!CanMove(page) || !page.live() || page.away()) {
-    parts_->Give(*part);
-    return true;
-  }
-  StartMove(id, *part);
-  return true;
-}
-
-// What is dead, or never was written, is not copied. REQUIRES: CanMove.
-void Engine::StartMove(PageId id, Part* to) {
-  Page& page = At(id);
-  BeginMoving(page);
-  plan_.BeginMove(id);
-  ++MovesTo(to->place).count;
-  MovesTo(to->place).bytes += page.size;
-  const bool maps = to->place == Place::kDevice || MapsAway(page);
-  mover_->Begin({id, page.begin, page.there(), to, maps, page.live() && page.part != nullptr});
-}
-
-void Engine::EndMove(const Mover::Move& move, const Parts::Replaced& replaced) {
-  const Lock lock(mutex_);
-  Page& page = At(move.page);
-  const Place to = page.away() ? Place::kDevice : Place::kHost;
-  --MovesTo(to).count;
-  MovesTo(to).bytes -= page.size;
-  EndMoving(page);
-  changed_.notify_all();
-  wake_.notify_one();
-  SetPart(move.page, replaced.there);
-  plan_.SetResident(move.page, !page.away());
-  if (!replaced.status.ok()) return Fail("a part could not be moved", replaced.status.error());
-  if (move.copies) (to == Place::kDevice ? stats_.moved_in : stats_.moved_out) += page.size;
+  const bool waits = memory_->HasEnds() && (memory_->IsShort() || memory_->IsAnyAway());
+  return waits || over || segments_wanted_ > Bytes{0} || NextSegment().has_value();
 }
 
 void Engine::NoteIllegalAddress() {
@@ -265,7 +225,9 @@ void Engine::TellOfIllegalAddress() {
 }
 
 void Engine::Fail(const char* what, const Error& error) {
-  if (std::exchange(broken_, true) || !options_.log) return;
+  if (std::exchange(broken_, true)) return;
+  memory_->Stop();
+  if (!options_.log) return;
   options_.log(
       (std::string(what) + ", and nothing moves any more: " + core::Describe(error)).c_str());
 }

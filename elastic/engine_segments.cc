@@ -22,6 +22,8 @@ namespace {
 
 constexpr core::Duration kPassPatience = std::chrono::seconds(10);
 constexpr std::chrono::microseconds kLookAgain{50};
+// Moves under way: one is copied, the next is there when that ends, and one is mapped.
+constexpr size_t kMoves = 3;
 
 }  // namespace
 
@@ -58,7 +60,7 @@ Engine::Reservation* Engine::ReservationAt(CUdeviceptr begin, Bytes size) {
   return within ? found->second.get() : nullptr;
 }
 
-// One behind the other; the plan knows those that come again.
+// One behind the other.
 std::pair<uint32_t, uint32_t> Engine::SegmentPages(Bytes size) {
   const auto count =
       static_cast<uint32_t>(size.RoundUp(options_.part).count() / options_.part.count());
@@ -68,7 +70,6 @@ std::pair<uint32_t, uint32_t> Engine::SegmentPages(Bytes size) {
     unused.pop_back();
     return {first, first + count};
   }
-  if (pages_.size() < first_segment_page_) pages_.resize(first_segment_page_);
   const auto first = static_cast<uint32_t>(pages_.size());
   for (Bytes at; at < size; at += options_.part) {
     pages_.push_back(std::make_unique<Page>());
@@ -83,7 +84,11 @@ Result<RangeId> Engine::CreateSegment(Bytes size) {
   if (size == Bytes{0} || size.RoundDown(granule_) != size)
     return Error{ErrorCode::kInvalidArgument, "not a multiple of the driver's granule"};
   const auto [first, end] = SegmentPages(size);
-  const RangeId id{MakeRange(0, size, size, {first, end})};
+  const uint32_t number = NewRange(size, size);
+  const RangeId id{number};
+  ranges_[number].pages = {first, end};
+  segments_ += size;
+  ShowRange(number);
   Patience patience = PatienceFromNow();
   for (uint32_t page = first; page < end; ++page) {
     const Bytes bytes = pages_[page]->size;
@@ -162,7 +167,7 @@ Status Engine::MapSegment(RangeId id, CUdeviceptr begin) {
   }
   SetMapped(range, true);
   addresses_->SetOwner(begin, size, core::ToInt(id));
-  if (reservation->pinned) PinRange(range);
+  if (reservation->pinned) PinRange(core::ToInt(id));
   Unhold(range);
   return core::Ok();
 }
@@ -221,8 +226,153 @@ void Engine::EndSegment(RangeId id, Lock& lock) {
     SetPart(PageId{page}, {});
     parts_->Give(part);
   }
+  for (uint32_t page = first; page < end; ++page) pages_[page]->pinned = false;
   unused_segments_[ranges_[number].size].push_back(first);
+  segments_ -= ranges_[number].size;
   EndRange(number);
+  unused_ranges_.push_back(number);
+}
+
+// Segments move by recency, and only over the limit or where there is room.
+void Engine::SetPart(PageId id, Parts::There there) {
+  Page& page = At(id);
+  page.is_mapped = there.is_mapped;
+  if (there.part == page.part) return;
+  const auto sum = [&]() -> Bytes& {
+    return page.place == Place::kDevice ? segments_device_ : segments_away_;
+  };
+  if (page.part != nullptr) sum() -= page.size;
+  page.part = there.part;
+  if (page.part != nullptr) page.place = page.part->place;
+  if (page.part != nullptr) sum() += page.size;
+  SetPages();
+}
+
+Result<Part*> Engine::TakePart(Place place, Bytes size, Lock& lock) {
+  lock.unlock();
+  auto taken = parts_->Take(place, size);
+  lock.lock();
+  return taken;
+}
+
+Part* Engine::TakeDevicePart(Bytes size, Patience* patience, Lock& lock) {
+  segments_wanted_ += size;
+  SetPages();
+  Part* part = nullptr;
+  std::optional<core::Tick> began;
+  while (true) {
+    streams_.Look();
+    Advance();
+    const auto taken = TakePart(Place::kDevice, size, lock);
+    if (taken.ok()) {
+      part = *taken;
+      break;
+    }
+    const core::Tick now = ipc::Now();
+    if (!began) began = now;
+    // Waiting costs the job nothing as long as the GPU has work.
+    if (now < patience->latest && !streams_.Idle()) patience->until = now + options_.patience;
+    const bool comes_free = memory_->books().view().surplus > 0 || !memory_->IsQuiet();
+    if (broken_ || taken.error().code != ErrorCode::kOutOfMemory || !comes_free ||
+        now >= patience->until)
+      break;
+    AwaitChange(kLookAgain, lock);
+  }
+  if (began) NoteRoomWait(*began);
+  segments_wanted_ -= size;
+  SetPages();
+  return part;
+}
+
+Result<Part*> Engine::TakeAnyPart(Bytes size, Lock& lock) {
+  while (true) {
+    auto taken = TakePart(Place::kHost, size, lock);
+    if (taken.ok()) return taken;
+    // A part that was on its way to the host has left room on the device.
+    taken = TakePart(Place::kDevice, size, lock);
+    if (taken.ok() || (memory_->IsQuiet() && moving_ == 0)) return taken;
+    Advance();
+    AwaitChange(kLookAgain, lock);
+  }
+}
+
+void Engine::BeginMoving(Page& page) {
+  page.moving = true;
+  if (page.reservation != nullptr) ++page.reservation->moving;
+  ++moving_;
+}
+
+void Engine::EndMoving(Page& page) {
+  page.moving = false;
+  if (page.reservation != nullptr) --page.reservation->moving;
+  --moving_;
+}
+
+bool Engine::CanMove(Page& page) {
+  Reservation* with = page.reservation;
+  if (with != nullptr && (with->busy > 0 || !HavePassed(with->uses))) return false;
+  return page.part != nullptr && !page.pinned && page.busy == 0 && !page.moving &&
+         HavePassed(page.uses) && !IsFrozen();
+}
+
+std::optional<PageId> Engine::NextSegment() {
+  const Bytes limit = parts_->limit(Place::kDevice);
+  const bool over = segments_device_ > limit;
+  const Bytes in_use = options_.part * (memory_->books().memory().pages() -
+                                        std::min(memory_->books().memory().pages(),
+                                                 memory_->books().view().supply.total()));
+  const Bytes room = core::Minus(limit, segments_device_ + segments_wanted_ + in_use);
+  if (broken_ || segments_ == Bytes{0} || moving_ >= kMoves) return std::nullopt;
+  std::optional<PageId> next;
+  for (uint32_t number = 0; number < pages_.size(); ++number) {
+    Page& page = *pages_[number];
+    if (page.part == nullptr || page.away() == over || (!over && page.size > room)) continue;
+    if (!CanMove(page)) continue;
+    if (next && (page.stamp < At(*next).stamp) != over) continue;
+    next = PageId{number};
+  }
+  return next;
+}
+
+bool Engine::StartSegment(Lock& lock) {
+  const auto id = NextSegment();
+  if (!id) return false;
+  Page& page = At(*id);
+  const bool leaves = !page.away();
+  if (!leaves) segments_wanted_ += page.size;
+  SetPages();
+  ++page.busy;
+  const auto part = TakePart(leaves ? Place::kHost : Place::kDevice, page.size, lock);
+  --page.busy;
+  const bool can_move = part.ok() && CanMove(page) && page.away() != leaves;
+  if (can_move) {
+    BeginMoving(page);
+    mover_->Begin({*id, page.begin, page.there(), *part, true, true});
+    return true;
+  }
+  if (part.ok()) parts_->Give(*part);
+  if (!leaves) segments_wanted_ -= page.size;
+  SetPages();
+  return part.ok();
+}
+
+void Engine::EndMove(const Mover::Move& move, const Parts::Replaced& replaced) {
+  const Lock lock(mutex_);
+  Page& page = At(move.page);
+  const bool came = page.away();
+  EndMoving(page);
+  changed_.notify_all();
+  wake_.notify_one();
+  if (came) segments_wanted_ -= page.size;
+  SetPart(move.page, replaced.there);
+  SetPages();
+  if (!replaced.status.ok()) return Fail("a part could not be moved", replaced.status.error());
+  (came ? stats_.moved_in : stats_.moved_out) += page.size;
+}
+
+bool Engine::IsMoving(const Range& range) const {
+  return std::any_of(pages_.begin() + range.pages.first, pages_.begin() + range.pages.second,
+                     [](const auto& page) { return page->moving; });
 }
 
 Status Engine::AwaitPassed(Reservation* reservation, Lock& lock) {

@@ -1,5 +1,6 @@
 #include "elastic/job_pages.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/books/page_views.h"
@@ -23,7 +24,10 @@ constexpr size_t kMoves = 3;
 }  // namespace
 
 JobPages::JobPages(Options options, Parts* parts, core::PageScheduler* scheduler)
-    : options_(std::move(options)), parts_(parts), scheduler_(scheduler) {}
+    : options_(std::move(options)),
+      parts_(parts),
+      maps_(parts, options_.page),
+      scheduler_(scheduler) {}
 
 JobPages::~JobPages() {
   if (spare_ != nullptr) parts_->Give(spare_);
@@ -42,7 +46,17 @@ JobPages::Memory* JobPages::MemoryOf(Unit unit) const {
 }
 
 Bytes JobPages::held() const {
-  return options_.page * memory_.size();
+  const auto held = std::count_if(memory_.begin(), memory_.end(),
+                                  [](const auto& memory) { return memory.second->has_part; });
+  return options_.page * static_cast<uint64_t>(held);
+}
+
+void JobPages::GiveHostPart(Part* part) {
+  if (spare_ == nullptr) {
+    spare_ = part;
+  } else {
+    parts_->Give(part);
+  }
 }
 
 // ---- Orders.
@@ -85,54 +99,24 @@ bool JobPages::Report() {
       if (page != nullptr) --page->changing;
     }
     const bool ok = order->status.ok();
-    if (!ok) {
-      const bool is_short = order->status.error().code == core::ErrorCode::kOutOfMemory;
-      is_short_ |= is_short;
-      if (!is_short) failure_ = order->status;
-    }
+    if (!ok && (!failure_ || failure_->code == core::ErrorCode::kOutOfMemory))
+      failure_ = order->status.error();
     if (order->report) order->report(ok);
   }
   return !ended.empty();
-}
-
-// ---- Mappings, by the thread that changes the pages.
-
-Status JobPages::Detach(Page* page) {
-  if (page->mapped == nullptr) return core::Ok();
-  RAVEN_RETURN_IF_ERROR(parts_->Unmap(page->begin, *page->mapped));
-  page->mapped = nullptr;
-  if (page->of != nullptr) page->of->at = nullptr;
-  page->of = nullptr;
-  return core::Ok();
-}
-
-Status JobPages::MoveTo(Page* page, Memory* memory) {
-  if (memory->part == nullptr) {
-    RAVEN_ASSIGN_OR_RETURN(memory->part, parts_->Take(Place::kDevice, options_.page));
-  }
-  if (memory->at == page && page != nullptr) return core::Ok();
-  if (memory->at != nullptr) RAVEN_RETURN_IF_ERROR(Detach(memory->at));
-  if (page == nullptr) return core::Ok();
-  RAVEN_RETURN_IF_ERROR(Detach(page));
-  RAVEN_RETURN_IF_ERROR(parts_->Map(page->begin, *memory->part));
-  page->mapped = memory->part;
-  page->of = memory;
-  memory->at = page;
-  return core::Ok();
-}
-
-Status JobPages::MapHost(Page* page, const Part* host) {
-  if (page->mapped == host) return core::Ok();
-  RAVEN_RETURN_IF_ERROR(Detach(page));
-  RAVEN_RETURN_IF_ERROR(parts_->Map(page->begin, *host));
-  page->mapped = host;
-  return core::Ok();
 }
 
 // ---- Physical pages.
 
 uint32_t JobPages::MapsMost() const {
   return kMoves;
+}
+
+// The page's part is taken from it.
+void JobPages::NoteDropped(const Page* page) {
+  if (page == nullptr) return;
+  const auto unit = static_cast<Unit>(2 * ((page->begin - options_.begin) / options_.page.count()));
+  if (StateOf(unit).live == 0) stats_.dropped += options_.page;
 }
 
 bool JobPages::Map(const MapOrder& order) {
@@ -142,44 +126,43 @@ bool JobPages::Map(const MapOrder& order) {
   Memory* const memory = of.get();
   const bool is_empty = StateOf(order.unit).live == 0;
   Page* const from = std::exchange(memory->expected, is_empty ? page : nullptr);
-  if (from != nullptr && from != page) {
-    const auto unit =
-        static_cast<Unit>(2 * ((from->begin - options_.begin) / options_.page.count()));
-    if (StateOf(unit).live == 0) stats_.dropped += options_.page;
-  }
-  Begin(
-      {.changes = {page, from == page ? nullptr : from},
-       .work = [=, this](const Status&, bool) { return MoveTo(is_empty ? page : nullptr, memory); },
-       .report =
-           [=, this, unit = order.unit](bool ok) {
-             if (!ok) memory->expected = memory->at;
-             scheduler_->Mapped(options_.client, unit, ok);
-           }});
+  if (from != page) NoteDropped(from);
+  Begin({.changes = {page, from == page ? nullptr : from},
+         .work = [=, this](const Status&,
+                           bool) { return maps_.MoveTo(is_empty ? page : nullptr, memory); },
+         .report =
+             [=, this, unit = order.unit](bool ok) {
+               if (!ok) memory->expected = memory->at;
+               memory->has_part |= ok;
+               scheduler_->Mapped(options_.client, unit, ok);
+             }});
   return false;
 }
 
 void JobPages::Unmap(PhysicalPage number) {
   Memory* const memory = memory_.at(number).get();
-  Begin(
-      {.changes = {std::exchange(memory->expected, nullptr)},
-       .work = [=, this](const Status&,
-                         bool) { return memory->at == nullptr ? core::Ok() : Detach(memory->at); },
-       .report =
-           [=, this](bool ok) {
-             if (!ok) memory->expected = memory->at;
-             scheduler_->Moved(options_.client).Unmapped(number);
-           }});
+  Begin({.changes = {std::exchange(memory->expected, nullptr)},
+         .work =
+             [=, this](const Status&, bool) {
+               return memory->at == nullptr ? core::Ok() : maps_.Detach(memory->at);
+             },
+         .report =
+             [=, this](bool ok) {
+               if (!ok) memory->expected = memory->at;
+               scheduler_->Moved(options_.client).Unmapped(number);
+             }});
 }
 
 void JobPages::Release(const core::plan::PageSupply::Released& page) {
   const auto report = [this](bool) { scheduler_->PageReleased(options_.client); };
   const auto found = memory_.extract(page.page);
   const std::shared_ptr<Memory> memory = found ? std::move(found.mapped()) : nullptr;
+  if (memory != nullptr) NoteDropped(memory->expected);
   Begin({.changes = {memory == nullptr ? nullptr : memory->expected},
          .work = [=, this](const Status&, bool) -> Status {
            if (memory == nullptr || memory->part == nullptr) return core::Ok();
            // A part that is mapped still is nobody's.
-           if (memory->at != nullptr) RAVEN_RETURN_IF_ERROR(Detach(memory->at));
+           if (memory->at != nullptr) RAVEN_RETURN_IF_ERROR(maps_.Detach(memory->at));
            parts_->Give(memory->part);
            return core::Ok();
          },
@@ -190,9 +173,9 @@ void JobPages::Left(std::span<const Unit> units) {
   for (const Unit unit : units) {
     Page* const page = &PageOf(unit);
     if (StateOf(unit).life != core::PageState::kAway) continue;
-    Part* const host = maps_away_ ? page->host : nullptr;
-    Begin({.changes = {page}, .work = [=, this](const Status&, bool) {
-             return host != nullptr ? MapHost(page, host) : Detach(page);
+    Part* host = mode_.maps_away ? page->host : nullptr;
+    Begin({.changes = {page}, .work = [=, this](const Status&, bool) mutable {
+             return host != nullptr ? maps_.MapHost(page, &host) : maps_.Detach(page);
            }});
   }
 }
@@ -200,18 +183,22 @@ void JobPages::Left(std::span<const Unit> units) {
 // ---- Copies.
 
 bool JobPages::CanCopyIn(PoolNumber /*pool*/, bool /*demanded*/) const {
-  return copies_[Index(Place::kDevice)] < kMoves;
+  return !mode_.frozen && copies_[Index(Place::kDevice)] < kMoves;
+}
+
+bool JobPages::AnyLeaves() const {
+  return mode_.copies_out && !mode_.frozen && copies_[Index(Place::kHost)] < kMoves &&
+         core::plan::NextOut(executor().books().view(), 0).has_value();
 }
 
 bool JobPages::CanCopyOut(PoolNumber /*pool*/) const {
-  if (!copies_out_ || copies_[Index(Place::kHost)] >= kMoves) return false;
+  if (!AnyLeaves()) return false;
   if (spare_ == nullptr) spare_ = parts_->TakeFree(Place::kHost, options_.page);
   return spare_ != nullptr;
 }
 
 bool JobPages::WantsHostPart() const {
-  return copies_out_ && spare_ == nullptr && copies_[Index(Place::kHost)] < kMoves &&
-         core::plan::NextOut(executor().books().view(), 0).has_value();
+  return spare_ == nullptr && AnyLeaves();
 }
 
 void JobPages::CopyIn(const CopyOrder& order) {
@@ -220,7 +207,7 @@ void JobPages::CopyIn(const CopyOrder& order) {
   ++copies_[Index(Place::kDevice)];
   Begin({.changes = {page},
          .work = [=, this](const Status& copied, bool is_written) -> Status {
-           if (copied.ok()) return MoveTo(page, memory);
+           if (copied.ok()) return maps_.MoveTo(page, memory);
            // Another page must not have a part that a copy may still write to.
            if (is_written) memory->part = nullptr;
            return copied;
@@ -260,7 +247,7 @@ void JobPages::FreeCopy(Unit unit, PoolNumber /*pool*/) {
   if (host == nullptr) return;
   if (page->changing == 0 && page->mapped != host) return parts_->Give(host);
   Begin({.changes = {page}, .work = [=, this](const Status&, bool) -> Status {
-           if (page->mapped == host) RAVEN_RETURN_IF_ERROR(Detach(page));
+           if (page->mapped == host) RAVEN_RETURN_IF_ERROR(maps_.Detach(page));
            parts_->Give(host);
            return core::Ok();
          }});
@@ -277,11 +264,6 @@ bool JobPages::MoveCopy(const CopyMove& /*move*/) {
 
 // ---- Calls.
 
-const Part* JobPages::PartOf(Unit unit) const {
-  if (StateOf(unit).IsResident()) return MemoryOf(unit)->part;
-  return unit / 2 < pages_.size() ? pages_[unit / 2].host : nullptr;
-}
-
 bool JobPages::IsChanging(Unit unit) const {
   return unit / 2 < pages_.size() && pages_[unit / 2].changing > 0;
 }
@@ -289,7 +271,9 @@ bool JobPages::IsChanging(Unit unit) const {
 bool JobPages::CanReach(Unit unit) const {
   if (unit / 2 >= pages_.size() || IsChanging(unit)) return false;
   const Page& page = pages_[unit / 2];
-  return page.mapped != nullptr && page.mapped == PartOf(unit);
+  // A part of the device that is mapped there is that of the resident unit: others have left.
+  if (StateOf(unit).IsResident()) return page.of != nullptr;
+  return page.mapped != nullptr && page.mapped == page.host;
 }
 
 JobPages::Reach JobPages::BeginReach(Unit unit) {
@@ -299,11 +283,8 @@ JobPages::Reach JobPages::BeginReach(Unit unit) {
 }
 
 Status JobPages::FinishReach(Reach* reach) {
-  if (reach->memory != nullptr) return MoveTo(reach->page, reach->memory);
-  if (reach->host == nullptr) {
-    RAVEN_ASSIGN_OR_RETURN(reach->host, parts_->Take(Place::kHost, options_.page));
-  }
-  return MapHost(reach->page, reach->host);
+  if (reach->memory != nullptr) return maps_.MoveTo(reach->page, reach->memory);
+  return maps_.MapHost(reach->page, &reach->host);
 }
 
 void JobPages::EndReach(const Reach& reach) {

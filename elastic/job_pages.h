@@ -13,7 +13,8 @@
 // one thread does so at a time: the mover's, or one that reaches the page.
 //
 // Owns: the parts. The parts' pools, the mover and the scheduler outlive it. Units: bytes. Threads:
-// the owner's lock is held for all calls but FinishReach(). Errors: failures(); bytes are not lost.
+// the owner's lock is held for all calls but FinishReach(). Errors: TakeFailure(); bytes are not
+// lost.
 #pragma once
 
 #include <cuda.h>
@@ -31,6 +32,7 @@
 #include "core/execution/page_backend.h"
 #include "core/schedule/page_scheduler.h"
 #include "elastic/mover.h"
+#include "elastic/page_maps.h"
 #include "elastic/parts.h"
 
 namespace ravenstore::elastic {
@@ -64,17 +66,20 @@ class JobPages : public core::PageBackend {
   bool IsQuiet() const { return orders_ == 0; }
   // These pages have left (PageExecutor::TakeLeft).
   void Left(std::span<const core::plan::Unit> units);
-  // From now on pages that leave are mapped where the host's part is.
-  void SetMapsAway() { maps_away_ = true; }
-  // From now on no page is copied out.
-  void StopCopiesOut() { copies_out_ = false; }
-  // A page could be copied out, and no part of the host was free. `part`: one; null: there is none.
+  struct Mode {
+    bool copies_out = true;
+    // No copy begins, so that no page that lives moves.
+    bool frozen = false;
+    // Pages that leave are mapped where the host's part is.
+    bool maps_away = false;
+  };
+  Mode& mode() { return mode_; }
+  // A page could be copied out, and no part of the host was free. GiveHostPart() takes one.
   bool WantsHostPart() const;
-  void GiveHostPart(Part* part) { spare_ = part; }
-  // Since the last time: a page could not be mapped, since the device has no part for it.
-  bool TakeShort() { return std::exchange(is_short_, false); }
-  // Since the last time: an order has failed for another reason.
-  std::optional<core::Status> TakeFailure() { return std::exchange(failure_, std::nullopt); }
+  void GiveHostPart(Part* part);
+  // The last order that has failed since the last time. kOutOfMemory: the device has no part for a
+  // page that was to be mapped.
+  std::optional<core::Error> TakeFailure() { return std::exchange(failure_, std::nullopt); }
   // Device parts that it holds.
   core::Bytes held() const;
   const Stats& stats() const { return stats_; }
@@ -83,8 +88,8 @@ class JobPages : public core::PageBackend {
   bool CanReach(core::plan::Unit unit) const;
   bool IsChanging(core::plan::Unit unit) const;
   // A change of the mapping beneath a unit, by the caller's thread.
-  struct Page;
-  struct Memory;
+  using Page = PageMaps::Page;
+  using Memory = PageMaps::Memory;
   struct Reach {
     Page* page = nullptr;
     Memory* memory = nullptr;  // null: the unit is away
@@ -113,21 +118,6 @@ class JobPages : public core::PageBackend {
   bool CanCopyIn(core::plan::PoolNumber pool, bool demanded) const override;
   bool CanCopyOut(core::plan::PoolNumber pool) const override;
 
-  // A page's address and what is mapped there. Of the thread that changes it: mapped, of.
-  struct Page {
-    CUdeviceptr begin = 0;
-    Part* host = nullptr;  // its copy
-    const Part* mapped = nullptr;
-    Memory* of = nullptr;  // that has the mapped part; null: it is the host's
-    uint32_t changing = 0;
-  };
-  // A physical page. Of the thread that changes `at`: part, at.
-  struct Memory {
-    Part* part = nullptr;
-    Page* at = nullptr;        // where it is mapped
-    Page* expected = nullptr;  // where it is when all orders have ended
-  };
-
  private:
   struct Order {
     std::array<Page*, 2> changes{};
@@ -145,17 +135,15 @@ class JobPages : public core::PageBackend {
   }
   Page& PageOf(core::plan::Unit unit);
   Memory* MemoryOf(core::plan::Unit unit) const;
-  const Part* PartOf(core::plan::Unit unit) const;
   void Begin(Order order, Part* from = nullptr, Part* to = nullptr);
   void End(const std::shared_ptr<Order>& order);
-  // By the thread that changes the pages.
-  core::Status Detach(Page* page);
-  // `page`: null: it is mapped nowhere afterwards.
-  core::Status MoveTo(Page* page, Memory* memory);
-  core::Status MapHost(Page* page, const Part* host);
+  void NoteDropped(const Page* page);
+  // A page could be copied out now.
+  bool AnyLeaves() const;
 
   const Options options_;
   Parts* const parts_;
+  const PageMaps maps_;
   core::PageScheduler* const scheduler_;
   Mover* mover_ = nullptr;
   std::deque<Page> pages_;  // by half the unit
@@ -163,10 +151,8 @@ class JobPages : public core::PageBackend {
   size_t orders_ = 0;
   std::array<size_t, 2> copies_{};  // by the place to which they go
   mutable Part* spare_ = nullptr;   // of the host, for the next copy
-  bool copies_out_ = true;
-  bool maps_away_ = false;
-  bool is_short_ = false;
-  std::optional<core::Status> failure_;
+  Mode mode_;
+  std::optional<core::Error> failure_;
   Stats stats_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Order>> ended_;  // guarded by mutex_

@@ -258,25 +258,19 @@ void PageBooks::StartIn(Unit unit) {
 }
 
 void PageBooks::FinishIn(Unit unit, bool ok) {
-  if (units_[unit].live == 0) {
+  UnitState& state = units_[unit];
+  if (state.life == PageState::kArriving && state.live == 0) {
     Apply(unit, PageEvent::kArrivedEmpty);
   } else if (ok) {
     Apply(unit, PageEvent::kArrived);
-  } else if (units_[unit].InUse()) {
+  } else if (state.InUse()) {
     Apply(unit, PageEvent::kTryAgain);
   } else {
-    return CancelIn(unit);
+    copies_.EndComing(unit);
+    if (state.live > 0) plan_.Release(WeightOf(*this, unit), plan_.PlannedNeed(unit));
+    state.demanded = false;
+    Apply(unit, PageEvent::kNotArrived);
   }
-  Update(unit);
-}
-
-void PageBooks::CancelIn(Unit unit) {
-  UnitState& state = units_[unit];
-  RAVEN_CHECK(!state.InUse());
-  copies_.EndComing(unit);
-  if (state.live > 0) plan_.Release(WeightOf(*this, unit), plan_.PlannedNeed(unit));
-  state.demanded = false;
-  Apply(unit, PageEvent::kNotArrived);
   Update(unit);
 }
 

@@ -136,12 +136,10 @@ class PageBooks {
   // that, and the choice is then kSupply.
   PageMemory::Mapping StartMap(const plan::MapChoice& choice);
   void FinishMap(plan::Unit unit);
-  // The unit is away again: its mapping has failed, or its copy in has not begun and is not wanted.
-  // REQUIRES: it is on its way; no call holds it.
-  void CancelIn(plan::Unit unit);
   void StartIn(plan::Unit unit);
   // `ok`: the bytes are there. Else the unit is away again; or is copied again, if it is in use: of
-  // calls that waited for it there are none.
+  // calls that waited for it there are none. Not `ok` before StartIn(): the mapping has failed, or
+  // the bytes are not wanted any more, and no call holds the unit.
   void FinishIn(plan::Unit unit, bool ok);
   // REQUIRES: the pool has room for its bytes.
   void StartOut(plan::Unit unit, plan::PoolNumber pool);

@@ -63,7 +63,7 @@ void InPlaceUse::Begin(TensorNumber tensor) {
   for (uint32_t i = 0; i < row.units.count; ++i) {
     const Unit unit = row.units[i];
     const bool is_away = !books_[unit].IsResident();
-    if (books_[unit].life == PageState::kQueued) books_.CancelIn(unit);
+    if (books_[unit].life == PageState::kQueued) books_.FinishIn(unit, false);
     books_.Pin(unit, is_away);
     row.away |= is_away;
     if (creates) Create(tensor, i, pool);

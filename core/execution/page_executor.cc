@@ -165,22 +165,22 @@ void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
 
 // ---- The backend's reports.
 
-void PageExecutor::RefuseWaiting(Unit unit, std::vector<TensorNumber>* refused) {
+void PageExecutor::Mapped(Unit unit, bool ok, std::vector<TensorNumber>* refused) {
+  if (ok) return moves_.Mapped(unit, true);
   for (const TensorNumber tensor : words_.TakeWaiting(unit)) {
     Refuse(tensor);
     if (refused != nullptr) refused->push_back(tensor);
   }
-}
-
-void PageExecutor::Mapped(Unit unit, bool ok, std::vector<TensorNumber>* refused) {
-  if (!ok) RefuseWaiting(unit, refused);
-  moves_.Mapped(unit, ok);
+  moves_.Mapped(unit, false);
 }
 
 void PageExecutor::CopiedIn(Unit unit, bool ok, std::vector<TensorNumber>* refused) {
   if (!ok) {
     for (const TensorNumber tensor : words_.TakePromised(unit)) Break(tensor);
-    RefuseWaiting(unit, refused);
+    for (const TensorNumber tensor : words_.TakeWaiting(unit)) {
+      Refuse(tensor);
+      if (refused != nullptr) refused->push_back(tensor);
+    }
   }
   moves_.CopiedIn(unit, ok);
 }

@@ -128,8 +128,6 @@ class PageExecutor {
 
  private:
   void Hold(TensorNumber tensor);
-  // The calls that wait for the unit fail.
-  void RefuseWaiting(plan::Unit unit, std::vector<TensorNumber>* refused);
   // The promised bytes of the tensor do not come. It holds its pages until its client frees it:
   // streams that do not know use the memory.
   void Break(TensorNumber tensor);

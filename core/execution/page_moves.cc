@@ -38,7 +38,7 @@ void PageMoves::TakeLeft(std::vector<Unit>* pages) {
 
 void PageMoves::Mapped(Unit unit, bool ok) {
   --mapping_;
-  ok ? books_.FinishMap(unit) : books_.CancelIn(unit);
+  ok ? books_.FinishMap(unit) : books_.FinishIn(unit, false);
 }
 
 void PageMoves::Unmapped(plan::PhysicalPage page) {

@@ -118,7 +118,7 @@ void PageScheduler::See(ScheduledClient* client, const ClientCall& call) {
 }
 
 CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes size, Duration at,
-                                 StreamId stream) {
+                                 StreamId stream, bool in_place) {
   ScheduledClient& of = Of(client);
   const uint32_t most = std::min(pages_, of.most());
   if (!of.CanPlace(size, most, stream)) return CallResult::kNoAddresses;
@@ -126,10 +126,14 @@ CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes siz
       .kind = CallKind::kCreate, .tensor = tensor, .size = size, .at = at, .stream = stream};
   See(&of, call);
   of.Place(call, most);
-  const CallResult result = demands_.HasPlace(of, of.executor().tensors()[tensor].units, pages_)
-                                ? HoldOrRefuse(&of, call)
-                                : CallResult::kNoPlace;
-  if (result != CallResult::kHeld && result != CallResult::kWaits) of.Forget(tensor);
+  CallResult result = CallResult::kNoPlace;
+  if (in_place) {
+    result = of.Hold(call, std::nullopt) ? CallResult::kHeld : CallResult::kWaits;
+  } else if (demands_.HasPlace(of, of.executor().tensors()[tensor].units, pages_)) {
+    result = HoldOrRefuse(&of, call);
+  }
+  const bool waits = result == CallResult::kWaits && !in_place;
+  if (result != CallResult::kHeld && !waits) of.Forget(tensor);
   return result;
 }
 
@@ -160,27 +164,13 @@ void PageScheduler::Use(ClientId client, TensorNumber tensor, Duration at) {
   of.Use(call);
 }
 
-CallResult PageScheduler::CreateInPlace(ClientId client, TensorNumber tensor, Bytes size,
-                                        Duration at, StreamId stream) {
-  ScheduledClient& of = Of(client);
-  const uint32_t most = std::min(pages_, of.most());
-  if (!of.CanPlace(size, most, stream)) return CallResult::kNoAddresses;
-  const ClientCall call{
-      .kind = CallKind::kCreate, .tensor = tensor, .size = size, .at = at, .stream = stream};
-  See(&of, call);
-  of.Place(call, most);
-  if (of.HoldInPlace(call)) return CallResult::kHeld;
-  of.Forget(tensor);
-  return CallResult::kWaits;
-}
-
 CallResult PageScheduler::UseInPlace(ClientId client, TensorNumber tensor, Duration at) {
   ScheduledClient& of = Of(client);
   if (!CanUseInPlace(of.executor().books(), of.executor().tensors(), tensor))
     return CallResult::kWaits;
   const ClientCall call = CallOf(of, CallKind::kGet, tensor, at);
   See(&of, call);
-  of.HoldInPlace(call);
+  of.Hold(call, std::nullopt);
   return CallResult::kHeld;
 }
 

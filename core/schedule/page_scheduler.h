@@ -95,18 +95,16 @@ class PageScheduler {
 
   // ---- Calls of a client's CPU. `at`: the client's virtual time.
   // The row has no tensor. Of a create that fails or is refused, it has none afterwards.
-  // `stream`: as CreateRequested's.
+  // `stream`: as CreateRequested's. `in_place`: as UseInPlace(); or no pool has room for it.
   CallResult Create(ClientId client, TensorNumber tensor, Bytes size, Duration at,
-                    StreamId stream = kNoStream);
+                    StreamId stream = kNoStream, bool in_place = false);
   // Of a tensor whose bytes were discarded (PageExecutor::SetRecomputes) it is as a create.
   CallResult Get(ClientId client, TensorNumber tensor, Duration at);
   // A get of a resident tensor that the client has made without asking.
   void Use(ClientId client, TensorNumber tensor, Duration at);
-  // As Create() and Get(), of a client that can use copies in place: it does so, even if there is
-  // room. It does not wait. Returns kWaits if it cannot: a unit is on its way, a call waits for
-  // one, or no pool has room for the create. Then nothing has changed.
-  CallResult CreateInPlace(ClientId client, TensorNumber tensor, Bytes size, Duration at,
-                           StreamId stream = kNoStream);
+  // As Get(), of a client that can use copies in place: it does so, even if there is room. It does
+  // not wait. Returns kWaits if it cannot: a unit is on its way, or a call waits for one. Then
+  // nothing has changed.
   CallResult UseInPlace(ClientId client, TensorNumber tensor, Duration at);
   CallEnd Put(ClientId client, TensorNumber tensor, bool modifies, const NextUse& next_use,
               Duration at, Priority priority = Priority::kNormal);

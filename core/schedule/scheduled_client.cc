@@ -84,18 +84,17 @@ void ScheduledClient::Use(const ClientCall& call) {
   Done(call);
 }
 
-bool ScheduledClient::Hold(const ClientCall& call, uint32_t may_hold) {
-  if (waiting_.empty() && TryHold(call, may_hold)) return true;
+bool ScheduledClient::Hold(const ClientCall& call, std::optional<uint32_t> may_hold) {
+  if (!may_hold) {
+    if (!CanUseInPlace(executor_.books(), executor_.tensors(), call.tensor)) return false;
+    executor_.in_place().Begin(call.tensor);
+    Done(call);
+    return true;
+  }
+  if (waiting_.empty() && TryHold(call, *may_hold)) return true;
   waiting_.push_back(call);
   peak_.Add(WaitsFor());
   return false;
-}
-
-bool ScheduledClient::HoldInPlace(const ClientCall& call) {
-  if (!CanUseInPlace(executor_.books(), executor_.tensors(), call.tensor)) return false;
-  executor_.in_place().Begin(call.tensor);
-  Done(call);
-  return true;
 }
 
 std::optional<TensorNumber> ScheduledClient::HoldWaiting(uint32_t may_hold) {

@@ -71,11 +71,9 @@ class ScheduledClient {
   // The tensor of a create has its place, of at most `most` pages if it can.
   void Place(const ClientCall& call, uint32_t most);
   // A create or a get holds its pages if no other call waits and `may_hold` pages suffice, or uses
-  // them in place. Else it waits. Returns false if it waits.
-  bool Hold(const ClientCall& call, uint32_t may_hold);
-  // A create or a get uses its tensor in place. Returns false if it cannot; nothing has changed
-  // then.
-  bool HoldInPlace(const ClientCall& call);
+  // them in place. Else it waits. Returns false if it waits. Without `may_hold` it uses them in
+  // place, or returns false and does not wait.
+  bool Hold(const ClientCall& call, std::optional<uint32_t> may_hold);
   // The first call that waits holds its pages now. nullopt: none waits, or it does not fit.
   std::optional<TensorNumber> HoldWaiting(uint32_t may_hold);
   // A get that the client has made without asking.

@@ -151,7 +151,8 @@ class JobPagesTest : public EngineTest, public core::PageMaker {
   bool Create(TensorNumber tensor, Bytes size) {
     const CallResult result = scheduler_->Create(kClient, tensor, size, {});
     if (result == CallResult::kNoPlace) return false;
-    Hold(tensor, result, [&] { return scheduler_->CreateInPlace(kClient, tensor, size, {}); });
+    Hold(tensor, result,
+         [&] { return scheduler_->Create(kClient, tensor, size, {}, core::kNoStream, true); });
     return true;
   }
   void Get(TensorNumber tensor) {
@@ -214,7 +215,7 @@ TEST_F(JobPagesTest, APageThatIsAwayFaultsUntilACallReachesIt) {
 
 TEST_F(JobPagesTest, APageThatLeavesIsMappedOnTheHostIfAllIsToBeReached) {
   Open(2, 8);
-  pages_->SetMapsAway();
+  pages_->mode().maps_away = true;
   for (TensorNumber i = 0; i < 4; ++i) Make(i, i, kPart);
   Settle();
   for (TensorNumber i = 0; i < 4; ++i) EXPECT_TRUE(CanReach(AddressOf(i))) << i;

@@ -34,7 +34,7 @@ STEPS = (
     "cuMemcpyAsync:1",  # the first move
     "cuMemUnmap:1",
     "cuMemUnmap:9",
-    "cuMemcpyAsync:20",
+    "cuMemcpyAsync:2",
     "cuMemFreeAsync:1",
     "cuLaunchKernel:150",
 )
@@ -126,7 +126,7 @@ class ElasticDeathsTest(FakeGpuTest):
                 self.assert_right(trainer)
 
     def test_the_next_daemon_takes_the_job_in_with_what_it_holds(self):
-        for point in (BEFORE_HELLO, "cuMemCreate:12", "cuMemcpyAsync:20"):
+        for point in (BEFORE_HELLO, "cuMemCreate:12", "cuMemcpyAsync:5"):
             with self.subTest(point=point), self.daemon() as daemon:
                 self.is_taken_in_after(daemon, point)
 

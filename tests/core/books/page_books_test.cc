@@ -87,7 +87,7 @@ TEST_F(PageBooksTest, APageIsAwayAgainWhenItsMappingHasFailedOrItsCopyIsNotWante
     ASSERT_TRUE(source);
     books_.StartMap({.unit = 0, .from = MapChoice::From::kSupply, .source = *source});
     if (is_mapped) books_.FinishMap(0);
-    books_.CancelIn(0);
+    books_.FinishIn(0, false);
     EXPECT_EQ(books_[0].life, PageState::kAway);
     EXPECT_EQ(books_[0].live, 1u);
     EXPECT_EQ(books_.copies().pools().coming(0), Bytes{});
