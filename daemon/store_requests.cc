@@ -242,8 +242,8 @@ core::CallResult StoreRequests::Create(ClientPages* pages, TensorNumber tensor, 
   const Part& part = tables_.PartOf(pages);
   const ClientId client = part.client->id;
   rooms_.BeginCreate(part);
-  const core::CallResult result =
-      tables_.SchedulerOf(part).Create(client, tensor, size, ClockOf(client), stream);
+  const core::CallResult result = tables_.SchedulerOf(part).Create(
+      client, {.tensor = tensor, .size = size, .at = ClockOf(client), .stream = stream});
   rooms_.UpdateRoom(part);
   return result;
 }

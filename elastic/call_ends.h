@@ -7,7 +7,6 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <vector>
 
 #include "core/schedule/scheduled_client.h"
@@ -22,10 +21,11 @@ class CallEnds {
   // The streams outlive it.
   explicit CallEnds(Streams* streams) : streams_(streams) {}
 
-  // `bytes`: of the range. `points`: all of these are to pass.
-  void Add(const core::CallEnd& end, core::Bytes bytes, std::vector<Point> points);
-  // Calls `pass` for each end that its streams have passed. Returns true if there was any.
-  bool Pass(const std::function<void(const core::CallEnd&)>& pass);
+  // `bytes`: of the range. The point and the others are to pass.
+  void Add(const core::CallEnd& end, core::Bytes bytes, const Point& point,
+           std::vector<Point> others);
+  // Appends the ends that their streams have passed.
+  void TakePassed(std::vector<core::CallEnd>* passed);
   bool empty() const { return count_ == 0; }
   // Of ranges whose free has not passed.
   core::Bytes freed() const { return freed_; }

@@ -26,8 +26,6 @@ constexpr uint64_t kAddressesShare = 8;  // times what may be held
 // With no other room an allocation waits so long for the work behind which memory was freed.
 constexpr core::Duration kFreedPatience = std::chrono::seconds(10);
 constexpr std::chrono::microseconds kLookAgain{100};
-// So many times its patience an allocation waits at most while the GPU has work.
-constexpr int kBusyShare = 10;
 
 // What the host has beyond what lies there: beneath moves of both directions that are under way.
 constexpr uint64_t kPartsAhead = 8;
@@ -39,6 +37,13 @@ constexpr uint64_t kAheadShare = 2;
 
 // So far ahead of the GPU the job names its calls while not all fits.
 constexpr std::chrono::milliseconds kAhead{5};
+
+// Ranges that may be created before the scheduler has seen the end of any.
+constexpr uint32_t kRangesAhead = 256;
+
+// Calls that the log has while the engine's thread sleeps. More: the scheduler learns late what a
+// job does that has all its memory.
+constexpr size_t kLogMost = 256;
 
 // Calls whose times are remembered.
 constexpr size_t kCallsMost = size_t{1} << 20;
@@ -100,13 +105,14 @@ Status Engine::Init() {
                          .host = options_.on_host.most,
                          .ended =
                              [this] {
-                               const Lock lock(mutex_);
+                               const std::lock_guard lock(locks_.calls());
                                changed_.notify_all();
                                wake_.notify_one();
                              },
                          .plan_due = [this] { plan_due_.notify_one(); },
-                         .removed = [this](uint32_t number) { unused_ranges_.push_back(number); }},
+                         .removed = [this](uint32_t number) { removed_ranges_.push_back(number); }},
       parts_.get(), &streams_);
+  open_ = &memory_->open();
   if (maps_away_) memory_->pages().mode().maps_away = true;
   if (broken_) memory_->Stop();
   return StartThreads();
@@ -123,13 +129,8 @@ Bytes Engine::AwayOf(uint32_t number) const {
   return away;
 }
 
-Bytes Engine::LiveBytes() const {
-  return options_.part * memory_->books().totals().occupied().pages() + segments_;
-}
-
-void Engine::NoteNeed() {
-  stats_.enough = std::max(stats_.enough, LiveBytes());
-  PinFor(LiveBytes());
+core::Bytes Engine::LiveBytes() const {
+  return options_.part * open_->live_pages() + segments_;
 }
 
 void Engine::PinFor(Bytes at_once) {
@@ -138,16 +139,19 @@ void Engine::PinFor(Bytes at_once) {
   if (at_once > most) pinner_->Need(at_once - most + options_.part * kPartsAhead);
 }
 
-uint32_t Engine::NewRange(Bytes asked, Bytes size) {
+uint32_t Engine::NewRange(const Request& request) {
   if (unused_ranges_.empty()) {
-    unused_ranges_.push_back(static_cast<uint32_t>(ranges_.size()));
-    ranges_.emplace_back();
+    const auto end = static_cast<uint32_t>(ranges_.size() + kRangesAhead);
+    memory_->Grow(end);
+    ranges_.resize(end);
+    for (uint32_t number = end; number-- > end - kRangesAhead;) unused_ranges_.push_back(number);
   }
   const uint32_t number = unused_ranges_.back();
   unused_ranges_.pop_back();
   ranges_[number] = {};
-  ranges_[number].size = size;
-  ranges_[number].asked = asked;
+  ranges_[number].size = request.size;
+  ranges_[number].asked = request.asked;
+  ranges_[number].created_on = request.on;
   return number;
 }
 
@@ -155,14 +159,23 @@ void Engine::ShowRange(uint32_t number) {
   Range& range = ranges_[number];
   range.live = true;
   range.used = range.allocated = ipc::Now();
+  if (!IsSegment(range)) {
+    open_->Begin(number);
+    range.begin = open_->AddressOf(number);
+    addresses_->SetOwner(range.begin, range.size, number);
+  }
   stats_.live += range.size;
   stats_.peak = std::max(stats_.peak, stats_.live);
-  NoteNeed();
+  if (LiveBytes() > stats_.enough) {
+    stats_.enough = LiveBytes();
+    PinFor(stats_.enough);
+  }
   if (options_.recorder) options_.recorder->Allocated(RangeId{number}, range.asked);
 }
 
 void Engine::EndRange(uint32_t number) {
   Range& range = ranges_[number];
+  if (!IsSegment(range)) open_->End(number);
   if (range.pinned) stats_.pinned -= range.size;
   stats_.live -= range.size;
   range.live = false;
@@ -172,54 +185,70 @@ void Engine::EndRange(uint32_t number) {
 
 // --- Allocating
 
+uint32_t Engine::AllocateAtOnce(const Request& request) {
+  if (unused_ranges_.empty()) return Addresses::kNobody;
+  const uint32_t number = NewRange(request);
+  Range& range = ranges_[number];
+  range.is_placed = open_->Place(number, range.size, range.created_on);
+  if (range.is_placed && open_->TryCreate(number, at(), calls_)) ShowRange(number);
+  return number;
+}
+
 Result<CUdeviceptr> Engine::Allocate(Bytes asked, CUstream stream, bool ordered) {
   const Bytes size = std::max(asked, Bytes{1}).RoundUp(granule_);
-  Lock lock(mutex_);
-  // The first look records what the second finds passed.
-  for (int look = 0; look < 2 && memory_->HasEnds(); ++look) {
-    streams_.Look();
-    if (reaching_ == 0) memory_->PassEnds();
+  Request request{.asked = asked, .size = size};
+  uint32_t number = Addresses::kNobody;
+  {
+    const std::lock_guard lock(locks_.calls());
+    request.on = ordered ? streams_.Now(stream).stream : 0;
+    number = AllocateAtOnce(request);
+    if (number != Addresses::kNobody && ranges_[number].live) return ranges_[number].begin;
   }
-  const uint32_t number = NewRange(asked, size);
-  Status status = HoldCreated(number, stream, ordered, lock);
+  Lock lock(locks_);
+  // The first look records what the second finds passed.
+  for (int look = 0; look < 2; ++look) {
+    SeeCalls();
+    if (!memory_->calls().HasEnds()) break;
+    streams_.Look();
+  }
+  if (number == Addresses::kNobody) number = NewRange(request);
+  Status status = HoldCreated(number, lock);
   if (!status.ok()) {
     unused_ranges_.push_back(number);
     return status.error();
   }
   status = ReachCreated(number, lock);
   if (!status.ok()) {
-    memory_->Free(number, at(), 0, {});
+    open_->Hold(number);
+    ranges_[number].is_freed = true;
+    Unhold(number);
     return status.error();
   }
   memory_->EndCreate(number, at(), calls_);
-  Range& range = ranges_[number];
-  range.begin = memory_->AddressOf(number);
-  addresses_->SetOwner(range.begin, size, number);
   ShowRange(number);
-  return range.begin;
+  return ranges_[number].begin;
 }
 
-Engine::Patience Engine::PatienceFromNow() const {
-  const core::Tick now = ipc::Now();
-  return {now + options_.patience, now + options_.patience * kBusyShare};
-}
-
-Status Engine::HoldCreated(uint32_t number, CUstream stream, bool ordered, Lock& lock) {
-  const Bytes size = ranges_[number].size;
-  const uint32_t on = ordered ? streams_.Now(stream).stream : 0;
+Status Engine::HoldCreated(uint32_t number, Lock& lock) {
+  Range& range = ranges_[number];
   const core::Tick began = ipc::Now();
-  Patience patience = PatienceFromNow();
+  Patience patience(options_.patience);
   bool in_place = false;
   while (true) {
     Advance();
-    const CallResult result = memory_->Create(number, size, at(), on, in_place);
-    if (result == CallResult::kNoAddresses)
-      return Error{ErrorCode::kOutOfMemory, "no addresses are left"};
+    if (!range.is_placed) range.is_placed = open_->Place(number, range.size, range.created_on);
+    if (!range.is_placed) return Error{ErrorCode::kOutOfMemory, "no addresses are left"};
+    open_->TakeLog(&seen_);
+    memory_->calls().See(&seen_);
+    const CallResult result = memory_->Create(number, range.size, at(), range.created_on, in_place);
     const bool is_made = result == CallResult::kHeld || (result == CallResult::kWaits && !in_place);
     if (is_made && AwaitCreated(number, &patience, lock)) return core::Ok();
+    open_->ForgetPlace(number);
+    range.is_placed = false;
     if (!is_made) {
       // Freed memory is in use until its streams have passed.
-      const bool comes_free = memory_->HasEnds() || !memory_->IsQuiet();
+      const bool comes_free =
+          open_->logged() > 0 || memory_->calls().HasEnds() || !memory_->IsQuiet();
       if (!comes_free || ipc::Now() - began >= kFreedPatience)
         return Error{ErrorCode::kOutOfMemory,
                      "the budget of " + std::to_string(parts_->limit(Place::kDevice).count()) +
@@ -241,7 +270,8 @@ Status Engine::ReachCreated(uint32_t number, Lock& lock) {
     if (reached.ok() || reached.error().code != ErrorCode::kOutOfMemory) return reached;
     const bool is_redundant = memory_->books().copies().pools().redundant(0) > Bytes{0};
     if (is_redundant) memory_->DropCopies(options_.part);
-    const bool comes_free = is_redundant || memory_->HasEnds() || !memory_->IsQuiet();
+    const bool comes_free =
+        is_redundant || open_->logged() > 0 || memory_->calls().HasEnds() || !memory_->IsQuiet();
     if (!comes_free || ipc::Now() - began >= kFreedPatience) return reached;
     AwaitChange(kLookAgain, lock);
     streams_.Look();
@@ -282,7 +312,7 @@ void Engine::NoteRoomWait(core::Tick began) {
 }
 
 bool Engine::Free(CUdeviceptr address, CUstream stream, bool ordered) {
-  const Lock lock(mutex_);
+  const std::lock_guard lock(locks_.calls());
   const uint32_t number = addresses_->At(address);
   if (number == Addresses::kNobody || ranges_[number].begin != address) return false;
   Range& range = ranges_[number];
@@ -297,27 +327,26 @@ bool Engine::Free(CUdeviceptr address, CUstream stream, bool ordered) {
   }
   addresses_->SetOwner(range.begin, range.size, Addresses::kNobody);
   EndRange(number);
+  if (range.holders == 0) open_->Hold(number);
   if (range.pinned) --range.holders;
   range.is_freed = true;
   range.free_stream = ordered ? points.front().stream : 0;
-  for (const Point& point : points) NoteUse(range.uses, point);
+  for (const Point& point : points) NoteLast(&range.uses, point);
   if (range.holders == 0) Unhold(number);
   return true;
 }
 
-// No submission holds it.
 void Engine::Unhold(uint32_t number) {
   Range& range = ranges_[number];
-  std::vector<Point> uses = std::exchange(range.uses, {});
   if (range.is_freed) {
-    memory_->Free(number, at(), range.free_stream, std::move(uses));
+    open_->Free(number, at(), range.free_stream, &range.uses);
   } else {
-    memory_->Put(number, at(), std::move(uses));
+    open_->Put(number, at(), &range.uses);
   }
 }
 
 std::optional<Engine::Allocation> Engine::Find(CUdeviceptr address) const {
-  const Lock lock(mutex_);
+  const std::lock_guard lock(locks_.calls());
   const uint32_t number = addresses_->At(address);
   if (number == Addresses::kNobody) return std::nullopt;
   return Allocation{ranges_[number].begin, ranges_[number].asked};
@@ -325,38 +354,25 @@ std::optional<Engine::Allocation> Engine::Find(CUdeviceptr address) const {
 
 // --- Using
 
-void Engine::NoteUse(std::vector<Point>& uses, const Point& point) {
-  for (Point& use : uses) {
-    if (use.stream != point.stream) continue;
-    use.call = std::max(use.call, point.call);
-    return;
-  }
-  uses.push_back(point);
-}
-
-bool Engine::HavePassed(std::vector<Point>& uses) {
-  std::erase_if(uses, [this](const Point& use) { return streams_.Passed(use); });
-  return uses.empty();
-}
-
 core::Duration Engine::at() const {
   if (calls_ == 0) return {};
   return times_.Begin(static_cast<uint64_t>(calls_ - 1)) - core::Tick{};
 }
 
+bool Engine::MustWait() const {
+  if (!is_short_ || broken_) return false;
+  const auto under_way = pace_.under_way();
+  return under_way && under_way != slow_ && times_.Since(*under_way) > kAhead;
+}
+
 // Where not all fits, the job makes its calls only so far ahead of the GPU: what it has freed is in
 // use until they have passed, and where a call finds its ranges is decided when it is made.
 void Engine::KeepPace(Lock& lock) {
-  const auto must_wait = [&] {
-    const auto under_way = pace_.under_way();
-    return under_way && under_way != slow_ && times_.Since(*under_way) > kAhead && !broken_ &&
-           memory_->IsShort();
-  };
-  if (!must_wait()) return;
+  if (!MustWait()) return;
   const core::Tick began = ipc::Now();
   ++stats_.paces;
   ++pacing_;
-  while (must_wait()) {
+  while (MustWait()) {
     if (ipc::Now() - began >= options_.patience) slow_ = pace_.under_way();
     wake_.notify_one();
     changed_.wait_for(lock, options_.patience);
@@ -365,11 +381,6 @@ void Engine::KeepPace(Lock& lock) {
 }
 
 void Engine::Name(const Use& use, Submission* submission) {
-  submission->ranges.clear();
-  submission->pages.clear();
-  submission->reservations.clear();
-  submission->stream = use.stream;
-  submission->unknown = use.unknown;
   ++stamp_;
   for (const CUdeviceptr address : use.addresses) {
     const uint32_t number = addresses_->At(address);
@@ -377,7 +388,7 @@ void Engine::Name(const Use& use, Submission* submission) {
     Range& range = ranges_[number];
     if (std::exchange(range.stamp, stamp_) == stamp_) continue;
     submission->ranges.push_back(RangeId{number});
-    ++range.holders;
+    if (range.holders++ == 0 && !IsSegment(range)) open_->Hold(number);
     for (uint32_t page = range.pages.first; page < range.pages.second; ++page) {
       submission->pages.push_back(PageId{page});
       pages_[page]->stamp = stamp_;
@@ -553,7 +564,7 @@ void Engine::MapAllInPlace(Lock& lock) {
 }
 
 void Engine::ReachAll() {
-  Lock lock(mutex_);
+  Lock lock(locks_);
   MapAllInPlace(lock);
 }
 
@@ -587,37 +598,64 @@ void Engine::PollSearches() {
   }
 }
 
-// The last call of the same kind: of the same kernel with ranges of the same sizes.
-std::optional<uint64_t> Engine::TwinOf(uint64_t identity, const Submission& submission) {
-  // The finalizer of MurmurHash3 (Appleby).
-  const auto mix = [](uint64_t hash, uint64_t more) {
-    hash = (hash ^ more) * 0xff51afd7ed558ccd;
-    return (hash ^ hash >> 33) * 0xc4ceb9fe1a85ec53;
-  };
-  uint64_t kind = mix(identity, submission.ranges.size());
-  for (const RangeId id : submission.ranges)
-    kind = mix(kind, ranges_[core::ToInt(id)].size.count());
-  Twin& twin = twins_[kind % twins_.size()];
-  const Twin before = std::exchange(twin, {kind, calls_});
-  const bool is_known = before.kind == kind && calls_ - before.call < int64_t{kCallsMost};
-  return is_known && before.call >= 0 ? std::optional(static_cast<uint64_t>(before.call))
-                                      : std::nullopt;
-}
-
-Engine::Submission* Engine::Begin(const Use& named) {
-  Lock lock(mutex_);
-  if (named.unknown) SetMapsAway();
-  KeepPace(lock);
-  Use use = named;
-  use.unknown = named.unknown || tables_.MayFollow(named.kind);
+Engine::Submission* Engine::NewSubmission(const Use& use) {
   if (unused_submissions_.empty()) {
     submissions_.push_back(std::make_unique<Submission>());
     unused_submissions_.push_back(submissions_.back().get());
   }
   Submission* submission = unused_submissions_.back();
   unused_submissions_.pop_back();
+  submission->ranges.clear();
+  submission->pages.clear();
+  submission->reservations.clear();
+  submission->stream = use.stream;
+  submission->unknown = use.unknown;
+  return submission;
+}
+
+Engine::Submission* Engine::BeginAtOnce(const Use& use) {
+  if (use.unknown || MustWait() || tables_.MayFollow(use.kind)) return nullptr;
+  const auto is_there = [&](CUdeviceptr address) {
+    const uint32_t number = addresses_->At(address);
+    return number == Addresses::kNobody || (!IsSegment(ranges_[number]) && open_->IsOpen(number));
+  };
+  if (!std::all_of(use.addresses.begin(), use.addresses.end(), is_there)) return nullptr;
+  Submission* const submission = NewSubmission(use);
+  ++stamp_;
+  for (const CUdeviceptr address : use.addresses) {
+    const uint32_t number = addresses_->At(address);
+    if (number == Addresses::kNobody) continue;
+    Range& range = ranges_[number];
+    if (std::exchange(range.stamp, stamp_) == stamp_) continue;
+    if (range.holders == 0 && !open_->TryUse(number, at(), calls_)) {
+      LeaveRanges(submission, {});
+      unused_submissions_.push_back(submission);
+      return nullptr;
+    }
+    ++range.holders;
+    submission->ranges.push_back(RangeId{number});
+  }
+  NoteBegun(use, submission, {.at = ipc::Now()});
+  const bool is_due = !is_all_there_ || open_->logged() >= kLogMost;
+  if (asleep_ && is_due) wake_.notify_one();
+  return submission;
+}
+
+Engine::Submission* Engine::Begin(const Use& named) {
+  {
+    const std::lock_guard lock(locks_.calls());
+    if (Submission* const submission = BeginAtOnce(named)) return submission;
+  }
+  Lock lock(locks_);
+  if (named.unknown) SetMapsAway();
+  KeepPace(lock);
+  Use use = named;
+  use.unknown = named.unknown || tables_.MayFollow(named.kind);
+  Submission* const submission = NewSubmission(use);
   Name(use, submission);
-  const core::Tick began = ipc::Now();
+  // What others have done with its ranges: from now on these have a holder.
+  SeeCalls();
+  Begun begun{.at = ipc::Now()};
   const auto is_there = [this](RangeId id) {
     const uint32_t number = core::ToInt(id);
     return IsSegment(ranges_[number]) || memory_->executor().IsResident(number);
@@ -627,67 +665,85 @@ Engine::Submission* Engine::Begin(const Use& named) {
       !IsMoving(*submission);
   Hold(*submission, lock);
   AwaitMoves(*submission, lock);
-  core::Duration waited = are_there ? core::Duration{} : ipc::Now() - began;
-  waited += Reach(*submission, lock);
-  stats_.waits += waited > core::Duration{0} ? 1 : 0;
-  stats_.waited += waited;
-  Bytes in_place;
+  begun.waited = are_there ? core::Duration{} : ipc::Now() - begun.at;
+  begun.waited += Reach(*submission, lock);
+  for (const RangeId id : submission->ranges) {
+    const uint32_t number = core::ToInt(id);
+    begun.in_place += AwayOf(number);
+    if (IsSegment(ranges_[number])) continue;
+    memory_->calls().NoteUse(number, calls_);
+    memory_->Open(number);
+  }
+  begun.is_unknown = named.unknown || (use.unknown && tables_.found());
+  NoteBegun(named, submission, begun);
+  if (asleep_ && HasWork()) wake_.notify_one();
+  return submission;
+}
+
+void Engine::NoteBegun(const Use& use, Submission* submission, const Begun& begun) {
+  uint64_t kind = Twins::Mix(use.identity, submission->ranges.size());
+  for (const RangeId id : submission->ranges) {
+    Range& range = ranges_[core::ToInt(id)];
+    ++range.calls;
+    range.used = begun.at;
+    kind = Twins::Mix(kind, range.size.count());
+  }
+  const bool is_away = begun.in_place > Bytes{0};
+  const bool has_waited = begun.waited > core::Duration{0};
+  if (options_.shown && (has_waited || is_away || begun.is_unknown))
+    options_.shown->Note(use.identity, use.caller, {begun.waited, begun.in_place, begun.is_unknown},
+                         ipc::Now());
+  ++stats_.uses;
+  stats_.uses_in_place += is_away ? 1 : 0;
+  stats_.bytes_in_place += begun.in_place;
+  stats_.waits += has_waited ? 1 : 0;
+  stats_.waited += begun.waited;
+  submission->call = calls_;
+  const auto call = static_cast<uint64_t>(calls_);
+  auto twin = twins_.Next(kind, call);
+  if (twin && call - *twin >= kCallsMost) twin.reset();
+  times_.Add(twin, begun.at + begun.waited);
+  ++calls_;
+  submission->ends_stretch = times_.EndsStretch();
+  submission->search = BeginSearch(use);
+  if (options_.recorder)
+    options_.recorder->Used(use.identity, use.caller, submission->ranges, use.unknown,
+                            begun.at + begun.waited);
+}
+
+void Engine::LeaveRanges(Submission* submission, const std::optional<Point>& point) {
   for (const RangeId id : submission->ranges) {
     const uint32_t number = core::ToInt(id);
     Range& range = ranges_[number];
-    in_place += AwayOf(number);
-    ++range.calls;
-    range.used = began;
-    if (!IsSegment(range)) memory_->NoteUse(number, calls_);
+    --range.holders;
+    if (IsSegment(range)) continue;
+    if (point) NoteLast(&range.uses, *point);
+    if (range.holders == 0) Unhold(number);
   }
-  const bool is_unknown = named.unknown || (use.unknown && tables_.found());
-  const bool tells = waited > core::Duration{0} || in_place > Bytes{0} || is_unknown;
-  if (options_.shown && tells)
-    options_.shown->Note(use.identity, use.caller, {waited, in_place, is_unknown}, ipc::Now());
-  ++stats_.uses;
-  stats_.uses_in_place += in_place > Bytes{0} ? 1 : 0;
-  stats_.bytes_in_place += in_place;
-  submission->call = calls_;
-  times_.Add(TwinOf(use.identity, *submission), began + waited);
-  ++calls_;
-  submission->ends_stretch = times_.EndsStretch();
-  submission->search = BeginSearch(named);
-  if (options_.recorder)
-    options_.recorder->Used(use.identity, use.caller, submission->ranges, named.unknown,
-                            began + waited);
-  if (asleep_ && HasWork()) wake_.notify_one();
-  return submission;
 }
 
 void Engine::End(Submission* submission, bool enqueued) {
   TableFinder::Search* search = std::exchange(submission->search, nullptr);
   const bool searches =
       search != nullptr && enqueued && tables_.Enqueue(search, submission->stream);
-  const Lock lock(mutex_);
+  const std::lock_guard lock(locks_.calls());
   if (search != nullptr) tables_.End(search, searches);
   if (searches && asleep_) wake_.notify_one();
   const Point point =
       enqueued ? streams_.Enqueued(submission->stream) : streams_.Now(submission->stream);
-  for (const RangeId id : submission->ranges) {
-    const uint32_t number = core::ToInt(id);
-    Range& range = ranges_[number];
-    --range.holders;
-    if (IsSegment(range)) continue;
-    if (enqueued) NoteUse(range.uses, point);
-    if (range.holders == 0) Unhold(number);
-  }
+  LeaveRanges(submission, enqueued ? std::optional(point) : std::nullopt);
   for (const PageId id : submission->pages) {
     Page& page = At(id);
     --page.busy;
-    if (enqueued) NoteUse(page.uses, point);
+    if (enqueued) NoteLast(&page.uses, point);
   }
   for (Reservation* with : submission->reservations) {
     --with->busy;
-    if (enqueued) NoteUse(with->uses, point);
+    if (enqueued) NoteLast(&with->uses, point);
   }
   if (submission->unknown) {
     --unknowns_;
-    if (enqueued) NoteUse(unknown_uses_, point);
+    if (enqueued) NoteLast(&unknown_uses_, point);
   }
   if (enqueued && submission->ends_stretch) pace_.Ends(submission->stream, submission->call);
   if (options_.recorder && enqueued) options_.recorder->Enqueued(submission->stream, ipc::Now());
@@ -695,7 +751,7 @@ void Engine::End(Submission* submission, bool enqueued) {
 }
 
 void Engine::Pin(CUdeviceptr address, bool is_followed) {
-  Lock lock(mutex_);
+  Lock lock(locks_);
   const uint32_t number = addresses_->At(address);
   if (number == Addresses::kNobody) return;
   Range& range = ranges_[number];
@@ -712,6 +768,7 @@ void Engine::Pin(CUdeviceptr address, bool is_followed) {
     for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
       ReachPage(PageId{page}, lock);
   } else {
+    SeeCalls();
     HoldRange(number, core::Tick{}, lock);
     const Status reached = ReachRange(number, lock);
     if (!reached.ok()) Fail("what lies on the host cannot be reached", reached.error());
@@ -723,29 +780,29 @@ void Engine::PinRange(uint32_t number) {
   Range& range = ranges_[number];
   if (std::exchange(range.pinned, true)) return;
   stats_.pinned += range.size;
-  if (!IsSegment(range)) ++range.holders;
+  if (!IsSegment(range) && range.holders++ == 0) open_->Hold(number);
   for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
     pages_[page]->pinned = true;
 }
 
 void Engine::StreamGone(CUstream stream) {
-  const Lock lock(mutex_);
+  const std::lock_guard lock(locks_.calls());
   streams_.Gone(stream);
 }
 
 void Engine::SetDeviceLimit(Bytes most) {
   parts_->SetLimit(Place::kDevice, most);
-  const Lock lock(mutex_);
+  const Lock lock(locks_);
   SetPages();
   PinFor(LiveBytes());
   wake_.notify_one();
 }
 
 EngineStats Engine::stats() const {
-  const Lock lock(mutex_);
+  const Lock lock(locks_);
   EngineStats stats = stats_;
   const JobPages::Stats& moved = memory_->pages().stats();
-  stats.away = Away();
+  stats.away = memory_->Away() + segments_away_;
   stats.moved_in += moved.moved_in;
   stats.moved_out += moved.moved_out;
   stats.dropped += moved.dropped;

@@ -25,9 +25,12 @@
 // reserved (engine_segments.cc). All that is mapped within one reservation is used together.
 // Segments move by recency, and only over the limit or where there is room.
 //
-// Threads: any, at once; a lock is held for microseconds, and never while the GPU is waited for or
-// memory is mapped. Locks are taken in this order: the engine's, a mover's or the pinner's, that of
-// the parts. Contexts: every caller has the context current that Create() had.
+// Threads: any, at once. A call whose ranges are all there takes the lock of calls alone, and what
+// it does is logged (call_log.h). Whatever else needs the scheduler has its lock and, inside it,
+// that of calls. The scheduler works without the latter, and has seen the log first. The locks are
+// held for microseconds, and never while the GPU is waited for or memory is mapped. The order: the
+// scheduler's, that of calls, a mover's or the pinner's, that of the parts. Contexts: every caller
+// has the context current that Create() had.
 #pragma once
 
 #include <condition_variable>
@@ -46,11 +49,13 @@
 #include "core/result.h"
 #include "core/types.h"
 #include "elastic/addresses.h"
+#include "elastic/both_locks.h"
 #include "elastic/call_names.h"
 #include "elastic/call_times.h"
 #include "elastic/driver.h"
 #include "elastic/job_memory.h"
 #include "elastic/mover.h"
+#include "elastic/open_ranges.h"
 #include "elastic/pace.h"
 #include "elastic/parts.h"
 #include "elastic/pinner.h"
@@ -59,6 +64,8 @@
 #include "elastic/shown.h"
 #include "elastic/streams.h"
 #include "elastic/table_finder.h"
+#include "elastic/twins.h"
+#include "ipc/clock.h"
 
 namespace ravenstore::elastic {
 
@@ -106,6 +113,13 @@ struct EngineStats {
   uint64_t paces = 0;       // calls that waited for the GPU to come nearer, which costs nothing
   uint64_t room_waits = 0;  // of allocations, for room on the device
   core::Duration room_waited{};
+};
+
+// Where a part of a segment is, or is to be, mapped.
+struct SegmentMapping {
+  CUdeviceptr at;
+  const Part* part;
+  bool is_mapped;
 };
 
 class Engine {
@@ -225,54 +239,66 @@ class Engine {
     // It is freed when no submission holds it: on the stream, behind the points.
     bool is_freed = false;
     uint32_t free_stream = 0;
+    uint32_t created_on = 0;  // as Request
+    bool is_placed = false;
     uint64_t stamp = 0;  // of the submission that used it last
     // For people.
     uint64_t calls = 0;
     core::Tick allocated{};
     core::Tick used{};
   };
-  struct Mapping {
-    CUdeviceptr at;
-    const Part* part;
-    bool is_mapped;
-  };
-  // The last call of a kind.
-  struct Twin {
-    uint64_t kind = 0;
-    int64_t call = -1;
-  };
   // How long an allocation waits for room: longer while the GPU has work.
   struct Patience {
+    static constexpr int kBusyShare = 10;  // times as long, while the GPU has work
+    explicit Patience(core::Duration patience)
+        : until(ipc::Now() + patience), latest(ipc::Now() + patience * kBusyShare) {}
     core::Tick until;
     core::Tick latest;
   };
-  Patience PatienceFromNow() const;
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = std::unique_lock<BothLocks>;
 
   Engine(EngineOptions options, const Driver& driver);
   core::Status Init();
   core::Status StartThreads();
 
   // ---- Ranges.
-  uint32_t NewRange(core::Bytes asked, core::Bytes size);
+  struct Request {
+    core::Bytes asked;
+    core::Bytes size;
+    uint32_t on = 0;  // the stream for whose work it is; 0: for any
+  };
+  uint32_t NewRange(const Request& request);
+  // A range whose pages are all there lives at once. With the lock of calls alone. Else it is one
+  // that does not live yet, or none: kNobody.
+  uint32_t AllocateAtOnce(const Request& request);
   void ShowRange(uint32_t number);  // it lives
   void EndRange(uint32_t number);
   // Its pages are held, on the device or the host. Errors: kOutOfMemory.
-  core::Status HoldCreated(uint32_t number, CUstream stream, bool ordered, Lock& lock);
+  core::Status HoldCreated(uint32_t number, Lock& lock);
   core::Status ReachCreated(uint32_t number, Lock& lock);
   bool AwaitCreated(uint32_t number, Patience* patience, Lock& lock);
-  void FreeRange(uint32_t number, uint32_t stream, std::vector<Point> points);
   bool IsSegment(const Range& range) const { return range.pages.second > 0; }
   core::Bytes AwayOf(uint32_t number) const;
   core::Bytes LiveBytes() const;
-  core::Bytes Away() const { return memory_->Away() + segments_away_; }
-  // So much needs room at once.
-  void NoteNeed();
   // The host must hold the bytes that do not fit, or all of them if the job is to be paused.
   void PinFor(core::Bytes at_once);
   void NoteRoomWait(core::Tick began);
 
   // ---- Calls.
+  // A call whose ranges are all there; null: it may have to wait. With the lock of calls alone.
+  Submission* BeginAtOnce(const Use& use);
+  struct Begun {
+    core::Tick at;  // before what it waited for
+    core::Duration waited{};
+    core::Bytes in_place{};
+    bool is_unknown = false;
+  };
+  // The call is about to be enqueued. With the lock of calls alone, as the next one.
+  void NoteBegun(const Use& use, Submission* submission, const Begun& begun);
+  // The call does not hold its ranges any more; it used them up to the point.
+  void LeaveRanges(Submission* submission, const std::optional<Point>& point);
+  Submission* NewSubmission(const Use& use);
+  bool MustWait() const;
   void KeepPace(Lock& lock);
   // Counts the call as a holder of all that it uses.
   void Name(const Use& use, Submission* submission);
@@ -282,6 +308,7 @@ class Engine {
   // Waits until no segment of the call moves, and for an unknown one until nothing does.
   void AwaitMoves(const Submission& submission, Lock& lock);
   bool IsMoving(const Submission& submission) const;
+  // No submission holds it any more. With the lock of calls alone.
   void Unhold(uint32_t number);
   // All that the call may touch is mapped where it is. Returns how long that took.
   core::Duration Reach(const Submission& submission, Lock& lock);
@@ -296,15 +323,10 @@ class Engine {
   // The search of the call's arguments for tables, after the launch; null: none is needed.
   TableFinder::Search* BeginSearch(const Use& use);
   void PollSearches();
-  // `uses`: the last of each stream that may not have passed.
-  static void NoteUse(std::vector<Point>& uses, const Point& point);
-  bool HavePassed(std::vector<Point>& uses);
   // A call that may touch anything has not passed: nothing moves.
-  bool IsFrozen() { return unknowns_ > 0 || !HavePassed(unknown_uses_); }
+  bool IsFrozen() { return unknowns_ > 0 || !streams_.HavePassed(&unknown_uses_); }
   // The job's virtual time: when its last call began, by the least times of earlier steps.
   core::Duration at() const;
-  // The earlier call to which the next one corresponds.
-  std::optional<uint64_t> TwinOf(uint64_t identity, const Submission& submission);
 
   // ---- Segments.
   Page& At(PageId id) { return *pages_[core::ToInt(id)]; }
@@ -320,9 +342,7 @@ class Engine {
     return IsSegment(range) ? pages_[range.pages.first]->reservation : nullptr;
   }
   // Where a segment's parts are, or are to be, mapped.
-  std::vector<Mapping> MappingsOf(const Range& range, CUdeviceptr begin) const;
-  core::Status MapAll(std::vector<Mapping>& mappings);
-  core::Status UnmapAll(const std::vector<Mapping>& mappings);
+  std::vector<SegmentMapping> MappingsOf(const Range& range, CUdeviceptr begin) const;
   void SetMapped(const Range& range, bool is_mapped);
   bool IsMoving(const Range& range) const;
   void Hold(const Range& range, Lock& lock);
@@ -331,7 +351,7 @@ class Engine {
   void EndSegment(RangeId id, Lock& lock);
   core::Status AwaitPassed(Reservation* reservation, Lock& lock);
   // Copies what lies there to `whole`, without the lock.
-  core::Status CopyInto(const std::vector<Mapping>& mappings, const Part& whole);
+  core::Status CopyInto(const std::vector<SegmentMapping>& mappings, const Part& whole);
   void BeginMoving(Page& page);
   void EndMoving(Page& page);
   bool CanMove(Page& page);
@@ -343,15 +363,19 @@ class Engine {
 
   // ---- Work.
   void Run();
-  // Begins what there is to do, unless moves are frozen.
+  // Begins what there is to do, unless moves are frozen. Releases the lock of calls meanwhile.
   void Advance();
+  // The scheduler sees what calls have done, and which ones streams have passed. As Advance().
+  // Returns true if any have passed.
+  bool SeeCalls();
   // Waits for an end of a move, or for that long.
   void AwaitChange(core::Duration most, Lock& lock);
   bool TakeHostPart(Lock& lock);
   // What the device may hold, less the segments' parts, is the ranges'.
   void SetPages();
   void AskLimit(Lock& lock);
-  void Measure();
+  // Finds out how far the GPU is, if that is due.
+  void Look();
   void Show(Lock& lock);
   void MakePlans();
   bool HasWork();
@@ -363,23 +387,29 @@ class Engine {
   core::Bytes granule_;
   CUcontext context_ = nullptr;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;  // a move ended, room came
-  std::condition_variable wake_;     // for the engine's thread
-  std::condition_variable plan_due_;
-  // All below: guarded by mutex_.
-  std::unique_ptr<Addresses> addresses_;
+  mutable BothLocks locks_;
+  std::condition_variable_any changed_;  // a move ended, room came
+  std::condition_variable_any wake_;     // for the engine's thread
+  std::condition_variable_any plan_due_;
   std::unique_ptr<Parts> parts_;
-  Streams streams_;
+  // Guarded by the scheduler's lock.
   std::unique_ptr<JobMemory> memory_;
+  std::vector<LoggedCall> seen_;          // kept for its memory
+  std::vector<uint32_t> removed_ranges_;  // their numbers may be used again
+  // All below: guarded by the lock of calls.
+  std::vector<uint32_t> unused_ranges_;
+  OpenRanges* open_ = nullptr;  // of memory_
+  bool is_short_ = false;       // as memory_ was the last time that it was looked at:
+  bool is_all_there_ = true;    // nothing is away, and all fits
+  std::unique_ptr<Addresses> addresses_;
+  Streams streams_;
   CallTimes times_;
-  std::vector<Twin> twins_;  // by kind; kinds of one place replace each other
+  Twins twins_;
   TableFinder tables_;
   Pace pace_;
   uint32_t pacing_ = 0;          // calls that wait for the GPU to come nearer
   std::optional<int64_t> slow_;  // under way for so long that nobody waits for it any more
   std::deque<Range> ranges_;     // by number, which is their addresses' owner; 0 is nobody
-  std::vector<uint32_t> unused_ranges_;
   std::vector<std::unique_ptr<Page>> pages_;  // of segments, by number
   // Of segments that are no more, by size: each first one. They are held for good.
   std::map<core::Bytes, std::vector<uint32_t>> unused_segments_;
@@ -399,6 +429,7 @@ class Engine {
   int64_t calls_ = 0;
   EngineStats stats_;
   core::Tick limit_asked_{};
+  core::Tick looked_{};
   core::Tick shown_{};
   bool maps_away_ = false;   // what lies on the host is mapped when it comes there,
   bool all_mapped_ = false;  // and what came before is, too

@@ -46,7 +46,7 @@ Status Engine::StartThreads() {
 // What ends moves needs all the rest: who begins any goes first, then they.
 Engine::~Engine() {
   {
-    const Lock lock(mutex_);
+    const Lock lock(locks_);
     stopping_ = true;
     wake_.notify_one();
     plan_due_.notify_one();
@@ -58,13 +58,11 @@ Engine::~Engine() {
 }
 
 void Engine::Run() {
-  Lock lock(mutex_);
+  Lock lock(locks_);
   while (!stopping_) {
     AskLimit(lock);
     Show(lock);
-    streams_.Look();
-    Measure();
-    PollSearches();
+    Look();
     if (streams_.saw_illegal_address()) TellOfIllegalAddress();
     if (short_until_ != core::Tick{} && ipc::Now() >= short_until_) {
       short_until_ = {};
@@ -80,20 +78,42 @@ void Engine::Run() {
   }
 }
 
-void Engine::Advance() {
-  const bool reported = memory_->pages().Report();
+bool Engine::SeeCalls() {
+  open_->TakeLog(&seen_);
   // A thread maps pages whose ranges may be freed.
-  const bool passed = reaching_ == 0 && memory_->PassEnds();
-  memory_->pages().mode().frozen = IsFrozen() || reaching_ > 0;
-  memory_->Advance(calls_);
-  const auto failure = memory_->pages().TakeFailure();
-  if (failure && failure->code == core::ErrorCode::kOutOfMemory) {
-    short_until_ = ipc::Now() + kAskLimit;
-    SetPages();
-    memory_->Advance(calls_);
-  } else if (failure) {
-    Fail("a part could not be moved", *failure);
+  if (reaching_ == 0) memory_->calls().TakePassed();
+  bool passed = false;
+  {
+    const BothLocks::WithoutCalls without(&locks_);
+    memory_->calls().See(&seen_);
+    passed = memory_->calls().EndPassed();
   }
+  unused_ranges_.insert(unused_ranges_.end(), removed_ranges_.begin(), removed_ranges_.end());
+  removed_ranges_.clear();
+  return passed;
+}
+
+void Engine::Advance() {
+  const bool passed = SeeCalls();
+  memory_->pages().mode().frozen = IsFrozen() || reaching_ > 0;
+  bool reported = false;
+  std::optional<Error> failure;
+  {
+    const int64_t call = calls_;
+    const BothLocks::WithoutCalls without(&locks_);
+    reported = memory_->pages().Report();
+    memory_->Advance(call);
+    failure = memory_->pages().TakeFailure();
+    if (failure && failure->code == core::ErrorCode::kOutOfMemory) {
+      short_until_ = ipc::Now() + kAskLimit;
+      SetPages();
+      memory_->Advance(call);
+      failure.reset();
+    }
+  }
+  if (failure) Fail("a part could not be moved", *failure);
+  is_short_ = memory_->IsShort();
+  is_all_there_ = !is_short_ && !memory_->IsAnyAway();
   if (reported || passed) changed_.notify_all();
 }
 
@@ -125,7 +145,7 @@ void Engine::SetPages() {
 }
 
 void Engine::MakePlans() {
-  Lock lock(mutex_);
+  Lock lock(locks_);
   while (true) {
     plan_due_.wait(lock, [this] { return stopping_ || memory_->HasPlanWork(); });
     if (stopping_) return;
@@ -134,7 +154,10 @@ void Engine::MakePlans() {
     lock.unlock();
     work->Make();
     lock.lock();
-    memory_->PlanMade(work);
+    {
+      const BothLocks::WithoutCalls without(&locks_);
+      memory_->PlanMade(work);
+    }
     wake_.notify_one();
     plan_due_.wait_for(lock, (ipc::Now() - began) * kPlanRest, [this] { return stopping_; });
   }
@@ -174,7 +197,7 @@ void Engine::Show(Lock& lock) {
   row.host = parts_->held(Place::kHost).count();
   row.host_limit = parts_->limit(Place::kHost).count();
   row.live = stats_.live.count();
-  row.away = Away().count();
+  row.away = (memory_->Away() + segments_away_).count();
   row.pinned = stats_.pinned.count();
   row.peak = stats_.peak.count();
   row.enough = stats_.enough.count();
@@ -196,24 +219,33 @@ void Engine::Show(Lock& lock) {
   lock.lock();
 }
 
-// Other threads do not ask the driver: they may be capturing, which that would break.
-void Engine::Measure() {
+// Other threads do not ask the driver: they may be capturing, which that would break. It is asked
+// beside the job's own calls of it: where all fits, only now and then.
+void Engine::Look() {
+  const bool waits = !is_all_there_ || moving_ > 0 || pacing_ > 0 || tables_.AnyUnderWay() ||
+                     unknowns_ > 0 || !memory_->IsQuiet();
+  const core::Tick now = ipc::Now();
+  if (!waits && now - looked_ < kAskLimit) return;
+  looked_ = now;
+  streams_.Look();
   while (const auto stretch = pace_.Next()) {
     times_.Took(stretch->from, stretch->to, stretch->took);
     if (pacing_ > 0) changed_.notify_all();
   }
+  PollSearches();
 }
 
 bool Engine::HasWork() {
   if (!memory_->IsQuiet() || moving_ > 0 || pacing_ > 0 || tables_.AnyUnderWay()) return true;
   if (broken_) return false;
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
-  const bool waits = memory_->HasEnds() && (memory_->IsShort() || memory_->IsAnyAway());
+  const bool any_ends = open_->logged() > 0 || memory_->calls().HasEnds();
+  const bool waits = any_ends && (memory_->IsShort() || memory_->IsAnyAway());
   return waits || over || segments_wanted_ > Bytes{0} || NextSegment().has_value();
 }
 
 void Engine::NoteIllegalAddress() {
-  const Lock lock(mutex_);
+  const Lock lock(locks_);
   TellOfIllegalAddress();
 }
 

@@ -25,10 +25,27 @@ constexpr std::chrono::microseconds kLookAgain{50};
 // Moves under way: one is copied, the next is there when that ends, and one is mapped.
 constexpr size_t kMoves = 3;
 
+Status UnmapAll(const std::vector<SegmentMapping>& mappings, Parts* parts, Mover* mover) {
+  const Mover::Pause pause(mover);
+  for (const SegmentMapping& mapping : mappings) {
+    if (mapping.is_mapped) RAVEN_RETURN_IF_ERROR(parts->Unmap(mapping.at, *mapping.part));
+  }
+  return core::Ok();
+}
+
+Status MapAll(std::vector<SegmentMapping>* mappings, Parts* parts, Mover* mover) {
+  const Mover::Pause pause(mover);
+  for (SegmentMapping& mapping : *mappings) {
+    RAVEN_RETURN_IF_ERROR(parts->Map(mapping.at, *mapping.part));
+    mapping.is_mapped = true;
+  }
+  return core::Ok();
+}
+
 }  // namespace
 
 std::optional<CUdeviceptr> Engine::Reserve(Bytes size) {
-  const Lock lock(mutex_);
+  const Lock lock(locks_);
   if (size == Bytes{0} || size.RoundDown(granule_) != size) return std::nullopt;
   const auto begin = addresses_->Take(size, Addresses::kNobody);
   if (begin) {
@@ -40,7 +57,7 @@ std::optional<CUdeviceptr> Engine::Reserve(Bytes size) {
 }
 
 bool Engine::Unreserve(CUdeviceptr begin, Bytes size) {
-  Lock lock(mutex_);
+  Lock lock(locks_);
   const auto found = reservations_.find(begin);
   if (found == reservations_.end()) return false;
   Reservation& reservation = *found->second;
@@ -80,16 +97,16 @@ std::pair<uint32_t, uint32_t> Engine::SegmentPages(Bytes size) {
 }
 
 Result<RangeId> Engine::CreateSegment(Bytes size) {
-  Lock lock(mutex_);
+  Lock lock(locks_);
   if (size == Bytes{0} || size.RoundDown(granule_) != size)
     return Error{ErrorCode::kInvalidArgument, "not a multiple of the driver's granule"};
   const auto [first, end] = SegmentPages(size);
-  const uint32_t number = NewRange(size, size);
+  const uint32_t number = NewRange({.asked = size, .size = size});
   const RangeId id{number};
   ranges_[number].pages = {first, end};
   segments_ += size;
   ShowRange(number);
-  Patience patience = PatienceFromNow();
+  Patience patience(options_.patience);
   for (uint32_t page = first; page < end; ++page) {
     const Bytes bytes = pages_[page]->size;
     Part* part = TakeDevicePart(bytes, &patience, lock);
@@ -106,30 +123,13 @@ Result<RangeId> Engine::CreateSegment(Bytes size) {
   return id;
 }
 
-std::vector<Engine::Mapping> Engine::MappingsOf(const Range& range, CUdeviceptr begin) const {
-  std::vector<Mapping> mappings;
+std::vector<SegmentMapping> Engine::MappingsOf(const Range& range, CUdeviceptr begin) const {
+  std::vector<SegmentMapping> mappings;
   for (uint32_t page = range.pages.first; page < range.pages.second; ++page) {
     const Bytes at = options_.part * (page - range.pages.first);
     mappings.push_back({begin + at.count(), pages_[page]->part, pages_[page]->is_mapped});
   }
   return mappings;
-}
-
-Status Engine::UnmapAll(const std::vector<Mapping>& mappings) {
-  const Mover::Pause pause(mover_.get());
-  for (const Mapping& mapping : mappings) {
-    if (mapping.is_mapped) RAVEN_RETURN_IF_ERROR(parts_->Unmap(mapping.at, *mapping.part));
-  }
-  return core::Ok();
-}
-
-Status Engine::MapAll(std::vector<Mapping>& mappings) {
-  const Mover::Pause pause(mover_.get());
-  for (Mapping& mapping : mappings) {
-    RAVEN_RETURN_IF_ERROR(parts_->Map(mapping.at, *mapping.part));
-    mapping.is_mapped = true;
-  }
-  return core::Ok();
 }
 
 void Engine::SetMapped(const Range& range, bool is_mapped) {
@@ -138,7 +138,7 @@ void Engine::SetMapped(const Range& range, bool is_mapped) {
 }
 
 Status Engine::MapSegment(RangeId id, CUdeviceptr begin) {
-  Lock lock(mutex_);
+  Lock lock(locks_);
   Range& range = ranges_[core::ToInt(id)];
   const Bytes size = range.size;
   Reservation* reservation = ReservationAt(begin, size);
@@ -147,13 +147,13 @@ Status Engine::MapSegment(RangeId id, CUdeviceptr begin) {
     is_free = addresses_->At(begin + at.count()) == Addresses::kNobody;
   if (!is_free || begin % granule_.count() != 0)
     return Error{ErrorCode::kInvalidArgument, "no free addresses of one reservation"};
-  std::vector<Mapping> mappings = MappingsOf(range, begin);
+  std::vector<SegmentMapping> mappings = MappingsOf(range, begin);
   range.begin = begin;
   ++reservation->segments;
   lock.unlock();
-  const Status status = MapAll(mappings);
+  const Status status = MapAll(&mappings, parts_.get(), mover_.get());
   if (!status.ok()) {
-    [[maybe_unused]] const Status unmapped = UnmapAll(mappings);
+    [[maybe_unused]] const Status unmapped = UnmapAll(mappings, parts_.get(), mover_.get());
   }
   lock.lock();
   if (!status.ok()) {
@@ -192,13 +192,13 @@ void Engine::LeaveAddresses(Range& range) {
 }
 
 Status Engine::UnmapSegment(RangeId id) {
-  Lock lock(mutex_);
+  Lock lock(locks_);
   Range& range = ranges_[core::ToInt(id)];
   if (ReservationOf(range) == nullptr) return Error{ErrorCode::kWrongState, "it is not mapped"};
   Hold(range, lock);
-  const std::vector<Mapping> mappings = MappingsOf(range, range.begin);
+  const std::vector<SegmentMapping> mappings = MappingsOf(range, range.begin);
   lock.unlock();
-  const Status status = UnmapAll(mappings);
+  const Status status = UnmapAll(mappings, parts_.get(), mover_.get());
   lock.lock();
   if (!status.ok()) {
     Fail("a segment could not be unmapped", status.error());
@@ -209,7 +209,7 @@ Status Engine::UnmapSegment(RangeId id) {
 }
 
 void Engine::DestroySegment(RangeId id) {
-  Lock lock(mutex_);
+  Lock lock(locks_);
   EndSegment(id, lock);
 }
 
@@ -310,9 +310,9 @@ void Engine::EndMoving(Page& page) {
 
 bool Engine::CanMove(Page& page) {
   Reservation* with = page.reservation;
-  if (with != nullptr && (with->busy > 0 || !HavePassed(with->uses))) return false;
+  if (with != nullptr && (with->busy > 0 || !streams_.HavePassed(&with->uses))) return false;
   return page.part != nullptr && !page.pinned && page.busy == 0 && !page.moving &&
-         HavePassed(page.uses) && !IsFrozen();
+         streams_.HavePassed(&page.uses) && !IsFrozen();
 }
 
 std::optional<PageId> Engine::NextSegment() {
@@ -357,7 +357,7 @@ bool Engine::StartSegment(Lock& lock) {
 }
 
 void Engine::EndMove(const Mover::Move& move, const Parts::Replaced& replaced) {
-  const Lock lock(mutex_);
+  const Lock lock(locks_);
   Page& page = At(move.page);
   const bool came = page.away();
   EndMoving(page);
@@ -381,9 +381,10 @@ Status Engine::AwaitPassed(Reservation* reservation, Lock& lock) {
   std::vector<Point> calls = streams_.EnqueuedOnAll();
   const auto passed = [&] {
     streams_.Look();
-    return HavePassed(calls) &&
-           (reservation == nullptr || (reservation->busy == 0 && HavePassed(reservation->uses))) &&
-           unknowns_ == 0 && HavePassed(unknown_uses_);
+    return streams_.HavePassed(&calls) &&
+           (reservation == nullptr ||
+            (reservation->busy == 0 && streams_.HavePassed(&reservation->uses))) &&
+           unknowns_ == 0 && streams_.HavePassed(&unknown_uses_);
   };
   while (!passed()) {
     if (ipc::Now() >= deadline)
@@ -394,7 +395,7 @@ Status Engine::AwaitPassed(Reservation* reservation, Lock& lock) {
 }
 
 Result<CUdeviceptr> Engine::HandOver(RangeId id, CUmemGenericAllocationHandle handle) {
-  Lock lock(mutex_);
+  Lock lock(locks_);
   Range& range = ranges_[core::ToInt(id)];
   Reservation* reservation = ReservationOf(range);
   if (reservation != nullptr) Hold(range, lock);
@@ -402,7 +403,7 @@ Result<CUdeviceptr> Engine::HandOver(RangeId id, CUmemGenericAllocationHandle ha
     if (reservation != nullptr) Unhold(range);
   };
   const CUdeviceptr begin = range.begin;
-  const std::vector<Mapping> mappings = MappingsOf(range, begin);
+  const std::vector<SegmentMapping> mappings = MappingsOf(range, begin);
   Status status = AwaitPassed(reservation, lock);
   if (!status.ok()) {
     let_go();
@@ -415,7 +416,7 @@ Result<CUdeviceptr> Engine::HandOver(RangeId id, CUmemGenericAllocationHandle ha
   const Part whole{Place::kDevice, range.size, handle, 0};
   status = CopyInto(mappings, whole);
   const bool copied = status.ok();
-  if (begin != 0 && status.ok()) status = UnmapAll(mappings);
+  if (begin != 0 && status.ok()) status = UnmapAll(mappings, parts_.get(), mover_.get());
   if (begin != 0 && status.ok()) status = parts_->Map(begin, whole);
   lock.lock();
   for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
@@ -431,7 +432,7 @@ Result<CUdeviceptr> Engine::HandOver(RangeId id, CUmemGenericAllocationHandle ha
   return begin;
 }
 
-Status Engine::CopyInto(const std::vector<Mapping>& mappings, const Part& whole) {
+Status Engine::CopyInto(const std::vector<SegmentMapping>& mappings, const Part& whole) {
   const RelaxedCapture relaxed(driver_);
   CUdeviceptr at = 0;
   const size_t size = whole.size.count();

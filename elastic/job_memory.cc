@@ -38,18 +38,20 @@ JobMemory::JobMemory(const Options& options, Parts* parts, Streams* streams)
     : options_(options),
       most_(static_cast<uint32_t>(options.addresses.count() / options.page.count())),
       scheduler_({.pages = most_}, this),
+      open_({.begin = options.begin, .page = options.page, .addresses = options.addresses}),
       pages_({.begin = options.begin,
               .page = options.page,
               .client = kClient,
+              .open = &open_,
               .answer = [this](TensorNumber range, bool granted) { Answer(range, granted); },
               .ended = options.ended},
              parts, &scheduler_),
-      ends_(streams) {
+      calls_({.client = kClient, .removed = options.removed}, &scheduler_, &open_, streams) {
   core::plan::PlanLimits limits = LimitsOf(options);
   limits.pages = std::min(limits.pages, most_);
   core::plan::PlanLimits expected = limits;
   expected.pages = std::max(limits.pages, 1U);
-  scheduler_.SetPages(limits.pages);
+  SetDevice(limits.pages);
   scheduler_.Join(
       {.id = kClient,
        .backend = &pages_,
@@ -57,11 +59,6 @@ JobMemory::JobMemory(const Options& options, Parts* parts, Streams* streams)
        .foresight = std::make_unique<core::LearnedForesight>(
            expected, core::LearnedForesight::Options{.uses_hints = false, .has_slots = false}),
        .addresses = options.addresses});
-}
-
-CUdeviceptr JobMemory::AddressOf(TensorNumber range) const {
-  const core::PageTensors::Row& row = RowOf(range);
-  return options_.begin + (options_.page * (row.units.first / 2) + row.offset).count();
 }
 
 bool JobMemory::IsShort() const {
@@ -87,6 +84,8 @@ bool JobMemory::IsAnyAway() const {
 
 Bytes JobMemory::AwayOf(TensorNumber range) const {
   Bytes away;
+  // It is resident; the scheduler may not have seen it yet.
+  if (open_.IsOpen(range)) return away;
   const UnitSpan& units = RowOf(range).units;
   for (uint32_t i = 0; i < units.count; ++i) {
     if (!StateOf(units[i]).IsResident()) away += executor().tensors().BytesIn(range, i);
@@ -96,28 +95,42 @@ Bytes JobMemory::AwayOf(TensorNumber range) const {
 
 // ---- Calls.
 
+void JobMemory::Grow(TensorNumber end) {
+  open_.Grow(end);
+  calls_.Grow(end);
+}
+
 CallResult JobMemory::Create(TensorNumber range, Bytes size, Duration at, uint32_t stream,
                              bool in_place) {
-  if (range >= holds_.size()) holds_.resize(range + 1);
-  holds_[range] = Hold::kNone;
-  const CallResult result = scheduler_.Create(kClient, range, size, at, StreamId{stream}, in_place);
+  using Creates = core::PageScheduler::Creates;
+  calls_.SetHold(range, Hold::kNone);
+  const CallResult result = scheduler_.Create(kClient,
+                                              {.tensor = range,
+                                               .size = size,
+                                               .at = at,
+                                               .place = open_.PlaceOf(range),
+                                               .stream = StreamId{stream}},
+                                              in_place ? Creates::kInPlace : Creates::kOnDevice);
   if (result == CallResult::kHeld) Settle(range);
-  if (result == CallResult::kWaits && !in_place) holds_[range] = Hold::kWaits;
+  if (result == CallResult::kWaits && !in_place) calls_.SetHold(range, Hold::kWaits);
   return result;
 }
 
 void JobMemory::EndCreate(TensorNumber range, Duration at, int64_t call) {
-  scheduler_.BeginUse(kClient, range);
+  calls_.Begin(range, call);
+  open_.Hold(range);
+  std::vector<LoggedCall> put = {{.kind = LoggedCall::Kind::kPut, .range = range, .at = at}};
+  calls_.See(&put);
+  Open(range);
   const UnitSpan& units = RowOf(range).units;
   for (uint32_t i = 0; i < units.count; ++i) {
-    if (StateOf(units[i]).live == 1) recent_.Created(units[i], call);
+    if (StateOf(units[i]).IsResident() && pages_.CanReach(units[i])) open_.OpenPage(units[i]);
   }
-  Put(range, at, {});
 }
 
 void JobMemory::Get(TensorNumber range, Duration at) {
   const CallResult result = scheduler_.Get(kClient, range, at);
-  holds_[range] = Hold::kWaits;
+  calls_.SetHold(range, Hold::kWaits);
   if (result == CallResult::kHeld) Settle(range);
 }
 
@@ -127,39 +140,22 @@ bool JobMemory::Use(TensorNumber range, Duration at) {
   } else if (scheduler_.UseInPlace(kClient, range, at) != CallResult::kHeld) {
     return false;
   }
-  holds_[range] = Hold::kHeld;
+  calls_.SetHold(range, Hold::kHeld);
   return true;
 }
 
 void JobMemory::Settle(TensorNumber range) {
   const bool is_there = RowOf(range).in_place || executor().IsResident(range);
-  holds_[range] = is_there ? Hold::kHeld : Hold::kWaits;
+  calls_.SetHold(range, is_there ? Hold::kHeld : Hold::kWaits);
 }
 
 void JobMemory::Answer(TensorNumber range, bool granted) {
-  holds_[range] = granted ? Hold::kHeld : Hold::kNone;
+  calls_.SetHold(range, granted ? Hold::kHeld : Hold::kNone);
 }
 
 void JobMemory::Refuse(TensorNumber range) {
   // Of bytes that are there the answer follows.
-  if (scheduler_.Refuse(kClient, range)) holds_[range] = Hold::kNone;
-}
-
-void JobMemory::Put(TensorNumber range, Duration at, std::vector<Point> points) {
-  holds_[range] = Hold::kNone;
-  ends_.Add(scheduler_.Put(kClient, range, true, {}, at), RowOf(range).size, std::move(points));
-}
-
-void JobMemory::Free(TensorNumber range, Duration at, uint32_t stream, std::vector<Point> points) {
-  holds_[range] = Hold::kNone;
-  ends_.Add(scheduler_.Free(kClient, range, at, StreamId{stream}), RowOf(range).size,
-            std::move(points));
-}
-
-void JobMemory::NoteUse(TensorNumber range, int64_t call) {
-  const UnitSpan& units = RowOf(range).units;
-  for (uint32_t i = 0; i < units.count; ++i)
-    recent_.Used(units[i], call, !StateOf(units[i]).IsResident());
+  if (scheduler_.Refuse(kClient, range)) calls_.SetHold(range, Hold::kNone);
 }
 
 void JobMemory::ModifyAll() {
@@ -169,13 +165,6 @@ void JobMemory::ModifyAll() {
 }
 
 // ---- Work.
-
-bool JobMemory::PassEnds() {
-  return ends_.Pass([this](const CallEnd& end) {
-    scheduler_.EndUse(kClient, end);
-    if (end.frees) options_.removed(end.tensor);
-  });
-}
 
 bool JobMemory::HoldWaiting() {
   if (!scheduler_.TakeWoken(kClient)) return false;
@@ -191,7 +180,7 @@ bool JobMemory::HoldWaiting() {
 void JobMemory::DemandAway(int64_t call) {
   PageBooks& books = scheduler_.Moved(kClient).books();
   if (HasPlan() || IsShort()) {
-    recent_.Move(&books, call);
+    calls_.recent().Move(&books, call);
     return;
   }
   for (Unit unit = 0; unit < books.view().units.size(); unit += 2) {
@@ -209,14 +198,21 @@ void JobMemory::Advance(int64_t call) {
     if (!is_stopped_ && !pages_.mode().frozen && IsAnyAway()) DemandAway(call);
     if (std::exchange(makes_page_, false)) scheduler_.PageMade(kClient);
     // Freed memory comes soon, without a copy.
-    executor.SetOthersMakeRoom(ends_.freed() >= books().totals()[core::UnitTotals::Sum::kAwaited] &&
-                               ends_.freed() > Bytes{});
+    executor.SetOthersMakeRoom(calls_.freed() >=
+                                   books().totals()[core::UnitTotals::Sum::kAwaited] &&
+                               calls_.freed() > Bytes{});
     scheduler_.Advance({});
     left_.clear();
     executor.TakeLeft(&left_);
     pages_.Left(left_);
     again = HoldWaiting() || makes_page_;
   }
+}
+
+void JobMemory::SetDevice(uint32_t pages) {
+  pages = std::min(pages, most_);
+  open_.SetPages(pages);
+  scheduler_.SetPages(pages);
 }
 
 void JobMemory::Stop() {

@@ -3,8 +3,9 @@
 // A call holds its ranges from Begin to End. The last call that holds a range puts it, and its
 // pages stay until the streams have passed what was enqueued. A range keeps its address for life.
 //
-// Owns: the scheduler, the pages, the ends of calls that streams have not passed. Units: bytes; the
-// job's virtual time for `at`. Threads: one at a time (the engine's lock). Errors: CallResult.
+// Owns: the scheduler, the pages, what is seen of the calls, what they do at once. Units:
+// bytes; the job's virtual time for `at`. Threads: one at a time (the scheduler's lock), with that
+// of calls where it says so. Errors: CallResult.
 #pragma once
 
 #include <functional>
@@ -13,11 +14,10 @@
 #include <vector>
 
 #include "core/schedule/page_scheduler.h"
-#include "elastic/call_ends.h"
+#include "elastic/job_calls.h"
 #include "elastic/job_pages.h"
+#include "elastic/open_ranges.h"
 #include "elastic/parts.h"
-#include "elastic/point.h"
-#include "elastic/recent_uses.h"
 #include "elastic/streams.h"
 
 namespace ravenstore::elastic {
@@ -34,7 +34,7 @@ class JobMemory : private core::PageMaker {
     std::function<void()> plan_due;                   // TakePlanWork() has something
     std::function<void(core::TensorNumber)> removed;  // the number may be used again
   };
-  enum class Hold : uint8_t { kNone, kWaits, kHeld };
+  using Hold = JobCalls::Hold;
 
   // The parts and the streams outlive it.
   JobMemory(const Options& options, Parts* parts, Streams* streams);
@@ -46,7 +46,10 @@ class JobMemory : private core::PageMaker {
   const core::PageTensors::Row& RowOf(core::TensorNumber range) const {
     return executor().tensors()[range];
   }
-  CUdeviceptr AddressOf(core::TensorNumber range) const;
+  // What calls do without the scheduler's lock.
+  OpenRanges& open() { return open_; }
+  JobCalls& calls() { return calls_; }
+  const JobCalls& calls() const { return calls_; }
   const core::plan::UnitState& StateOf(core::plan::Unit unit) const { return books()[unit]; }
   // The plan expects the calls.
   bool HasPlan() const { return !books().view().plan.empty(); }
@@ -59,8 +62,13 @@ class JobMemory : private core::PageMaker {
   // In pages of the range that are away.
   core::Bytes AwayOf(core::TensorNumber range) const;
 
+  // There are ranges up to before this number. With the lock of calls.
+  void Grow(core::TensorNumber end);
+
   // ---- Calls. kWaits: Advance() follows until HoldOf() is another; or Refuse().
-  Hold HoldOf(core::TensorNumber range) const { return holds_[range]; }
+  Hold HoldOf(core::TensorNumber range) const { return calls_.HoldOf(range); }
+  // It has a place, and all calls before it have been seen. If it fails, or is refused, the place
+  // is to be forgotten.
   core::CallResult Create(core::TensorNumber range, core::Bytes size, core::Duration at,
                           uint32_t stream, bool in_place);
   // The created range lives, and no call holds it.
@@ -69,24 +77,19 @@ class JobMemory : private core::PageMaker {
   // Without waiting. Returns false if a page of it is on its way.
   bool Use(core::TensorNumber range, core::Duration at);
   void Refuse(core::TensorNumber range);
-  // No call holds the range. `points`: the last uses that streams may not have passed.
-  void Put(core::TensorNumber range, core::Duration at, std::vector<Point> points);
-  void Free(core::TensorNumber range, core::Duration at, uint32_t stream,
-            std::vector<Point> points);
-  // Notes for a use of the range that it is the call of that number.
-  void NoteUse(core::TensorNumber range, int64_t call);
+  // Calls may use it at once, if it is resident.
+  void Open(core::TensorNumber range) {
+    if (executor().IsResident(range)) open_.Open(range);
+  }
   // A call that may write any page is about to be enqueued. REQUIRES: IsQuiet().
   void ModifyAll();
 
   // ---- Work.
-  // Ends the calls that streams have passed. Returns true if there were any.
-  bool PassEnds();
-  bool HasEnds() const { return !ends_.empty(); }
   bool IsQuiet() const { return pages_.IsQuiet(); }
   // Begins what there is to do. `call`: the number of the next call, for pages without a plan.
   void Advance(int64_t call);
   // The device pages that it may hold.
-  void SetDevice(uint32_t pages) { scheduler_.SetPages(std::min(pages, most_)); }
+  void SetDevice(uint32_t pages);
   // Moves no page any more.
   void Stop();
   // Copies that are not needed make room on the host.
@@ -112,10 +115,9 @@ class JobMemory : private core::PageMaker {
   const Options options_;
   const uint32_t most_;  // pages
   core::PageScheduler scheduler_;
+  OpenRanges open_;
   JobPages pages_;
-  RecentUses recent_;
-  std::vector<Hold> holds_;  // by range
-  CallEnds ends_;
+  JobCalls calls_;
   std::shared_ptr<core::PlanWork> plan_work_;
   bool makes_page_ = false;
   bool is_stopped_ = false;

@@ -126,14 +126,23 @@ bool JobPages::Map(const MapOrder& order) {
   Memory* const memory = of.get();
   const bool is_empty = StateOf(order.unit).live == 0;
   Page* const from = std::exchange(memory->expected, is_empty ? page : nullptr);
+  if (is_empty && page->changing == 0 && page->of == memory) {
+    options_.open->OpenPage(order.unit);
+    return true;
+  }
   if (from != page) NoteDropped(from);
   Begin({.changes = {page, from == page ? nullptr : from},
-         .work = [=, this](const Status&,
-                           bool) { return maps_.MoveTo(is_empty ? page : nullptr, memory); },
+         .work =
+             [=, this](const Status&, bool) {
+               const Status moved = maps_.MoveTo(is_empty ? page : nullptr, memory);
+               memory->was_at = memory->at;
+               return moved;
+             },
          .report =
              [=, this, unit = order.unit](bool ok) {
-               if (!ok) memory->expected = memory->at;
+               if (!ok) memory->expected = memory->was_at;
                memory->has_part |= ok;
+               if (ok && is_empty) options_.open->OpenPage(unit);
                scheduler_->Mapped(options_.client, unit, ok);
              }});
   return false;
@@ -144,11 +153,13 @@ void JobPages::Unmap(PhysicalPage number) {
   Begin({.changes = {std::exchange(memory->expected, nullptr)},
          .work =
              [=, this](const Status&, bool) {
-               return memory->at == nullptr ? core::Ok() : maps_.Detach(memory->at);
+               const Status left = memory->at == nullptr ? core::Ok() : maps_.Detach(memory->at);
+               memory->was_at = memory->at;
+               return left;
              },
          .report =
              [=, this](bool ok) {
-               if (!ok) memory->expected = memory->at;
+               if (!ok) memory->expected = memory->was_at;
                scheduler_->Moved(options_.client).Unmapped(number);
              }});
 }
@@ -207,16 +218,18 @@ void JobPages::CopyIn(const CopyOrder& order) {
   ++copies_[Index(Place::kDevice)];
   Begin({.changes = {page},
          .work = [=, this](const Status& copied, bool is_written) -> Status {
-           if (copied.ok()) return maps_.MoveTo(page, memory);
            // Another page must not have a part that a copy may still write to.
            if (is_written) memory->part = nullptr;
-           return copied;
+           const Status moved = copied.ok() ? maps_.MoveTo(page, memory) : copied;
+           memory->was_at = memory->at;
+           return moved;
          },
          .report =
              [=, this, unit = order.unit](bool ok) {
                --copies_[Index(Place::kDevice)];
-               memory->expected = memory->at;
+               memory->expected = memory->was_at;
                if (ok) stats_.moved_in += options_.page;
+               if (ok) options_.open->OpenPage(unit);
                scheduler_->CopiedIn(options_.client, unit, ok);
              }},
         page->host, memory->part);
@@ -255,11 +268,6 @@ void JobPages::FreeCopy(Unit unit, PoolNumber /*pool*/) {
 
 void JobPages::MoveSlot(const core::PageMemory::SlotMove& /*move*/, Bytes /*bytes*/) {
   RAVEN_CHECK(false);  // no tensor has a slot
-}
-
-bool JobPages::MoveCopy(const CopyMove& /*move*/) {
-  RAVEN_CHECK(false);
-  return false;
 }
 
 // ---- Calls.

@@ -12,9 +12,9 @@
 // to the scheduler. Its thread changes a page's mapping only while the page is `changing`. At most
 // one thread does so at a time: the mover's, or one that reaches the page.
 //
-// Owns: the parts. The parts' pools, the mover and the scheduler outlive it. Units: bytes. Threads:
-// the owner's lock is held for all calls but FinishReach(). Errors: TakeFailure(); bytes are not
-// lost.
+// Owns: the parts. The parts' pools, the mover, the open ranges and the scheduler outlive it.
+// Units: bytes. Threads: the owner's lock is held for all calls but FinishReach(). Errors:
+// TakeFailure(); bytes are not lost.
 #pragma once
 
 #include <cuda.h>
@@ -32,6 +32,7 @@
 #include "core/execution/page_backend.h"
 #include "core/schedule/page_scheduler.h"
 #include "elastic/mover.h"
+#include "elastic/open_ranges.h"
 #include "elastic/page_maps.h"
 #include "elastic/parts.h"
 
@@ -43,6 +44,7 @@ class JobPages : public core::PageBackend {
     CUdeviceptr begin = 0;  // the address of unit 0
     core::Bytes page;
     core::ClientId client{};
+    OpenRanges* open = nullptr;
     // The call that waits for the tensor goes on, or else has failed.
     std::function<void(core::TensorNumber tensor, bool granted)> answer;
     // Report() has something to do. Called on the mover's thread, without the owner's lock.
@@ -102,8 +104,11 @@ class JobPages : public core::PageBackend {
   static void EndReach(const Reach& reach);
 
   // ---- PageBackend.
-  bool Revoke(core::TensorNumber /*tensor*/, uint32_t /*uses*/) override { return true; }
-  void Publish(core::TensorNumber /*tensor*/) override {}
+  bool Revoke(core::TensorNumber tensor, uint32_t /*uses*/) override {
+    return options_.open->Close(tensor);
+  }
+  bool RevokePage(core::plan::Unit page) override { return options_.open->ClosePage(page); }
+  void Publish(core::TensorNumber tensor) override { options_.open->Open(tensor); }
   void Grant(core::TensorNumber tensor) override { options_.answer(tensor, true); }
   void Refuse(core::TensorNumber tensor) override { options_.answer(tensor, false); }
   bool Map(const MapOrder& order) override;
@@ -114,7 +119,6 @@ class JobPages : public core::PageBackend {
   void CopyOut(const CopyOrder& order) override;
   void FreeCopy(core::plan::Unit unit, core::plan::PoolNumber pool) override;
   void MoveSlot(const core::PageMemory::SlotMove& move, core::Bytes bytes) override;
-  bool MoveCopy(const CopyMove& move) override;
   bool CanCopyIn(core::plan::PoolNumber pool, bool demanded) const override;
   bool CanCopyOut(core::plan::PoolNumber pool) const override;
 

@@ -1,7 +1,8 @@
 // What is mapped at the addresses of pages: parts of the device or of the host.
 //
 // One thread at a time changes a page, and each physical page that is mapped there: `mapped`, `of`,
-// `part` and `at` are its. Nothing here takes a lock.
+// `part` and `at` are its. `was_at` is handed over with the end of the change. Nothing here takes a
+// lock.
 //
 // Owns: nothing. Threads: as above. Errors: kDevice; the page then has no part mapped, or the one
 // from before. kOutOfMemory: there is no part of that place.
@@ -33,6 +34,7 @@ class PageMaps {
     Part* part = nullptr;      // null: it was mapped nowhere yet
     Page* at = nullptr;        // where it is mapped
     Page* expected = nullptr;  // where it is when all changes have ended
+    Page* was_at = nullptr;    // where the last of its own changes left it
     bool has_part = false;     // as far as changes have ended
   };
 

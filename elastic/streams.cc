@@ -83,6 +83,11 @@ bool Streams::Passed(const Point& point) {
   return false;
 }
 
+bool Streams::HavePassed(std::vector<Point>* points) {
+  std::erase_if(*points, [this](const Point& point) { return Passed(point); });
+  return points->empty();
+}
+
 bool Streams::Idle() {
   for (uint32_t index = 1; index < states_.size(); ++index) {
     if (!Passed({index, states_[index].enqueued})) return false;

@@ -42,6 +42,8 @@ class Streams {
   // Whether what was enqueued up to the point is done, as far as was looked. If that is not known
   // an event is recorded, so that asking after a later Look tells. REQUIRES: a current context.
   bool Passed(const Point& point);
+  // Removes those that have passed. Returns true if no point is left.
+  bool HavePassed(std::vector<Point>* points);
   // Whether all that was enqueued on any stream is done, as far as was looked.
   bool Idle();
   // Work on some stream ended with an illegal address, as far as was looked.

@@ -152,10 +152,12 @@ bool PagedClient::MakeUse(const Op& op) {
 CallResult PagedClient::Call(const Op& op) {
   if (progress_ == Progress::kWaits)
     return scheduler_.HoldWaiting(id_) ? CallResult::kHeld : CallResult::kWaits;
-  const CallResult result =
-      op.kind == OpKind::kCreate
-          ? scheduler_.Create(id_, op.tensor, trace_.tensors[op.tensor].bytes, computed_, kStream)
-          : scheduler_.Get(id_, op.tensor, computed_);
+  const CallResult result = op.kind == OpKind::kCreate
+                                ? scheduler_.Create(id_, {.tensor = op.tensor,
+                                                          .size = trace_.tensors[op.tensor].bytes,
+                                                          .at = computed_,
+                                                          .stream = kStream})
+                                : scheduler_.Get(id_, op.tensor, computed_);
   progress_ = Progress::kWaits;
   return result;
 }

@@ -48,6 +48,9 @@ class PageBackend {
   // Sets the tensor's word from "idle, used `uses` times" to "away". Returns false if it is
   // another: the client has used or freed the tensor, and its report is on its way.
   virtual bool Revoke(TensorNumber tensor, uint32_t uses) = 0;
+  // The page leaves, or gives its memory to another: all words of its tensors are "away". Returns
+  // false if the client has created a tensor there, and its report is on its way.
+  virtual bool RevokePage(plan::Unit /*page*/) { return true; }
   // Sets the word from "away" to "idle"; one that the client has freed stays so.
   virtual void Publish(TensorNumber tensor) = 0;
   // The call that waits for the tensor may go on: its word is "in use".
@@ -85,7 +88,7 @@ class PageBackend {
   virtual void MoveSlot(const PageMemory::SlotMove& move, Bytes bytes) = 0;
   // Has ended when it returns. Returns false if it has failed: this part, and those of the tensor
   // before it, are the pages' still.
-  virtual bool MoveCopy(const CopyMove& move) = 0;
+  virtual bool MoveCopy(const CopyMove& /*move*/) { return false; }
 
   // The next copy may begin; `demanded`: one that a call waits for may.
   virtual bool CanCopyIn(plan::PoolNumber pool, bool demanded) const = 0;

@@ -98,8 +98,20 @@ bool PageMoves::Revoke(std::span<const Unit> units) {
   return false;
 }
 
+bool PageMoves::RevokePage(Unit page) {
+  if (backend_->RevokePage(page)) return true;
+  ++stats_.not_revoked;
+  books_.SetContested(page, true);
+  return false;
+}
+
 bool PageMoves::Drop(Unit unit) {
-  if (!Revoke(std::span(&unit, 1))) return false;
+  const std::span<const Unit> units(&unit, 1);
+  if (!Revoke(units)) return false;
+  if (!plan::IsSlot(unit) && !RevokePage(unit)) {
+    words_.Publish(units);
+    return false;
+  }
   books_.Drop(unit);
   if (plan::IsSlot(unit)) return true;
   if (unit >= has_left_.size()) has_left_.resize(unit + 1);
@@ -225,6 +237,7 @@ void PageMoves::StartMap(MapChoice choice) {
     choice.from = MapChoice::From::kSupply;
     choice.source = *books_.view().supply.Find(plan::IsSlot(choice.unit));
   }
+  if (choice.from == MapChoice::From::kDead && !RevokePage(choice.dead)) return;
   const auto mapping = books_.StartMap(choice);
   if (mapping.steps.map || mapping.steps.unmap) ++stats_.maps;
   if (backend_->Map({choice.unit, mapping.page, mapping.steps})) {
@@ -277,6 +290,11 @@ bool PageMoves::Leave(Bytes need) {
 }
 
 bool PageMoves::ReleasePage() {
+  while (!books_.view().supply.Find(false)) {
+    const auto dead = books_.view().queues.First(Queue::kDead);
+    if (!dead) return false;
+    if (RevokePage(dead->unit)) break;
+  }
   const auto page = books_.ReleasePage();
   if (page) backend_->Release(*page);
   return page.has_value();

@@ -76,6 +76,8 @@ class PageMoves {
 
  private:
   bool Revoke(std::span<const plan::Unit> units);
+  // The same for tensors that the client may have created there.
+  bool RevokePage(plan::Unit page);
   bool Drop(plan::Unit unit);
   void DropClean();
   void ReleaseSurplus();

@@ -108,14 +108,37 @@ Bytes AddressRange::Allocate(const Request& request) {
   RAVEN_CHECK(request.size > Bytes{});
   const Request rounded = Rounded(request);
   const Hole hole = HoleFor(rounded);
+  const Bytes begin = BeginIn(hole.offset, rounded.size, rounded.most);
+  Take(hole, begin, begin + rounded.size);
+  return begin;
+}
+
+std::optional<AddressRange::Hole> AddressRange::HoleAround(Bytes offset, Bytes end) const {
+  const auto next = by_offset_.upper_bound(offset.count());
+  Hole hole{.offset = end_, .size = {}, .freed = 0};
+  if (next != by_offset_.begin()) {
+    const Hole& before = std::prev(next)->second;
+    if (end <= before.end()) return before;
+    if (before.end() == end_) hole = before;
+  }
+  if (offset < hole.offset) return std::nullopt;
+  hole.size = end - hole.offset;
+  return hole;
+}
+
+bool AddressRange::AllocateAt(Bytes offset, Bytes size) {
+  const Bytes end = offset + size.RoundUp(kExtentAlignment);
+  const auto hole = HoleAround(offset, end);
+  if (hole) Take(*hole, offset, end);
+  return hole.has_value();
+}
+
+void AddressRange::Take(const Hole& hole, Bytes begin, Bytes end) {
   if (const auto old = by_offset_.find(hole.offset.count()); old != by_offset_.end())
     Erase(Hole(old->second));
   end_ = std::max(end_, hole.end());
-  const Bytes begin = BeginIn(hole.offset, rounded.size, rounded.most);
-  const Bytes end = begin + rounded.size;
   if (hole.end() > end) Insert({end, hole.end() - end, hole.freed});
   if (begin > hole.offset) Free(hole.offset, begin - hole.offset);
-  return begin;
 }
 
 void AddressRange::Free(Bytes offset, Bytes size) {

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <ext/pb_ds/assoc_container.hpp>
 #include <functional>
+#include <optional>
 
 #include "core/plan/places_in_use.h"
 #include "core/types.h"
@@ -45,6 +46,9 @@ class AddressRange {
   };
   // Returns the offset of a free place of `size` bytes.
   Bytes Allocate(const Request& request);
+  // Takes this place if it is free. Returns whether it did. What is free afterwards is the same as
+  // if Allocate() had chosen it.
+  bool AllocateAt(Bytes offset, Bytes size);
   // Returns true if the next place of that request would end by `limit`.
   bool CanAllocate(const Request& request, Bytes limit) const;
   // REQUIRES: the place was allocated with this size.
@@ -83,6 +87,10 @@ class AddressRange {
   // The same where others use no place, and where they use the preferred one.
   Hole PreferredHole(Bytes size, uint32_t most) const;
   Hole HoleBesideOthers(const Request& request) const;
+  // The bytes of a hole, or of growth, that surround the place. nullopt: it is not free.
+  std::optional<Hole> HoleAround(Bytes offset, Bytes end) const;
+  // Takes the place out of the hole, and what is left of that is holes.
+  void Take(const Hole& hole, Bytes begin, Bytes end);
   bool IsOthers(const Request& request, Bytes hole) const;
   void Insert(const Hole& hole);
   void Erase(const Hole& hole);

@@ -40,6 +40,11 @@ class Places {
   // Takes this slot if it is free and of the size class of `size`. Returns whether it did. A place
   // in the range is never taken: it follows from the order of the calls alone.
   bool AllocateAt(const Place& place, Bytes size);
+  // Takes the place in the range that Allocate() of another list of the same calls has chosen.
+  // Returns false if it is not free.
+  bool AllocateInRange(const Place& place, Bytes size) {
+    return place.slots_per_page == 0 && range_.AllocateAt(Bytes(place.at), size);
+  }
   // REQUIRES: the place was allocated with this size.
   void Free(const Place& place, Bytes size);
 

@@ -19,9 +19,12 @@ namespace ravenstore::core::plan {
 
 class PlacesInUse {
  public:
-  // The most places that it should have: a search looks at each.
-  static constexpr size_t kMost = 2048;
-
+  // A search of one stream looks at all places of others. So it should have few of several streams,
+  // but all that one stream has, which may be thousands of frees behind.
+  bool HasRoomFor(StreamId stream) const {
+    const bool is_only = of_.empty() || (of_.size() == 1 && of_.begin()->first == stream);
+    return size_ < (is_only ? kMostOfOne : kMost);
+  }
   // REQUIRES: the stream is one, and no other stream uses a part of the place.
   void Add(Bytes offset, Bytes size, StreamId stream);
   // The stream does not use it any more: the earliest such place that was added.
@@ -31,6 +34,9 @@ class PlacesInUse {
   size_t size() const { return size_; }
 
  private:
+  static constexpr size_t kMost = 2048;
+  static constexpr size_t kMostOfOne = size_t{1} << 16;
+
   struct Place {
     Bytes offset;
     Bytes size;

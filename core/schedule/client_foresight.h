@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct ClientCall {
   NextUse next_use{};                     // put
   Priority priority = Priority::kNormal;  // put
   Duration at{0};  // the client's virtual time, without its waits for the store
+  // create: the client has placed it there, in its range; nullopt: PlaceFor() does
+  std::optional<plan::Place> place = std::nullopt;
   // create: as CreateRequested::stream; free: the stream behind whose work it is
   StreamId stream = kNoStream;
 };

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/check.h"
 #include "core/tuned.h"
 
 namespace ravenstore::core {
@@ -88,7 +89,10 @@ plan::Place LearnedForesight::PlaceFor(const ClientCall& call, const plan::Place
   tensor = {.place = {}, .size = call.size};
   const auto expected = planner_.ExpectedPlace();
   // A slot is known by its name; addresses follow from the order of the calls alone.
-  if (expected && expected->slots_per_page > 0 && places_.AllocateAt(*expected, call.size)) {
+  if (call.place) {
+    RAVEN_CHECK(places_.AllocateInRange(*call.place, call.size));
+    tensor.place = *call.place;
+  } else if (expected && expected->slots_per_page > 0 && places_.AllocateAt(*expected, call.size)) {
     tensor.place = *expected;
   } else {
     tensor.place = places_.Allocate(call.size, &others, call.stream);

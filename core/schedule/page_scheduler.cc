@@ -117,23 +117,25 @@ void PageScheduler::See(ScheduledClient* client, const ClientCall& call) {
   demands_.Mark(client->id());
 }
 
-CallResult PageScheduler::Create(ClientId client, TensorNumber tensor, Bytes size, Duration at,
-                                 StreamId stream, bool in_place) {
+CallResult PageScheduler::Create(ClientId client, ClientCall create, Creates how) {
   ScheduledClient& of = Of(client);
+  create.kind = CallKind::kCreate;
   const uint32_t most = std::min(pages_, of.most());
-  if (!of.CanPlace(size, most, stream)) return CallResult::kNoAddresses;
-  const ClientCall call{
-      .kind = CallKind::kCreate, .tensor = tensor, .size = size, .at = at, .stream = stream};
-  See(&of, call);
-  of.Place(call, most);
+  if (!create.place && !of.CanPlace(create.size, most, create.stream))
+    return CallResult::kNoAddresses;
+  See(&of, create);
+  of.Place(create, most);
   CallResult result = CallResult::kNoPlace;
-  if (in_place) {
-    result = of.Hold(call, std::nullopt) ? CallResult::kHeld : CallResult::kWaits;
-  } else if (demands_.HasPlace(of, of.executor().tensors()[tensor].units, pages_)) {
-    result = HoldOrRefuse(&of, call);
+  if (how == Creates::kInUse) {
+    of.Use(create);
+    result = CallResult::kHeld;
+  } else if (how == Creates::kInPlace) {
+    result = of.Hold(create, std::nullopt) ? CallResult::kHeld : CallResult::kWaits;
+  } else if (demands_.HasPlace(of, of.executor().tensors()[create.tensor].units, pages_)) {
+    result = HoldOrRefuse(&of, create);
   }
-  const bool waits = result == CallResult::kWaits && !in_place;
-  if (result != CallResult::kHeld && !waits) of.Forget(tensor);
+  const bool waits = result == CallResult::kWaits && how == Creates::kOnDevice;
+  if (result != CallResult::kHeld && !waits) of.Forget(create.tensor);
   return result;
 }
 

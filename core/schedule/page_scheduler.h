@@ -95,9 +95,12 @@ class PageScheduler {
 
   // ---- Calls of a client's CPU. `at`: the client's virtual time.
   // The row has no tensor. Of a create that fails or is refused, it has none afterwards.
-  // `stream`: as CreateRequested's. `in_place`: as UseInPlace(); or no pool has room for it.
-  CallResult Create(ClientId client, TensorNumber tensor, Bytes size, Duration at,
-                    StreamId stream = kNoStream, bool in_place = false);
+  enum class Creates : uint8_t {
+    kOnDevice,
+    kInPlace,  // as UseInPlace(); or no pool has room for it
+    kInUse,    // the pages of its place are resident, and the client uses it already
+  };
+  CallResult Create(ClientId client, ClientCall create, Creates how = Creates::kOnDevice);
   // Of a tensor whose bytes were discarded (PageExecutor::SetRecomputes) it is as a create.
   CallResult Get(ClientId client, TensorNumber tensor, Duration at);
   // A get of a resident tensor that the client has made without asking.

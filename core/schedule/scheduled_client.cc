@@ -133,7 +133,7 @@ CallEnd ScheduledClient::End(const ClientCall& call) {
   }
   Done(call);
   if (!frees || HasSlot(executor_, call.tensor) || call.stream == kNoStream ||
-      call.stream != streams_[call.tensor] || in_use_.size() >= plan::PlacesInUse::kMost)
+      call.stream != streams_[call.tensor] || !in_use_.HasRoomFor(call.stream))
     return end;
   end.place_of = call.stream;
   in_use_.Add(OffsetOf(executor_, call.tensor), executor_.tensors()[call.tensor].size, call.stream);

@@ -20,7 +20,9 @@ class CallEndsTest : public EngineTest {
     // The first look records what the next one finds passed.
     for (int look = 0; look < 4; ++look) {
       streams_.Look();
-      ends_.Pass([&](const CallEnd& end) { passed.push_back(end.tensor); });
+      std::vector<CallEnd> ends;
+      ends_.TakePassed(&ends);
+      for (const CallEnd& end : ends) passed.push_back(end.tensor);
       if (!is_held_) {
         Synchronize(one_);
         Synchronize(other_);
@@ -50,7 +52,7 @@ class CallEndsTest : public EngineTest {
 };
 
 TEST_F(CallEndsTest, AnEndWithoutAPointHasPassed) {
-  ends_.Add({.tensor = 1}, MiB(1), {});
+  ends_.Add({.tensor = 1}, MiB(1), {}, {});
   EXPECT_FALSE(ends_.empty());
   EXPECT_EQ(Passed(), std::vector<TensorNumber>{1});
   EXPECT_TRUE(ends_.empty());
@@ -58,9 +60,9 @@ TEST_F(CallEndsTest, AnEndWithoutAPointHasPassed) {
 
 TEST_F(CallEndsTest, AnEndPassesWithItsStreamsInTheirOrder) {
   HoldCopy(one_);
-  ends_.Add({.tensor = 1}, MiB(1), {On(one_)});
-  ends_.Add({.tensor = 2}, MiB(1), {On(one_)});
-  ends_.Add({.tensor = 3}, MiB(1), {On(one_), On(other_)});
+  ends_.Add({.tensor = 1}, MiB(1), On(one_), {});
+  ends_.Add({.tensor = 2}, MiB(1), On(one_), {});
+  ends_.Add({.tensor = 3}, MiB(1), On(one_), {On(other_)});
   EXPECT_TRUE(Passed().empty());
   ReleaseCopies();
   Synchronize(one_);
@@ -72,8 +74,8 @@ TEST_F(CallEndsTest, AnEndPassesWithItsStreamsInTheirOrder) {
 
 TEST_F(CallEndsTest, AFreeWaitsForAllOtherEndsOfItsRange) {
   HoldCopy(one_);
-  ends_.Add({.tensor = 1}, MiB(1), {On(one_)});
-  ends_.Add({.tensor = 1, .frees = true}, MiB(1), {});
+  ends_.Add({.tensor = 1}, MiB(1), On(one_), {});
+  ends_.Add({.tensor = 1, .frees = true}, MiB(1), {}, {});
   EXPECT_TRUE(Passed().empty());
   EXPECT_EQ(ends_.freed(), MiB(1));
   ReleaseCopies();

@@ -54,11 +54,14 @@ TEST_F(EngineTest, AFreedRangeServesTheSameStreamAtOnceAndOthersOnceItsUsesHaveP
   EXPECT_TRUE(engine_->Free(a, one, true));
   Fake<void(int)>("FakeCudaHoldCopies")(0);
   Synchronize(one);
-  // The first look records what the second finds passed.
-  const CUdeviceptr first = Allocate(MiB(4), other);
-  Synchronize(one);
-  const CUdeviceptr second = Allocate(MiB(4), other);
-  EXPECT_TRUE(first == a || second == a);
+  // Where pages must come it is found out what streams have passed: the first look records what the
+  // second finds.
+  bool is_free = false;
+  for (int i = 0; i < 3; ++i) {
+    is_free |= Allocate(MiB(4), other) == a;
+    Synchronize(one);
+  }
+  EXPECT_TRUE(is_free);
 }
 
 // A kernel takes longer than its launch, also on a loaded machine.

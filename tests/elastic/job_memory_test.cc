@@ -1,5 +1,6 @@
 #include "elastic/job_memory.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <vector>
@@ -61,11 +62,33 @@ class JobMemoryTest : public EngineTest {
     }
   }
   void Create(TensorNumber range, Bytes size = kPart) {
+    memory_->Grow(std::max<TensorNumber>(range + 1, 8));
+    ASSERT_TRUE(memory_->open().Place(range, size, 0));
     EXPECT_NE(memory_->Create(range, size, {}, 0, false), CallResult::kNoPlace);
     Settle();
     ASSERT_EQ(memory_->HoldOf(range), Hold::kHeld);
     memory_->EndCreate(range, {}, 0);
-    memory_->PassEnds();
+    PassEnds();
+  }
+  // A call has held the range.
+  void Put(TensorNumber range, std::vector<Point> points) {
+    memory_->open().Hold(range);
+    memory_->open().Put(range, {}, &points);
+    See();
+  }
+  void Free(TensorNumber range, std::vector<Point> points) {
+    memory_->open().Hold(range);
+    memory_->open().Free(range, {}, 0, &points);
+    See();
+  }
+  void See() {
+    std::vector<LoggedCall> calls;
+    memory_->open().TakeLog(&calls);
+    memory_->calls().See(&calls);
+  }
+  void PassEnds() {
+    memory_->calls().TakePassed();
+    memory_->calls().EndPassed();
   }
   Point Enqueue() { return streams_.Enqueued(stream_); }
   // The stream has passed all.
@@ -73,11 +96,11 @@ class JobMemoryTest : public EngineTest {
     for (int look = 0; look < 2; ++look) {
       Synchronize(stream_);
       streams_.Look();
-      memory_->PassEnds();
+      PassEnds();
     }
     Synchronize(stream_);
     streams_.Look();
-    memory_->PassEnds();
+    PassEnds();
   }
 
   Streams streams_{&driver_};
@@ -93,15 +116,15 @@ class JobMemoryTest : public EngineTest {
 TEST_F(JobMemoryTest, ARangeStaysUntilTheStreamHasPassedItsLastCall) {
   Open(2, 8);
   Create(1);
-  EXPECT_FALSE(memory_->HasEnds());
+  EXPECT_FALSE(memory_->calls().HasEnds());
   EXPECT_TRUE(memory_->Use(1, {}));
-  memory_->Put(1, {}, {Enqueue()});
-  EXPECT_TRUE(memory_->HasEnds());
+  Put(1, {Enqueue()});
+  EXPECT_TRUE(memory_->calls().HasEnds());
   memory_->SetDevice(0);
   Settle();
   EXPECT_TRUE(memory_->executor().IsResident(1));
   Synchronized();
-  EXPECT_FALSE(memory_->HasEnds());
+  EXPECT_FALSE(memory_->calls().HasEnds());
   Settle();
   EXPECT_EQ(memory_->Away(), kPart);
   EXPECT_EQ(memory_->AwayOf(1), kPart);
@@ -117,8 +140,8 @@ TEST_F(JobMemoryTest, AnAwayRangeIsUsedWhereItIsWithoutWaiting) {
   memory_->SetDevice(2);
   Settle();
   EXPECT_FALSE(memory_->executor().IsResident(1)) << "it is in use";
-  memory_->Put(1, {}, {});
-  memory_->PassEnds();
+  Put(1, {});
+  PassEnds();
   memory_->Get(1, {});
   Settle();
   EXPECT_EQ(memory_->HoldOf(1), Hold::kHeld);
@@ -146,14 +169,14 @@ TEST_F(JobMemoryTest, AFreedRangesNumberIsFreeWhenAllItsEndsHavePassed) {
   const CUstream other = MakeStream();
   Fake<void(int)>("FakeCudaHoldCopies")(1);
   std::vector<uint64_t> words(8);
-  driver_.copy_async(AddressOf(words), memory_->AddressOf(1), 64, stream_);
+  driver_.copy_async(AddressOf(words), memory_->open().AddressOf(1), 64, stream_);
   EXPECT_TRUE(memory_->Use(1, {}));
-  memory_->Put(1, {}, {Enqueue()});
-  memory_->Free(1, {}, 0, {streams_.Enqueued(other)});
+  Put(1, {Enqueue()});
+  Free(1, {streams_.Enqueued(other)});
   for (int look = 0; look < 3; ++look) {
     Synchronize(other);
     streams_.Look();
-    memory_->PassEnds();
+    PassEnds();
   }
   EXPECT_TRUE(removed_.empty());
   Fake<void(int)>("FakeCudaHoldCopies")(0);
@@ -162,13 +185,14 @@ TEST_F(JobMemoryTest, AFreedRangesNumberIsFreeWhenAllItsEndsHavePassed) {
     Synchronized();
   }
   EXPECT_EQ(removed_, std::vector<TensorNumber>{1});
-  EXPECT_FALSE(memory_->HasEnds());
+  EXPECT_FALSE(memory_->calls().HasEnds());
 }
 
 TEST_F(JobMemoryTest, ACreateWithoutRoomAnywhereHasNoPlace) {
   Open(2, 2);
   Create(1, kPart * 2);
   Create(2, kPart * 2);
+  ASSERT_TRUE(memory_->open().Place(3, kPart, 0));
   EXPECT_EQ(memory_->Create(3, kPart, {}, 0, false), CallResult::kNoPlace);
   EXPECT_EQ(memory_->Create(3, kPart, {}, 0, true), CallResult::kWaits);
 }
@@ -180,10 +204,52 @@ TEST_F(JobMemoryTest, BeforeACallThatMayWriteAnythingNoCopyCounts) {
   memory_->Get(1, {});
   Settle();
   ASSERT_TRUE(memory_->executor().IsResident(1));
-  memory_->Put(1, {}, {Enqueue()});
+  Put(1, {Enqueue()});
   EXPECT_GT(memory_->books().copies().pools().redundant(0), Bytes{});
   memory_->ModifyAll();
   EXPECT_EQ(memory_->books().copies().pools().redundant(0), Bytes{});
+}
+
+TEST_F(JobMemoryTest, AnOpenRangeIsUsedBeforeTheSchedulerSeesIt) {
+  Open(2, 8);
+  Create(1);
+  ASSERT_TRUE(memory_->open().TryUse(1, {}, 0));
+  memory_->SetDevice(0);
+  Settle();
+  EXPECT_TRUE(memory_->executor().IsResident(1)) << "a call has it";
+  std::vector<Point> points;
+  memory_->open().Put(1, {}, &points);
+  Settle();
+  EXPECT_TRUE(memory_->executor().IsResident(1)) << "the scheduler has not seen the call";
+  See();
+  PassEnds();
+  Settle();
+  EXPECT_FALSE(memory_->executor().IsResident(1));
+  EXPECT_FALSE(memory_->open().TryUse(1, {}, 1));
+  memory_->SetDevice(2);
+  Settle();
+  EXPECT_TRUE(memory_->executor().IsResident(1));
+  EXPECT_TRUE(memory_->open().IsOpen(1)) << "it has come";
+}
+
+TEST_F(JobMemoryTest, APageWhereACallHasCreatedARangeStaysUntilThatIsSeen) {
+  Open(2, 8);
+  Create(1);
+  Create(2);
+  const core::plan::Unit dead = memory_->RowOf(2).units[0];
+  Free(2, {});
+  PassEnds();
+  ASSERT_TRUE(memory_->open().Place(3, kPart, 0));
+  ASSERT_TRUE(memory_->open().TryCreate(3, {}, 0)) << "nothing lives there, and it is resident";
+  memory_->SetDevice(0);
+  Settle();
+  EXPECT_TRUE(memory_->StateOf(dead).IsResident());
+  See();
+  ASSERT_EQ(memory_->RowOf(3).units[0], dead);
+  PassEnds();
+  Settle();
+  EXPECT_FALSE(memory_->StateOf(dead).IsResident());
+  EXPECT_EQ(memory_->AwayOf(3), kPart) << "it was copied out like any other";
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ class JobPagesTest : public EngineTest, public core::PageMaker {
             .begin = begin_,
             .page = kPart,
             .client = kClient,
+            .open = &open_,
             .answer = [this](TensorNumber tensor, bool granted) { answers_[tensor] = granted; },
             .ended =
                 [this] {
@@ -149,10 +150,13 @@ class JobPagesTest : public EngineTest, public core::PageMaker {
     Advance();
   }
   bool Create(TensorNumber tensor, Bytes size) {
-    const CallResult result = scheduler_->Create(kClient, tensor, size, {});
+    open_.Grow(tensor + 1);
+    const CallResult result = scheduler_->Create(kClient, {.tensor = tensor, .size = size});
     if (result == CallResult::kNoPlace) return false;
-    Hold(tensor, result,
-         [&] { return scheduler_->Create(kClient, tensor, size, {}, core::kNoStream, true); });
+    Hold(tensor, result, [&] {
+      return scheduler_->Create(kClient, {.tensor = tensor, .size = size},
+                                core::PageScheduler::Creates::kInPlace);
+    });
     return true;
   }
   void Get(TensorNumber tensor) {
@@ -196,6 +200,7 @@ class JobPagesTest : public EngineTest, public core::PageMaker {
   std::unique_ptr<JobPages> pages_;
   std::unique_ptr<Mover> mover_;
   std::map<TensorNumber, bool> answers_;
+  OpenRanges open_{{.page = kPart, .addresses = kPart * kPages}};
   std::vector<core::plan::Unit> left_;
   bool makes_ = false;
   std::mutex mutex_;

@@ -41,5 +41,17 @@ TEST(PlacesInUseTest, AStreamMayHaveAPlaceSeveralTimes) {
   EXPECT_EQ(places.size(), 0u);
 }
 
+TEST(PlacesInUseTest, OneStreamMayBeFarBehindButNotSeveral) {
+  constexpr int kMany = 5000;
+  PlacesInUse places;
+  for (int i = 0; i < kMany; ++i) {
+    ASSERT_TRUE(places.HasRoomFor(kFirst));
+    places.Add(KiB(8), KiB(4), kFirst);
+  }
+  EXPECT_FALSE(places.HasRoomFor(kSecond));
+  for (int i = 0; i + 1 < kMany; ++i) places.Remove(KiB(8), KiB(4), kFirst);
+  EXPECT_TRUE(places.HasRoomFor(kSecond));
+}
+
 }  // namespace
 }  // namespace ravenstore::core::plan

@@ -40,7 +40,8 @@ CallResult ScheduleWorld::Called(ClientId id, TensorNumber tensor, CallResult re
 CallResult ScheduleWorld::Create(ClientId id, TensorNumber tensor, Bytes size, StreamId stream) {
   Client& client = *clients_.at(id);
   client.at += std::chrono::microseconds(100);
-  const CallResult result = scheduler_.Create(id, tensor, size, client.at, stream);
+  const CallResult result =
+      scheduler_.Create(id, {.tensor = tensor, .size = size, .at = client.at, .stream = stream});
   if (result == CallResult::kHeld || result == CallResult::kWaits) {
     client.rows.insert(tensor);
     others_place_ |= IsOthers(id, tensor, stream);
