@@ -452,7 +452,8 @@ void PageStore::Unmapped(ClientPages* pages, core::plan::PhysicalPage page) {
 void PageStore::CopiedIn(ClientPages* pages, core::plan::Unit unit, bool ok) {
   Part& part = tables_.PartOf(pages);
   if (tables_.stats.waiting > 0) rooms_.Grew();
-  tables_.SchedulerOf(part).CopiedIn(part.client->id, unit, ok);
+  tables_.SchedulerOf(part).Arrived(part.client->id, unit, core::PageScheduler::Arrival::kCopiedIn,
+                                    ok);
 }
 
 void PageStore::CopiedOut(ClientPages* pages, core::plan::Unit unit, bool ok) {

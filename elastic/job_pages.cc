@@ -9,6 +9,7 @@
 
 namespace ravenstore::elastic {
 
+using Arrival = core::PageScheduler::Arrival;
 using core::Bytes;
 using core::Status;
 using core::plan::PhysicalPage;
@@ -143,7 +144,7 @@ bool JobPages::Map(const MapOrder& order) {
                if (!ok) memory->expected = memory->was_at;
                memory->has_part |= ok;
                if (ok && is_empty) options_.open->OpenPage(unit);
-               scheduler_->Mapped(options_.client, unit, ok);
+               scheduler_->Arrived(options_.client, unit, Arrival::kMapped, ok);
              }});
   return false;
 }
@@ -230,7 +231,7 @@ void JobPages::CopyIn(const CopyOrder& order) {
                memory->expected = memory->was_at;
                if (ok) stats_.moved_in += options_.page;
                if (ok) options_.open->OpenPage(unit);
-               scheduler_->CopiedIn(options_.client, unit, ok);
+               scheduler_->Arrived(options_.client, unit, Arrival::kCopiedIn, ok);
              }},
         page->host, memory->part);
 }

@@ -171,7 +171,9 @@ ClientId PagedDevice::Advance(core::PageScheduler* scheduler) {
     case Kind::kMapped: scheduler->Moved(client).Mapped(event.number); break;
     case Kind::kPieceIn:
       return EndPiece(static_cast<PoolNumber>(event.number), Kind::kIn, scheduler);
-    case Kind::kIn: scheduler->CopiedIn(client, event.number, true); break;
+    case Kind::kIn:
+      scheduler->Arrived(client, event.number, core::PageScheduler::Arrival::kCopiedIn, true);
+      break;
     case Kind::kPieceOut:
       return EndPiece(static_cast<PoolNumber>(event.number), Kind::kOut, scheduler);
     case Kind::kOut: scheduler->Moved(client).CopiedOut(event.number, true); break;

@@ -229,17 +229,14 @@ ScheduledClient* PageScheduler::Touch(ClientId client) {
   return &of;
 }
 
-void PageScheduler::Mapped(ClientId client, plan::Unit unit, bool ok) {
+void PageScheduler::Arrived(ClientId client, plan::Unit unit, Arrival how, bool ok) {
   ScheduledClient* const of = Touch(client);
   std::vector<TensorNumber> refused;
-  of->executor().Mapped(unit, ok, &refused);
-  for (const TensorNumber tensor : refused) of->Refused(tensor);
-}
-
-void PageScheduler::CopiedIn(ClientId client, plan::Unit unit, bool ok) {
-  ScheduledClient* const of = Touch(client);
-  std::vector<TensorNumber> refused;
-  of->executor().CopiedIn(unit, ok, &refused);
+  if (how == Arrival::kMapped) {
+    of->executor().Mapped(unit, ok, &refused);
+  } else {
+    of->executor().CopiedIn(unit, ok, &refused);
+  }
   for (const TensorNumber tensor : refused) of->Refused(tensor);
 }
 

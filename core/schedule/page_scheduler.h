@@ -136,8 +136,8 @@ class PageScheduler {
   // Something has happened that the client's moves may go on with. The executor is for a backend's
   // reports, but for copies in and mappings that may fail.
   PageExecutor& Moved(ClientId client) { return Touch(client)->executor(); }
-  void Mapped(ClientId client, plan::Unit unit, bool ok);
-  void CopiedIn(ClientId client, plan::Unit unit, bool ok);
+  enum class Arrival : uint8_t { kMapped, kCopiedIn };
+  void Arrived(ClientId client, plan::Unit unit, Arrival how, bool ok);
   // A page that the client had to release is destroyed.
   void PageReleased(ClientId client);
   void PageMade(ClientId client);

@@ -159,7 +159,9 @@ void ScheduleWorld::Complete(size_t n, bool ok) {
   switch (of.kind) {
     case UnderWay::Kind::kMap: scheduler_.Moved(of.client).Mapped(of.number); break;
     case UnderWay::Kind::kUnmap: scheduler_.Moved(of.client).Unmapped(of.number); break;
-    case UnderWay::Kind::kIn: scheduler_.CopiedIn(of.client, of.number, ok); break;
+    case UnderWay::Kind::kIn:
+      scheduler_.Arrived(of.client, of.number, PageScheduler::Arrival::kCopiedIn, ok);
+      break;
     case UnderWay::Kind::kOut: scheduler_.Moved(of.client).CopiedOut(of.number, ok); break;
     case UnderWay::Kind::kRelease:
       --physical_pages_;
