@@ -89,6 +89,10 @@ void ProcessSlots::Clear(const Page& page, uint32_t slot) {
   for (proto::TenantRow& row : page.words->row) {
     if (row.device.load() == 0) return;
     row.used[slot].store(0);
+    proto::TenantDemand& demand = row.demand[slot];
+    for (auto* word :
+         {&demand.in_use, &demand.waits_for, &demand.expected, &demand.alive, &demand.held})
+      word->store(0);
   }
 }
 

@@ -1,9 +1,11 @@
 #include "elastic/elastic.h"
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,6 +17,7 @@ using ravenstore::elastic::CallNames;
 using ravenstore::elastic::Engine;
 using ravenstore::elastic::EngineOptions;
 using ravenstore::elastic::EngineStats;
+using ravenstore::elastic::JobShare;
 using ravenstore::elastic::Place;
 using ravenstore::elastic::RangeId;
 using ravenstore::elastic::Recorder;
@@ -28,6 +31,9 @@ struct raven_elastic {
 };
 
 namespace {
+
+// Engines that share a device: further ones are as if they wanted nothing.
+constexpr uint32_t kEnginesMost = 64;
 
 struct Token {
   Engine::Submission* submission;
@@ -45,6 +51,33 @@ auto Guarded(const raven_elastic_t* engine, decltype(std::declval<Call>()()) oth
     if (engine->log != nullptr) engine->log(error.what());
     return otherwise;
   }
+}
+
+raven_elastic_demand_t WordsOf(const JobShare::Demand& demand) {
+  return {.in_use = demand.in_use.count(),
+          .waits_for = demand.waits_for.count(),
+          .expected = demand.expected.count(),
+          .alive = demand.alive.count(),
+          .held = demand.held.count()};
+}
+
+std::optional<JobShare::Device> DeviceOf(decltype(raven_elastic_options_t::share) share,
+                                         CUdevice device, const JobShare::Demand& demand) {
+  const raven_elastic_demand_t words = WordsOf(demand);
+  std::array<raven_elastic_demand_t, kEnginesMost> all;
+  uint32_t own = 0;
+  uint64_t together = 0;
+  uint64_t room = 0;
+  const uint32_t engines = share(device, &words, all.data(), kEnginesMost, &own, &together, &room);
+  if (own >= engines) return std::nullopt;
+  JobShare::Device shared{.own = own, .together = Bytes(together), .room = Bytes(room)};
+  for (uint32_t i = 0; i < engines; ++i)
+    shared.demands.push_back({.in_use = Bytes(all[i].in_use),
+                              .waits_for = Bytes(all[i].waits_for),
+                              .expected = Bytes(all[i].expected),
+                              .alive = Bytes(all[i].alive),
+                              .held = Bytes(all[i].held)});
+  return shared;
 }
 
 EngineOptions OptionsOf(const raven_elastic_options_t& given) {
@@ -66,6 +99,11 @@ EngineOptions OptionsOf(const raven_elastic_options_t& given) {
   }
   if (given.limit != nullptr) {
     options.limit = [limit = given.limit, device = given.device] { return Bytes(limit(device)); };
+  }
+  if (given.share != nullptr) {
+    options.share = [share = given.share, device = given.device](const JobShare::Demand& demand) {
+      return DeviceOf(share, device, demand);
+    };
   }
   options.maps_away = given.maps_away != 0;
   if (given.log != nullptr) options.log = given.log;

@@ -30,6 +30,15 @@ extern "C" {
 
 typedef struct raven_elastic raven_elastic_t;
 
+/* What an engine wants of a device; bytes. */
+typedef struct raven_elastic_demand {
+  uint64_t in_use;    /* that the calls under way use */
+  uint64_t waits_for; /* the same, with a call that waits for memory; 0: none waits */
+  uint64_t expected;  /* that its calls will use at one time */
+  uint64_t alive;     /* that allocations occupy at most */
+  uint64_t held;      /* that it has */
+} raven_elastic_demand_t;
+
 typedef struct raven_elastic_options {
   uint64_t struct_size; /* sizeof(raven_elastic_options_t) of the caller */
   CUdevice device;
@@ -46,6 +55,13 @@ typedef struct raven_elastic_options {
   /* What the engine may hold of the device now: a thread of the engine's asks twenty times a
    * second. Null: what raven_elastic_limit says. */
   uint64_t (*limit)(CUdevice device);
+  /* The engine wants `demand` of the device, and tells so those of the user's other jobs. Returns
+   * how many engines share it: what they want stands in all[0] to all[most - 1], of this one in
+   * all[*own]. They may hold *together, and this one may take *room at once. 0: the engine shares
+   * it with nobody. A thread of the engine's calls it. Null: it never shares. */
+  uint32_t (*share)(CUdevice device, const raven_elastic_demand_t* demand,
+                    raven_elastic_demand_t* all, uint32_t most, uint32_t* own, uint64_t* together,
+                    uint64_t* room);
   /* The file to which what the job does is recorded (docs/TRACES.md), each %p in its name being the
    * process's number; and the trace's name. Null: nothing is recorded. */
   const char* record;

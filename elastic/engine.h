@@ -54,6 +54,7 @@
 #include "elastic/call_times.h"
 #include "elastic/driver.h"
 #include "elastic/job_memory.h"
+#include "elastic/job_share.h"
 #include "elastic/mover.h"
 #include "elastic/open_ranges.h"
 #include "elastic/pace.h"
@@ -85,6 +86,9 @@ struct EngineOptions {
   // What of the device may be held now, asked by the engine's thread; empty: SetDeviceLimit alone
   // changes it.
   std::function<core::Bytes()> limit;
+  // Tells the user's other engines what this one wants, and is told of all of them what they want;
+  // nullopt: it shares the device with nobody. Asked by the engine's thread. Empty: it never does.
+  std::function<std::optional<JobShare::Device>(const JobShare::Demand&)> share;
   // Pages on the host are mapped at their address immediately, not only when they are an argument,
   // and each kernel may touch all memory.
   bool maps_away = false;
@@ -373,6 +377,8 @@ class Engine {
   bool TakeHostPart(Lock& lock);
   // What the device may hold, less the segments' parts, is the ranges'.
   void SetPages();
+  JobShare::Demand Demand() const;
+  core::Duration AsksLimitAfter() const;
   void AskLimit(Lock& lock);
   // Finds out how far the GPU is, if that is due.
   void Look();
@@ -429,6 +435,7 @@ class Engine {
   int64_t calls_ = 0;
   EngineStats stats_;
   core::Tick limit_asked_{};
+  JobShare job_share_{options_.part};  // of the engine's thread
   core::Tick looked_{};
   core::Tick shown_{};
   bool maps_away_ = false;   // what lies on the host is mapped when it comes there,

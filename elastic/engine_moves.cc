@@ -22,6 +22,8 @@ constexpr size_t kMoves = 3;
 constexpr std::chrono::microseconds kPoll{100};
 constexpr std::chrono::microseconds kRetry{200};
 constexpr std::chrono::milliseconds kAskLimit{50};
+// The same while other engines share the device: they wait for what this one does not need.
+constexpr core::Duration kAskShare = std::chrono::milliseconds(1);
 // After a plan the thread rests for kPlanRest times its duration. Less: a job that does not repeat
 // itself takes a CPU for plans. More: one that does follows an old plan for longer.
 constexpr int kPlanRest = 2;
@@ -71,7 +73,7 @@ void Engine::Run() {
     Advance();
     if (!stopping_ && !broken_ && (TakeHostPart(lock) || StartSegment(lock))) continue;
     asleep_ = !HasWork();
-    wake_.wait_for(lock, asleep_                              ? core::Duration(kAskLimit)
+    wake_.wait_for(lock, asleep_                              ? AsksLimitAfter()
                          : memory_->IsQuiet() && moving_ == 0 ? core::Duration(kRetry)
                                                               : core::Duration(kPoll));
     asleep_ = false;
@@ -163,12 +165,27 @@ void Engine::MakePlans() {
   }
 }
 
+core::Duration Engine::AsksLimitAfter() const {
+  return job_share_.is_shared() ? kAskShare : core::Duration(kAskLimit);
+}
+
+JobShare::Demand Engine::Demand() const {
+  JobShare::Demand demand = memory_->Demand();
+  const Bytes segments = segments_device_ + segments_wanted_;
+  for (Bytes* of : {&demand.in_use, &demand.expected, &demand.alive}) *of += segments;
+  if (demand.waits_for > Bytes{0}) demand.waits_for += segments;
+  demand.held = parts_->held(Place::kDevice);
+  return demand;
+}
+
 void Engine::AskLimit(Lock& lock) {
   const core::Tick now = ipc::Now();
-  if (!options_.limit || now - limit_asked_ < kAskLimit) return;
+  if (!options_.limit || now - limit_asked_ < AsksLimitAfter()) return;
   limit_asked_ = now;
+  const JobShare::Demand demand = Demand();
   lock.unlock();
-  const Bytes most = options_.limit();
+  const auto device = options_.share ? options_.share(demand) : std::nullopt;
+  const Bytes most = job_share_.Of(device, options_.limit(), now - core::Tick{});
   const Bytes before = parts_->limit(Place::kDevice);
   // Less than a part more makes no difference.
   if (most < before || most - before >= options_.part) SetDeviceLimit(most);

@@ -66,6 +66,15 @@ bool JobMemory::IsShort() const {
   return std::max(view.plan.pages_alive(), books().totals().occupied().pages()) > view.limits.pages;
 }
 
+JobShare::Demand JobMemory::Demand() const {
+  const core::decide::PageDemand demand = scheduler_.client(kClient).Demand();
+  return {.in_use = options_.page * demand.in_use,
+          .waits_for = options_.page * demand.waits_for,
+          .expected = options_.page * demand.expected,
+          .alive = options_.page * demand.alive,
+          .held = pages_.held()};
+}
+
 Bytes JobMemory::Away() const {
   Bytes away;
   for (Unit unit = 0; unit < books().view().units.size(); unit += 2) {

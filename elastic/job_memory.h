@@ -16,6 +16,7 @@
 #include "core/schedule/page_scheduler.h"
 #include "elastic/job_calls.h"
 #include "elastic/job_pages.h"
+#include "elastic/job_share.h"
 #include "elastic/open_ranges.h"
 #include "elastic/parts.h"
 #include "elastic/streams.h"
@@ -56,6 +57,8 @@ class JobMemory : private core::PageMaker {
   bool IsLearned() const { return scheduler_.client(kClient).foresight().has_plan(); }
   // More pages live, or will live, than the device may hold.
   bool IsShort() const;
+  // What its ranges want of the device.
+  JobShare::Demand Demand() const;
   // Pages in which something lives that are on the host and mapped nowhere else.
   core::Bytes Away() const;
   bool IsAnyAway() const;

@@ -14,11 +14,11 @@ uint64_t Left(uint64_t limit, uint64_t used) {
   return used < limit ? limit - used : 0;
 }
 
+}  // namespace
+
 uint64_t TogetherLimit(int row) {
   return Page()->row[row].together.load(std::memory_order_relaxed);
 }
-
-}  // namespace
 
 uint64_t VisibleOf(int row) {
   if (row < 0) return 0;

@@ -15,6 +15,8 @@ using proto::LegacyKind;
 
 // The size of the device that the job is shown; 0: its own.
 uint64_t VisibleOf(int row);
+// What the tenant's jobs may hold together; 0: there is no limit.
+uint64_t TogetherLimit(int row);
 // What this job may still allocate.
 uint64_t Room(int row);
 // By how much what is held and `bytes` more exceed the budgets.

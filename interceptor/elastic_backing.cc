@@ -18,6 +18,7 @@
 #include "interceptor/hooks.h"
 #include "interceptor/params.h"
 #include "interceptor/settings.h"
+#include "interceptor/tenant.h"
 
 namespace ravenstore::interceptor::elastic {
 
@@ -40,6 +41,9 @@ struct Engine {
   CUdeviceptr end;
   raven_elastic_stats_t last;  // of a closed one
 };
+
+// Of one device; the others do not know of further ones.
+constexpr uint32_t kEnginesMost = 64;
 
 enum class Phase : uint32_t { kUnknown, kOff, kReady };
 
@@ -107,6 +111,26 @@ uint64_t LimitBytes(CUdevice device) {
   return row < 0 ? 0 : engines[row].share.Allowed(row, MonotonicNs());
 }
 
+// Jobs share what their tenant's jobs may hold together.
+uint32_t ShareDevice(CUdevice device, const raven_elastic_demand_t* demand,
+                     raven_elastic_demand_t* all, uint32_t most, uint32_t* own, uint64_t* together,
+                     uint64_t* room) {
+  const int row = RowOf(device);
+  const uint64_t limit = row < 0 ? 0 : TogetherLimit(row);
+  if (limit == 0) return 0;
+  tenant::Want(row,
+               {demand->in_use, demand->waits_for, demand->expected, demand->alive, demand->held});
+  tenant::Demand found[kEnginesMost];
+  const tenant::Demands demands = tenant::DemandsOf(row, found, std::min(most, kEnginesMost));
+  for (uint32_t i = 0; i < demands.count; ++i)
+    all[i] = {found[i].in_use, found[i].waits_for, found[i].expected, found[i].alive,
+              found[i].held};
+  *own = demands.own;
+  *together = limit > demands.besides ? limit - demands.besides : 0;
+  *room = Room(row);
+  return demands.count;
+}
+
 void ChangeBounds() {
   uint64_t begin = ~uint64_t{0};
   uint64_t end = 0;
@@ -135,6 +159,7 @@ void Open(int row) {
   options.take = TakeBytes;
   options.give = GiveBytes;
   options.limit = LimitBytes;
+  options.share = ShareDevice;
   if (*Asked().elastic_record != 0) options.record = Asked().elastic_record;
   options.shown = ElasticPageRow(row);
   options.maps_away = Asked().elastic_maps_away ? 1 : 0;
@@ -262,6 +287,7 @@ void Close(Engine* engine) {
   engine->handle.store(nullptr);
   ChangeBounds();
   library.close(handle);
+  tenant::Want(static_cast<int>(engine - engines), {});
 }
 
 void ContextEnds(CUcontext context) {

@@ -126,6 +126,45 @@ uint64_t Together(int row) {
   return Sum(*process_slot->rows[row], process_slot->page->slots.load());
 }
 
+void Want(int row, const Demand& demand) {
+  const ProcessSlot* process_slot = current.load();
+  if (process_slot == nullptr || process_slot->rows[row] == nullptr) return;
+  proto::TenantDemand& at = process_slot->rows[row]->demand[process_slot->slot];
+  at.in_use.store(demand.in_use, std::memory_order_relaxed);
+  at.waits_for.store(demand.waits_for, std::memory_order_relaxed);
+  at.expected.store(demand.expected, std::memory_order_relaxed);
+  at.alive.store(demand.alive, std::memory_order_relaxed);
+  at.held.store(demand.held, std::memory_order_relaxed);
+}
+
+Demands DemandsOf(int row, Demand* all, uint32_t most) {
+  Demands found;
+  const ProcessSlot* process_slot = current.load();
+  if (process_slot == nullptr || process_slot->rows[row] == nullptr) return found;
+  const TenantRow& of = *process_slot->rows[row];
+  const uint64_t slots = process_slot->page->slots.load();
+  bool has_own = false;
+  for (uint32_t slot = 0; slot < slots && slot < proto::kTenantSlots; ++slot) {
+    const proto::TenantDemand& at = of.demand[slot];
+    const Demand demand{
+        at.in_use.load(std::memory_order_relaxed), at.waits_for.load(std::memory_order_relaxed),
+        at.expected.load(std::memory_order_relaxed), at.alive.load(std::memory_order_relaxed),
+        at.held.load(std::memory_order_relaxed)};
+    const uint64_t used = of.used[slot].load();
+    // A slot that is being moved may be below zero for an instant.
+    if (static_cast<int64_t>(used) > 0 && used > demand.held) found.besides += used - demand.held;
+    const bool is_engine = demand.in_use + demand.waits_for + demand.alive + demand.held > 0;
+    if (!is_engine || found.count == most) continue;
+    if (slot == process_slot->slot) {
+      found.own = found.count;
+      has_own = true;
+    }
+    all[found.count++] = demand;
+  }
+  if (!has_own) found.own = found.count;
+  return found;
+}
+
 void ForgetInChild() {
   // The mappings are not its own; only addresses are lost.
   current.store(nullptr);

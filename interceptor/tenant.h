@@ -31,6 +31,25 @@ void Hold(int row, uint64_t bytes);
 // What all of the user's processes hold of the device, as far as this one knows them.
 uint64_t Together(int row);
 
+// What an elastic engine wants of a device, in bytes; as proto::TenantDemand.
+struct Demand {
+  uint64_t in_use;
+  uint64_t waits_for;
+  uint64_t expected;
+  uint64_t alive;
+  uint64_t held;
+};
+// This process's engine wants that; the zeros of an engine that has ended.
+void Want(int row, const Demand& demand);
+// What the engines want, at most `most` of them, in the order of their slots.
+struct Demands {
+  uint32_t count = 0;
+  uint32_t own = 0;      // the number of this process's
+  uint64_t besides = 0;  // that the processes hold of the device, and no engine of theirs does
+};
+// `own` is `count` where this process has none.
+Demands DemandsOf(int row, Demand* all, uint32_t most);
+
 void ForgetInChild();
 
 }  // namespace ravenstore::interceptor::tenant

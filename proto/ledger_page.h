@@ -67,13 +67,25 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 // subtracts at its own slot alone, and sums over all to know whether an allocation fits; the daemon
 // clears a slot once its process has ended. No word has two writers, so a process that is killed
 // leaves nothing half done, and what the slots say needs no repair.
-inline constexpr uint64_t kTenantMagic = 0x31544e4556415221;  // "!RAVENT1"
+inline constexpr uint64_t kTenantMagic = 0x32544e4556415221;  // "!RAVENT2"
 inline constexpr uint32_t kTenantSlots = 1023;
 inline constexpr uint32_t kTenantDevices = 64;
+
+// What a process's elastic engine wants of the device, in bytes, for those that share it with the
+// user's other engines (elastic/job_share.h). All 0: it has no engine.
+struct alignas(64) TenantDemand {
+  std::atomic<uint64_t> in_use;     // that the calls under way use
+  std::atomic<uint64_t> waits_for;  // the same, with a call that waits for memory; 0: none waits
+  std::atomic<uint64_t> expected;   // that its calls will use at one time
+  std::atomic<uint64_t> alive;      // that allocations occupy at most
+  std::atomic<uint64_t> held;       // that it has
+  uint64_t reserved[3];
+};
 
 struct TenantRow {
   std::atomic<uint64_t> device;  // DeviceKey, reserved by the first process that needs it; 0: free
   std::atomic<uint64_t> used[kTenantSlots];  // as LedgerRow::used
+  TenantDemand demand[kTenantSlots];
 };
 struct TenantPage {
   uint64_t magic;
@@ -82,7 +94,8 @@ struct TenantPage {
   TenantRow row[kTenantDevices];  // memory only where there is a device
 };
 inline constexpr size_t kTenantBytes = sizeof(TenantPage);
-static_assert(kTenantBytes == 4096 + kTenantDevices * 8192);
+static_assert(sizeof(TenantDemand) == 64);
+static_assert(kTenantBytes == 4096 + kTenantDevices * (8192 + kTenantSlots * 64));
 
 // A device's name on a tenant's page: processes number devices differently.
 constexpr uint64_t DeviceKey(const char* uuid) {

@@ -56,11 +56,15 @@ TEST(ProcessSlotsTest, AProcessThatEndedCountsNoMoreOnAnyDevice) {
     page->row[row].device = 1 + static_cast<uint64_t>(row);
     page->row[row].used[one->slot] = 50;
     page->row[row].used[two->slot] = 60;
+    page->row[row].demand[one->slot].alive = 70;
+    page->row[row].demand[two->slot].held = 80;
   }
   process_slots.Release(1);
   for (int row = 0; row < 2; ++row) {
     EXPECT_EQ(page->row[row].used[one->slot], 0u);
     EXPECT_EQ(page->row[row].used[two->slot], 60u);
+    EXPECT_EQ(page->row[row].demand[one->slot].alive, 0u);
+    EXPECT_EQ(page->row[row].demand[two->slot].held, 80u);
   }
   // The next process gets the slot that is free, so that few are summed.
   const auto next = process_slots.Take(3, kUser, {300, 1}, 33);

@@ -229,6 +229,35 @@ class ElasticTrainerTest(FakeGpuTest):
     def test_a_job_that_is_paused_gives_its_memory_up_and_goes_on(self):
         self.pause_and_resume(400)
 
+    def test_two_jobs_share_what_their_user_may_hold(self):
+        peak = int(self.train(*STEPS)["peak"])
+        together = 2 * NOT_THE_ENGINES + int(1.2 * peak)
+        flags = [*SMALL, "--visible-memory", f"{together >> 20}MiB"]
+        with Daemon(PROGRAMS, flags) as daemon:
+            socket = ("--socket", daemon.socket)
+            steps = STEPS[:-1]
+            one = self.start(*steps, "100000", flags=socket)
+            self.assertTrue(eventually(lambda: self.parts_of_job(daemon) > 0.9 * peak))
+            other = self.start(*steps, "100000", flags=socket)
+            # Neither has all that it needs, and both go on.
+            self.assertTrue(eventually(lambda: len(self.jobs(daemon)) == 2))
+            numbers = [str(job["client"]) for job in self.jobs(daemon)]
+
+            def moved():
+                told = [self.explained(daemon, number)["elastic"] for number in numbers]
+                return all(each and each[0]["moved_in_bytes"] > peak for each in told)
+
+            self.assertTrue(eventually(moved))
+            held = [sum(device["kinds"]["vmm"] for device in job["devices"]) for job in
+                    self.jobs(daemon)]  # fmt: skip
+            self.assertLessEqual(sum(held), together)
+            one.kill()
+            one.communicate(timeout=PATIENCE)
+            # All is the other's.
+            self.assertTrue(eventually(lambda: self.parts_of_job(daemon) > 0.9 * peak))
+            other.kill()
+            other.communicate(timeout=PATIENCE)
+
     def explained(self, daemon, number):
         answer = daemon.ctl("explain", "--job", number)
         return json.loads(answer.stdout) if answer.returncode == 0 else None

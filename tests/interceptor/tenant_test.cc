@@ -164,5 +164,33 @@ TEST_F(TenantTest, NothingIsLostWhileThreadsHoldAndPagesChange) {
   EXPECT_EQ(left, 4u * 200000u);
 }
 
+TEST_F(TenantTest, EnginesSeeWhatAllOfThemWant) {
+  const Page page(3);
+  tenant::Demand all[4];
+  EXPECT_EQ(tenant::DemandsOf(0, all, 4).count, 0u);
+  tenant::Join(page.file(), 1, ledger_);
+  proto::TenantRow* const row = tenant::ReserveRow(page.get(), "GPU-0");
+  row->used[0] = 70;  // no engine's
+  row->used[2] = 50;
+  row->demand[2].alive = 40;
+  row->demand[2].held = 30;
+  tenant::Demands found = tenant::DemandsOf(0, all, 4);
+  EXPECT_EQ(found.count, 1u);
+  EXPECT_EQ(found.own, 1u) << "it has told nothing";
+  EXPECT_EQ(found.besides, 90u);
+  tenant::Hold(0, 12);
+  tenant::Want(0, {.in_use = 1, .waits_for = 2, .expected = 3, .alive = 4, .held = 12});
+  found = tenant::DemandsOf(0, all, 4);
+  EXPECT_EQ(found.count, 2u);
+  EXPECT_EQ(found.own, 0u);
+  EXPECT_EQ(found.besides, 90u);
+  EXPECT_EQ(all[0].expected, 3u);
+  EXPECT_EQ(all[1].alive, 40u);
+  EXPECT_EQ(tenant::DemandsOf(0, all, 1).count, 1u);
+  EXPECT_EQ(tenant::DemandsOf(1, all, 4).count, 0u) << "another device";
+  tenant::Want(0, {});
+  EXPECT_EQ(tenant::DemandsOf(0, all, 4).count, 1u);
+}
+
 }  // namespace
 }  // namespace ravenstore::interceptor
