@@ -40,9 +40,8 @@ embedding table of twice its budget with Zipf rows. 80, 67 and 50% are oversubsc
 Of the figures:
 
     vs_bound_worst      the worst `step` over `bound` of all rows of the run
-    two_jobs_vs_serial  the device is so large that one job would take 60% of it; both have half of
-                        it each, as a budget, since engines do not yet share one, and begin their
-                        steps together; over plain's two runs one after the other
+    two_jobs_vs_serial  the device is so large that one job would take 60% of it; both share it and
+                        begin their steps together; over plain's two runs one after the other
     wrong_guess         192 matrices of 64 MiB, read and written in another order in each step, at
                         80%, over the same with nothing moved
     samples             the programs of bench/elastic_samples.cu (27), CuPy, and routines of
@@ -384,7 +383,7 @@ def wrong_guess(bench):
 
 
 def two_jobs(bench):
-    """Two jobs that would take 60% of the device each, with half of it each, over both alone."""
+    """Two jobs that would take 60% of the device each, and share it, over both alone."""
     program = bench.programs[0]
     measured = bench.measured(program)
     for name, idle in (
@@ -396,16 +395,22 @@ def two_jobs(bench):
             continue
         pause = measured.plain.step * idle / (1 - idle)
         more = ("--pause", f"{pause:.4f}")
-        budget = int((measured.plain.peak + measured.resident.besides) / JOB_SHARE / 2)
+        device = int((measured.plain.peak + measured.resident.besides) / JOB_SHARE)
         (alone,) = bench.runs.together([Spec(program, elastic=False, more=more)])
-        both = alone and bench.runs.together([Spec(program, budget, more=more)] * 2)
+        with tempfile.TemporaryDirectory() as folder:
+            daemon = OwnDaemon(folder, "--visible-memory", f"{device >> 20}MiB")
+            try:
+                shared = Spec(program, socket=daemon.socket, more=more)
+                both = alone and bench.runs.together([shared] * 2)
+            finally:
+                daemon.end()
         if not both or None in both:
             bench.skip(name, "a job failed", ok=False)
             continue
         serial = 2 * (alone.span[1] - alone.span[0])
         took = max(one.span[1] for one in both) - min(one.span[0] for one in both)
         bench.tell(name, took / serial, bound=serial * 1e3,
-                   detail=f"{budget / GIB:.1f} GiB each, idle {idle:.0%}")  # fmt: skip
+                   detail=f"{device / GIB:.1f} GiB together, idle {idle:.0%}")  # fmt: skip
 
 
 def launches(bench):
@@ -491,23 +496,41 @@ def as_plain(bench, name, command):
     return True
 
 
+class OwnDaemon:
+    """For jobs of the run alone. Owns: its process."""
+
+    def __init__(self, folder, *flags):
+        self.socket = f"{folder}/s"
+        self.process = subprocess.Popen(
+            [figures.built("daemon/ravenstored"), "--backend", "cuda", "--socket", self.socket,
+             "--pool-size", "64MiB", *flags], stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        while not os.path.exists(self.socket) and self.process.poll() is None:
+            time.sleep(0.05)
+        if self.process.poll() is not None:
+            raise RuntimeError("the daemon ended at once")
+
+    def ctl(self, *words):
+        program = figures.built("client/ctl/ravenctl")
+        return subprocess.run(
+            [program, "--socket", self.socket, *words], capture_output=True, text=True, check=True
+        ).stdout
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait()
+
+
 class IdleJob:
     """bench/elastic_idle.py with a daemon of its own. Raises OutOfTime."""
 
     def __init__(self, runs, folder):
         self.runs = runs
-        self.socket = f"{folder}/s"
-        self.daemon = subprocess.Popen(
-            [figures.built("daemon/ravenstored"), "--backend", "cuda", "--socket", self.socket,
-             "--pool-size", "64MiB"], stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        while not os.path.exists(self.socket) and self.daemon.poll() is None:
-            time.sleep(0.05)
-        if self.daemon.poll() is not None:
-            raise RuntimeError("the daemon ended at once")
+        self.daemon = OwnDaemon(folder)
+        self.ctl = self.daemon.ctl
         program = [runs.python, str(ROOT / "bench/elastic_idle.py"), "--gib", str(IDLE_GIB)]
         self.job = subprocess.Popen(
-            [*RAVENRUN, "--socket", self.socket, *program], env=environment(), text=True,
+            [*RAVENRUN, "--socket", self.daemon.socket, *program], env=environment(), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 
@@ -521,12 +544,6 @@ class IdleJob:
         self.job.stdin.flush()
         return float(self.read())
 
-    def ctl(self, *words):
-        program = figures.built("client/ctl/ravenctl")
-        return subprocess.run(
-            [program, "--socket", self.socket, *words], capture_output=True, text=True, check=True
-        ).stdout
-
     def jobs(self):
         return json.loads(self.ctl("clients", "--json"))["legacy_jobs"]
 
@@ -534,9 +551,9 @@ class IdleJob:
         return sum(device["kinds"]["vmm"] for one in self.jobs() for device in one["devices"])
 
     def end(self):
-        for process in (self.job, self.daemon):
-            process.terminate()
-            process.wait()
+        self.job.terminate()
+        self.job.wait()
+        self.daemon.end()
 
 
 def idle(bench):

@@ -58,6 +58,8 @@ class Spec:
     budget: int | None = None
     elastic: bool = True
     still: bool = False
+    socket: str | None = None
+    """Of a daemon that bounds what it may hold with others."""
     native: bool = False
     """On PyTorch's own allocator, whose cache hides when its tensors die."""
     record: str | None = None
@@ -69,6 +71,7 @@ class Spec:
         if not self.elastic:
             return job
         limit = [] if self.budget is None else ["--budget", f"{self.budget}B"]
+        limit += ["--socket", self.socket] if self.socket else []
         limit += ["--record", self.record] if self.record else []
         return [*RAVENRUN, "--report", *limit, *job]
 
