@@ -377,8 +377,6 @@ class Engine {
   bool TakeHostPart(Lock& lock);
   // What the device may hold, less the segments' parts, is the ranges'.
   void SetPages();
-  JobShare::Demand Demand() const;
-  core::Duration AsksLimitAfter() const;
   void AskLimit(Lock& lock);
   // Finds out how far the GPU is, if that is due.
   void Look();

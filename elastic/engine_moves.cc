@@ -31,6 +31,10 @@ constexpr int kPlanRest = 2;
 constexpr std::chrono::seconds kShow{1};
 constexpr size_t kShownAtOnce = 256;
 
+core::Duration AskAfter(const JobShare& share) {
+  return share.is_shared() ? kAskShare : core::Duration(kAskLimit);
+}
+
 }  // namespace
 
 Status Engine::StartThreads() {
@@ -73,7 +77,7 @@ void Engine::Run() {
     Advance();
     if (!stopping_ && !broken_ && (TakeHostPart(lock) || StartSegment(lock))) continue;
     asleep_ = !HasWork();
-    wake_.wait_for(lock, asleep_                              ? AsksLimitAfter()
+    wake_.wait_for(lock, asleep_                              ? AskAfter(job_share_)
                          : memory_->IsQuiet() && moving_ == 0 ? core::Duration(kRetry)
                                                               : core::Duration(kPoll));
     asleep_ = false;
@@ -165,24 +169,12 @@ void Engine::MakePlans() {
   }
 }
 
-core::Duration Engine::AsksLimitAfter() const {
-  return job_share_.is_shared() ? kAskShare : core::Duration(kAskLimit);
-}
-
-JobShare::Demand Engine::Demand() const {
-  JobShare::Demand demand = memory_->Demand();
-  const Bytes segments = segments_device_ + segments_wanted_;
-  for (Bytes* of : {&demand.in_use, &demand.expected, &demand.alive}) *of += segments;
-  if (demand.waits_for > Bytes{0}) demand.waits_for += segments;
-  demand.held = parts_->held(Place::kDevice);
-  return demand;
-}
-
 void Engine::AskLimit(Lock& lock) {
   const core::Tick now = ipc::Now();
-  if (!options_.limit || now - limit_asked_ < AsksLimitAfter()) return;
+  if (!options_.limit || now - limit_asked_ < AskAfter(job_share_)) return;
   limit_asked_ = now;
-  const JobShare::Demand demand = Demand();
+  const JobShare::Demand demand = memory_->Demand(
+      {.segments = segments_device_ + segments_wanted_, .held = parts_->held(Place::kDevice)});
   lock.unlock();
   const auto device = options_.share ? options_.share(demand) : std::nullopt;
   const Bytes most = job_share_.Of(device, options_.limit(), now - core::Tick{});

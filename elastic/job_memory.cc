@@ -66,13 +66,16 @@ bool JobMemory::IsShort() const {
   return std::max(view.plan.pages_alive(), books().totals().occupied().pages()) > view.limits.pages;
 }
 
-JobShare::Demand JobMemory::Demand() const {
+JobShare::Demand JobMemory::Demand(const Besides& besides) const {
   const core::decide::PageDemand demand = scheduler_.client(kClient).Demand();
-  return {.in_use = options_.page * demand.in_use,
-          .waits_for = options_.page * demand.waits_for,
-          .expected = options_.page * demand.expected,
-          .alive = options_.page * demand.alive,
-          .held = pages_.held()};
+  const auto with_segments = [&](uint32_t pages) {
+    return options_.page * pages + besides.segments;
+  };
+  return {.in_use = with_segments(demand.in_use),
+          .waits_for = demand.waits_for > 0 ? with_segments(demand.waits_for) : Bytes{},
+          .expected = with_segments(demand.expected),
+          .alive = with_segments(demand.alive),
+          .held = besides.held};
 }
 
 Bytes JobMemory::Away() const {

@@ -57,8 +57,12 @@ class JobMemory : private core::PageMaker {
   bool IsLearned() const { return scheduler_.client(kClient).foresight().has_plan(); }
   // More pages live, or will live, than the device may hold.
   bool IsShort() const;
-  // What its ranges want of the device.
-  JobShare::Demand Demand() const;
+  // What its ranges want of the device, with what the job has there besides.
+  struct Besides {
+    core::Bytes segments;  // on the device, or waiting for room there
+    core::Bytes held;      // of the device, in all
+  };
+  JobShare::Demand Demand(const Besides& besides) const;
   // Pages in which something lives that are on the host and mapped nowhere else.
   core::Bytes Away() const;
   bool IsAnyAway() const;
