@@ -184,7 +184,10 @@ void JobPages::Release(const core::plan::PageSupply::Released& page) {
 void JobPages::Left(std::span<const Unit> units) {
   for (const Unit unit : units) {
     Page* const page = &PageOf(unit);
-    if (StateOf(unit).life != core::PageState::kAway) continue;
+    const core::PageState life = StateOf(unit).life;
+    // One that waits for a copy to begin may wait for calls that reach it where it is.
+    const bool waits = life == core::PageState::kQueued || life == core::PageState::kMapping;
+    if (life != core::PageState::kAway && !(waits && mode_.maps_away)) continue;
     Part* host = mode_.maps_away ? page->host : nullptr;
     Begin({.changes = {page}, .work = [=, this](const Status&, bool) mutable {
              return host != nullptr ? maps_.MapHost(page, &host) : maps_.Detach(page);
