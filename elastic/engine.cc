@@ -291,9 +291,11 @@ bool Engine::AwaitCreated(uint32_t number, Patience* patience, Lock& lock) {
     // Waiting costs the job nothing as long as the GPU has work.
     if (now < patience->latest && !streams_.Idle()) patience->until = now + options_.patience;
     const bool is_in_vain = (broken_ || IsFrozen()) && memory_->IsQuiet();
-    if (now >= patience->until || is_in_vain) {
+    const bool is_late = now >= patience->until && !memory_->IsOnItsWay(number);
+    if (is_late || is_in_vain) {
       memory_->Refuse(number);
     } else {
+      pinner_->Delay();
       AwaitChange(kLookAgain, lock);
     }
   }

@@ -49,6 +49,11 @@ void Pinner::Raise(Bytes* to, Bytes held) {
   wake_.notify_one();
 }
 
+void Pinner::Delay() {
+  const std::lock_guard lock(mutex_);
+  raised_ = ipc::Now();
+}
+
 void Pinner::Run() {
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowest);
   std::unique_lock lock(mutex_);

@@ -35,6 +35,8 @@ class Pinner {
   void Need(core::Bytes held);
   // The same, once the job rests from allocating.
   void Want(core::Bytes held);
+  // The job waits for mappings: it does not rest for kQuiet more.
+  void Delay();
 
   // Shorter, and pinning slows a job down that allocates; longer, and a job that is about to exceed
   // the device finds less pinned.
@@ -51,7 +53,7 @@ class Pinner {
   // All below: guarded by mutex_.
   core::Bytes needed_;
   core::Bytes wanted_;
-  core::Tick raised_{};  // either of them, at last
+  core::Tick raised_{};  // either of them, at last, or delayed
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -124,6 +124,16 @@ TEST_F(EngineTest, WhatIsFreedServesOtherSizesInPlace) {
   EXPECT_EQ(engine_->parts().held(Place::kDevice), MiB(20));
 }
 
+TEST_F(EngineTest, AnAllocationIsNotRefusedWhileItsPagesAreBeingMapped) {
+  patience_ = {};
+  Open(MiB(64), MiB(64));
+  const CUdeviceptr a = Allocate(MiB(48));
+  Write(a, 1, MiB(48));
+  EXPECT_EQ(Wrong(a, 1, MiB(48)), 0u);
+  EXPECT_LE(engine_->stats().room_waits, 1u);
+  EXPECT_EQ(engine_->stats().uses_in_place, 0u);
+}
+
 TEST_F(EngineTest, WhatIsPinnedStays) {
   Open(MiB(32), MiB(128));
   const CUdeviceptr a = Allocate(MiB(8));

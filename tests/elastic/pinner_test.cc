@@ -62,6 +62,16 @@ TEST_F(PinnerTest, WhatIsWantedIsPinnedOnceNothingMoreIsAskedFor) {
   EXPECT_TRUE(BecomesHeld(MiB(32)));
 }
 
+TEST_F(PinnerTest, WhatIsWantedWaitsWhileTheJobWaitsForMappings) {
+  Pinner pinner(&driver_, &parts_, current_, MiB(4));
+  pinner.Want(MiB(8));
+  const core::Tick began = ipc::Now();
+  pinner.Delay();
+  const bool is_before = parts_.held(Place::kHost) == Bytes{0};
+  EXPECT_TRUE(BecomesHeld(MiB(8)));
+  if (is_before) EXPECT_GE(ipc::Now() - began, Pinner::kQuiet);
+}
+
 TEST_F(PinnerTest, WhatIsTakenCounts) {
   Part* taken = *parts_.Take(Place::kHost, MiB(8));
   Pinner pinner(&driver_, &parts_, current_, MiB(4));

@@ -60,6 +60,7 @@ class EngineTest : public testing::Test {
     options.on_host.most = host;
     options.limit = limit_;
     options.maps_away = maps_away_;
+    options.patience = patience_;
     options.log = [this](const char* text) { said_ += text, said_is_set_ = true; };
     auto engine = Engine::Create(options, driver_);
     ASSERT_TRUE(engine.ok()) << core::Describe(engine.error());
@@ -137,6 +138,7 @@ class EngineTest : public testing::Test {
   Driver driver_ = *LoadDriver(&FakeFunction);
   std::function<core::Bytes()> limit_;
   bool maps_away_ = false;
+  core::Duration patience_ = EngineOptions{}.patience;
   std::unique_ptr<Engine> engine_;
   std::string said_;  // by any thread
   std::atomic<bool> said_is_set_{false};
