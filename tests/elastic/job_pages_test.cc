@@ -226,6 +226,33 @@ TEST_F(JobPagesTest, APageThatLeavesIsMappedOnTheHostIfAllIsToBeReached) {
   for (TensorNumber i = 0; i < 4; ++i) EXPECT_TRUE(CanReach(AddressOf(i))) << i;
 }
 
+// Its memory is taken for its next use before Left() sees that it has left. Its bytes then wait for
+// a kernel that may touch any page.
+TEST_F(JobPagesTest, APageThatLeftAndComesAgainIsMappedOnTheHostIfAllIsToBeReached) {
+  Open(1, 8);
+  pages_->mode().maps_away = true;
+  for (TensorNumber i = 0; i < 2; ++i) Make(i, i, kPart);
+  Check(0, 0, kPart);
+  Settle();
+  const auto life = [&] { return executor().books()[executor().tensors()[0].units.first].life; };
+  ASSERT_EQ(life(), core::PageState::kClean);
+  pages_->mode().frozen = true;
+  ASSERT_TRUE(scheduler_->Moved(kClient).Leave(kPart));
+  ASSERT_EQ(life(), core::PageState::kAway);
+  const CallResult result = scheduler_->Get(kClient, 0, {});
+  Advance();
+  ASSERT_EQ(left_.size(), 1u);
+  ASSERT_EQ(life(), core::PageState::kMapping);
+  Settle();
+  ASSERT_EQ(life(), core::PageState::kQueued);
+  EXPECT_TRUE(CanReach(AddressOf(0)));
+  pages_->mode().frozen = false;
+  Hold(0, result, [] { return CallResult::kWaits; });
+  EXPECT_EQ(life(), core::PageState::kClean);
+  EXPECT_TRUE(HasWords(0, 0, kPart));
+  Put(0, false);
+}
+
 TEST_F(JobPagesTest, ACreateWithoutRoomBeginsOnTheHost) {
   Open(2, 8);
   Make(0, 1, kPart * 2);
