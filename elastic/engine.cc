@@ -291,7 +291,8 @@ bool Engine::AwaitCreated(uint32_t number, Patience* patience, Lock& lock) {
     // Waiting costs the job nothing as long as the GPU has work.
     if (now < patience->latest && !streams_.Idle()) patience->until = now + options_.patience;
     const bool is_in_vain = (broken_ || IsFrozen()) && memory_->IsQuiet();
-    const bool is_late = now >= patience->until && !memory_->IsOnItsWay(number);
+    const bool is_late =
+        now >= patience->until && !core::IsOnItsWay(memory_->books(), memory_->RowOf(number).units);
     if (is_late || is_in_vain) {
       memory_->Refuse(number);
     } else {

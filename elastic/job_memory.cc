@@ -94,15 +94,6 @@ bool JobMemory::IsAnyAway() const {
   return pools.used(0) > pools.redundant(0);
 }
 
-bool JobMemory::IsOnItsWay(TensorNumber range) const {
-  const UnitSpan& units = RowOf(range).units;
-  for (uint32_t i = 0; i < units.count; ++i) {
-    const core::PageState life = StateOf(units[i]).life;
-    if (life == core::PageState::kMapping || life == core::PageState::kArriving) return true;
-  }
-  return false;
-}
-
 Bytes JobMemory::AwayOf(TensorNumber range) const {
   Bytes away;
   // It is resident; the scheduler may not have seen it yet.

@@ -84,8 +84,6 @@ class JobMemory : private core::PageMaker {
   // Without waiting. Returns false if a page of it is on its way.
   bool Use(core::TensorNumber range, core::Duration at);
   void Refuse(core::TensorNumber range);
-  // A page of it is being mapped or copied in, so that the call's wait ends without others' help.
-  bool IsOnItsWay(core::TensorNumber range) const;
   // Calls may use it at once, if it is resident.
   void Open(core::TensorNumber range) {
     if (executor().IsResident(range)) open_.Open(range);

@@ -48,6 +48,14 @@ uint32_t PagesInUse(const PageBooks& books) {
   return PagesOf(books.totals()[Sum::kInUse], books.view().limits.page);
 }
 
+bool IsOnItsWay(const PageBooks& books, const UnitSpan& units) {
+  for (uint32_t i = 0; i < units.count; ++i) {
+    const PageState life = books[units[i]].life;
+    if (life == PageState::kMapping || life == PageState::kArriving) return true;
+  }
+  return false;
+}
+
 Bytes WeightOf(const PageBooks& books, Unit unit) {
   return books.view().limits.WeightOf(books[unit].slots_per_page);
 }

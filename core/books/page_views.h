@@ -20,6 +20,8 @@ decide::PageCall CallIn(const PageBooks& books, const plan::UnitSpan& units, boo
 decide::PageCreate CreateIn(const PageBooks& books, const plan::UnitSpan& units);
 // Pages that calls hold.
 uint32_t PagesInUse(const PageBooks& books);
+// One of the units is being mapped or copied in.
+bool IsOnItsWay(const PageBooks& books, const plan::UnitSpan& units);
 // The memory that the unit has or needs.
 Bytes WeightOf(const PageBooks& books, plan::Unit unit);
 // Where the unit's bytes are. REQUIRES: it has physical memory.

@@ -362,8 +362,8 @@ TEST_F(AwayTest, TheEngineSeesByItselfThatAnAddressWasIllegal) {
   };
   Open(kLarge, kLarge * 4, kLarge);
   const CUdeviceptr page = Allocate(kLarge);
-  Write(page, 1, kLarge);
   is_illegal = true;
+  Write(page, 1, kLarge);
   engine_->SetDeviceLimit(Bytes{0});  // it looks whether the page may leave
   EXPECT_TRUE(Eventually(
       [&] { return engine_->parts().held(Place::kDevice) == Bytes{0} || said_is_set_; }));

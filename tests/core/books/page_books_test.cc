@@ -85,9 +85,12 @@ TEST_F(PageBooksTest, APageIsAwayAgainWhenItsMappingHasFailedOrItsCopyIsNotWante
     books_.Demand(0);
     const auto source = books_.view().supply.Find(false);
     ASSERT_TRUE(source);
+    EXPECT_FALSE(IsOnItsWay(books_, {0, 1}));
     books_.StartMap({.unit = 0, .from = MapChoice::From::kSupply, .source = *source});
+    EXPECT_TRUE(IsOnItsWay(books_, {0, 1}));
     if (is_mapped) books_.FinishMap(0);
     books_.FinishIn(0, false);
+    EXPECT_FALSE(IsOnItsWay(books_, {0, 1}));
     EXPECT_EQ(books_[0].life, PageState::kAway);
     EXPECT_EQ(books_[0].live, 1u);
     EXPECT_EQ(books_.copies().pools().coming(0), Bytes{});
