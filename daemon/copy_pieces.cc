@@ -18,22 +18,30 @@ std::optional<CopyPieces::Piece> CopyPieces::Allocate(Bytes bytes, Bytes unit) {
     // The smallest that is large enough, else the largest.
     auto best = by_size_.lower_bound({missing, Bytes{}});
     if (best == by_size_.end()) best = std::prev(best);
-    const Bytes taken = missing <= best->first ? missing : best->first.RoundDown(unit);
+    const auto fits = [&](Bytes room) { return missing <= room ? missing : room.RoundDown(unit); };
+    const Bytes taken = fits(best->first);
     if (taken == Bytes{}) {
       Free(piece);
       return std::nullopt;
     }
-    piece.push_back(Take(holes_.find(best->second), taken));
+    // Else the bytes on each side, once free, have fewer multiples of the unit than all of them.
+    const Bytes skipped = best->second.RoundUp(unit) - best->second;
+    const bool aligned = fits(Minus(best->first, skipped)) == taken;
+    const auto hole = holes_.find(best->second);
+    piece.push_back(Take(hole, {best->second + (aligned ? skipped : Bytes{}), taken}));
     missing -= taken;
   }
   return piece;
 }
 
-CopyPieces::Part CopyPieces::Take(Holes::iterator hole, Bytes bytes) {
-  const Part whole{hole->first, hole->second};
+CopyPieces::Part CopyPieces::Take(Holes::iterator hole, const Part& part) {
+  const Bytes begin = hole->first;
+  const Bytes end = begin + hole->second;
+  const Bytes part_end = part.offset + part.bytes;
   Erase(hole);
-  if (bytes < whole.bytes) Insert({whole.offset + bytes, whole.bytes - bytes});
-  return {whole.offset, bytes};
+  if (begin < part.offset) Insert({begin, part.offset - begin});
+  if (part_end < end) Insert({part_end, end - part_end});
+  return part;
 }
 
 CopyPieces::Piece CopyPieces::AllocateAll(const Part& within) {
@@ -47,10 +55,7 @@ CopyPieces::Piece CopyPieces::AllocateAll(const Part& within) {
     const Bytes to = std::min(hole.offset + hole.bytes, end);
     const auto after = std::next(next);
     if (from < to) {
-      Erase(next);
-      if (hole.offset < from) Insert({hole.offset, from - hole.offset});
-      if (to < hole.offset + hole.bytes) Insert({to, hole.offset + hole.bytes - to});
-      taken.push_back({from, to - from});
+      taken.push_back(Take(next, {from, to - from}));
     }
     next = after;
   }

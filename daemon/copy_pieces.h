@@ -39,7 +39,8 @@ class CopyPieces {
   // nullopt: fewer bytes are free. REQUIRES: bytes > 0.
   std::optional<Piece> Allocate(core::Bytes bytes) { return Allocate(bytes, granularity_); }
   // All parts but the last have a multiple of `unit` bytes; nullopt also if there are no such
-  // parts. REQUIRES: `unit` is a power of two, and not less than the granularity.
+  // parts. They begin at multiples of it where that makes none shorter. REQUIRES: `unit` is a power
+  // of two, and not less than the granularity.
   std::optional<Piece> Allocate(core::Bytes bytes, core::Bytes unit);
   // Also of memory that has come to the pool. REQUIRES: no part is free already.
   void Free(const Piece& piece);
@@ -51,7 +52,8 @@ class CopyPieces {
  private:
   using Holes = std::map<core::Bytes, core::Bytes>;  // bytes by offset
 
-  Part Take(Holes::iterator hole, core::Bytes bytes);
+  // REQUIRES: the hole has that part.
+  Part Take(Holes::iterator hole, const Part& part);
   void Insert(const Part& part);
   void Erase(Holes::iterator hole);
 

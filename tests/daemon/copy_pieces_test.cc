@@ -67,6 +67,23 @@ TEST(CopyPiecesTest, PartsMayHaveToBeMultiplesOfMore) {
               ElementsAre(Part{Bytes{}, KiB(64)}, Part{MiB(2), KiB(66)}));
 }
 
+// What has moved on to the host pool stays, and another copy has the rest when neighbours are gone.
+TEST(CopyPiecesTest, PartsOfAMultipleLeaveMultiplesOfItNextToThem) {
+  CopyPieces pieces;
+  pieces.Free({{Bytes{}, KiB(256)}});
+  const CopyPieces::Piece neighbour = *pieces.Allocate(KiB(40));
+  EXPECT_THAT(*pieces.Allocate(KiB(128), KiB(64)), ElementsAre(Part{KiB(64), KiB(128)}));
+  pieces.Free(neighbour);
+  EXPECT_THAT(*pieces.Allocate(KiB(128), KiB(64)),
+              ElementsAre(Part{KiB(192), KiB(64)}, Part{Bytes{}, KiB(64)}));
+}
+
+TEST(CopyPiecesTest, PartsOfAMultipleBeginAnywhereRatherThanBeShorter) {
+  CopyPieces pieces;
+  pieces.Free({{KiB(40), KiB(130)}});
+  EXPECT_THAT(*pieces.Allocate(KiB(130), KiB(64)), ElementsAre(Part{KiB(40), KiB(130)}));
+}
+
 TEST(CopyPiecesTest, AllThatIsFreeInARangeIsTaken) {
   CopyPieces pieces;
   pieces.Free({{Bytes{}, MiB(4)}, {MiB(6), MiB(4)}});
