@@ -288,6 +288,10 @@ class FullHostPoolTest : private FaultyDevice, public PageStoreFixture {
     Detach(kClient);
     for (const ClientId client : kAll) Attach(client, kTenant, {MiB(2), MiB(64)});
   }
+  static constexpr core::Duration kPatience = std::chrono::seconds(60);
+  // A page each on the device; three quarters of the pool for one tenant, without a page.
+  static constexpr uint32_t kTensors = 4 + 6 - 1;
+
   // Returns false if it is refused.
   bool TryCreate(ClientId client, core::Duration within = std::chrono::milliseconds(100)) {
     const SlotId slot{created_[client]};
@@ -304,11 +308,11 @@ class FullHostPoolTest : private FaultyDevice, public PageStoreFixture {
     Put(reply->tensor, 1);
     return true;
   }
-  void FillHostPool() {
-    std::vector<ClientId> serves(kAll.begin(), kAll.end());
-    while (!serves.empty()) {
-      std::erase_if(serves, [this](ClientId client) { return !TryCreate(client); });
-    }
+  // With so many tensors, of the clients in turn.
+  void FillHostPool(uint32_t tensors) {
+    for (uint32_t i = 0; i < tensors; ++i)
+      ASSERT_TRUE(TryCreate(kAll[i % kAll.size()], kPatience)) << i;
+    for (const ClientId client : kAll) EXPECT_FALSE(TryCreate(client));
   }
   TensorId TensorOf(ClientId client, SlotId slot) { return store_->views().Find(client, slot); }
   void AskForAway(ClientId client, core::Tick deadline = core::kNever) {
@@ -333,19 +337,19 @@ class FullHostPoolTest : private FaultyDevice, public PageStoreFixture {
 };
 
 TEST_F(FullHostPoolTest, GetsGoOnWhereCreatesHaveFilledThePool) {
-  FillHostPool();
+  FillHostPool(kTensors);
   ExpectGetsGoOn();
 }
 
 TEST_F(FullHostPoolTest, GetsGoOnWhereCreatesHaveFilledTheTenantsPart) {
   Apply(core::TenantLimits{kTenant, {.device = MiB(8), .host = MiB(10)}});
-  FillHostPool();
+  FillHostPool(kTensors - 1);
   ExpectGetsGoOn();
 }
 
 // Its page is free then, and the tensor that has left for it is in the room for exchanges.
 TEST_F(FullHostPoolTest, AfterAGetThatFailsNoCreateHasTheRoomForExchanges) {
-  FillHostPool();
+  FillHostPool(kTensors);
   SetFaults(true);
   AskForAway(kAll[0]);
   Await<core::FetchError>(asked_[kAll[0]], kAll[0]);
@@ -355,11 +359,11 @@ TEST_F(FullHostPoolTest, AfterAGetThatFailsNoCreateHasTheRoomForExchanges) {
 }
 
 TEST_F(FullHostPoolTest, ATensorComesBackToAFreePageToMakeRoomForOthers) {
-  FillHostPool();
+  FillHostPool(kTensors);
   uint32_t slot = 0;
   while (AwayOf(kAll[0]).count(SlotId{slot}) > 0) ++slot;
   Apply(core::Freed{TensorOf(kAll[0], SlotId{slot})});
-  EXPECT_TRUE(TryCreate(kAll[1], std::chrono::seconds(60)));
+  EXPECT_TRUE(TryCreate(kAll[1], kPatience));
   EXPECT_FALSE(TryCreate(kAll[1]));
   ExpectGetsGoOn();
 }
@@ -367,7 +371,7 @@ TEST_F(FullHostPoolTest, ATensorComesBackToAFreePageToMakeRoomForOthers) {
 TEST_F(FullHostPoolTest, PinnedMemoryLeavesRoomForExchanges) {
   Apply(core::TenantLimits{kTenant, {.device = MiB(8), .host = MiB(10)}});
   EXPECT_TRUE(store_->views().MayPin(kAll[0], MiB(10), MiB(10)).ok()) << "nothing is exchanged";
-  while (CopiesOf(kAll[0]) < MiB(4)) ASSERT_TRUE(TryCreate(kAll[0]));
+  while (CopiesOf(kAll[0]) < MiB(4)) ASSERT_TRUE(TryCreate(kAll[0], kPatience));
   EXPECT_FALSE(store_->views().MayPin(kAll[0], MiB(6), MiB(6)).ok());
   EXPECT_TRUE(store_->views().MayPin(kAll[0], MiB(4), MiB(4)).ok());
 }
