@@ -27,7 +27,7 @@ class CopyQuota {
   struct Options {
     Bytes capacity;
     uint64_t kept_part = 0;  // one in this number is kept; 0: nothing is
-    Bytes exchange;          // the most that one copy takes
+    Bytes exchange{};        // the most that one copy takes
   };
   // Idle slabs of pinned memory, which can be released.
   struct Idle {

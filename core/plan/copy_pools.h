@@ -32,7 +32,7 @@ struct CopyPool {
   bool ahead = true;     // units that stay may be copied there: no other client waits for the room
   // Room for exchanges, where a unit leaves for another that a call waits for. Others leave it
   // free.
-  Bytes kept;
+  Bytes kept{};
   bool exchanges = false;  // such a call waits
   bool births = true;      // no exchange uses that room: pages may be born
 
