@@ -139,6 +139,7 @@ struct Counts {
   std::atomic<uint64_t> lost{0};        // tensors, and said so
   std::atomic<uint64_t> refused{0};     // calls
   std::atomic<uint64_t> unanswered{0};  // gets, with no faults any more
+  std::string why;                      // of the last of them; of ReadAll's thread alone
   std::atomic<uint64_t> give_backs{0};
   std::atomic<uint64_t> compared{0};  // moves
   std::atomic<uint64_t> lies{0};      // among them, that left other bytes
@@ -190,8 +191,9 @@ class Client {
         store_.put(held.tensor, nullptr);
       } catch (const Lost&) {
         ++counts_.lost;
-      } catch (const Error&) {
+      } catch (const Error& error) {
         ++counts_.unanswered;
+        counts_.why = std::string(" (") + error.what() + ")";
       }
     }
   }
@@ -384,10 +386,11 @@ void MeasureHarvestFaults(uint64_t faults, uint64_t seed, const Report& report) 
           .detail = text(counts.wrong) + " wrong bytes in " + text(counts.reads) + " reads of " +
                     std::to_string(counts.bytes / MiB(1)) + " MiB; " + text(counts.lost) +
                     " tensors lost and said so, " + text(counts.refused) + " calls refused, " +
-                    text(counts.unanswered) + " without an answer, " + text(counts.give_backs) +
-                    " give-backs asked for; " + text(counts.compared) + " moves compared, " +
-                    text(counts.lies) + " of them seen to be wrong; " + injector.ByKind() + "; " +
-                    std::to_string(life) + " daemons, seed " + std::to_string(seed)});
+                    text(counts.unanswered) + " without an answer" + counts.why + ", " +
+                    text(counts.give_backs) + " give-backs asked for; " + text(counts.compared) +
+                    " moves compared, " + text(counts.lies) + " of them seen to be wrong; " +
+                    injector.ByKind() + "; " + std::to_string(life) + " daemons, seed " +
+                    std::to_string(seed)});
 }
 
 }  // namespace ravenstore::bench
