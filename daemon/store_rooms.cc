@@ -75,9 +75,18 @@ std::vector<StoreRooms::Exchanges> ExchangesOf(const StoreTables& tables) {
     const core::plan::CopyPools& pools = books.copies().pools();
     StoreRooms::Exchanges& of = exchanges[ToInt(pages->device())];
     of.wait |= core::plan::AwaitsReturn(books.view());
+    of.births |= core::plan::AwaitsBirth(books.view());
     of.may_follow |= pools.used(pages->host()) > pools.redundant(pages->host());
   }
   return exchanges;
+}
+
+// Calls wait, and no other tenant's.
+bool WaitsAlone(const StoreTables& tables, core::TenantId tenant) {
+  return tables.stats.waiting > 0 &&
+         std::none_of(tables.clients.begin(), tables.clients.end(), [tenant](const auto& client) {
+           return client.second->tenant != tenant && client.second->stats.waiting > 0;
+         });
 }
 
 // A call of the part has reached the limit. A unit comes back from the host pool if its client has
@@ -164,15 +173,17 @@ StoreRooms::Room StoreRooms::HostRoomOf(const Part& part) {
   core::CopyQuota& copies = tables_.quotas.copies();
   grew_ |= copies.SetCopies(client, part.pages->device(), view.copies.used(host));
   Bytes of_pool = copies.Room(client, Limit::kPool);
-  // Pages that others have called for leave also where the pool's rest is kept: for those others.
-  if (view.surplus > 0)
+  // Pages that other tenants have called for leave also where the pool's rest is kept: for those.
+  if (view.surplus > 0 && !WaitsAlone(tables_, part.client->tenant))
     of_pool = std::max(of_pool, part.pages->page() * view.surplus + copies.exchange());
   const Bytes shared =
       std::min({copies.Room(client, Limit::kTenant), of_pool, pools_.host().Room()});
   const Bytes room = std::min(copies.Room(client, Limit::kClient), shared);
   const Exchanges& on = exchanges_[ToInt(part.pages->device())];
+  // Where a create waits it may get the page of a unit that leaves for others: no unit would come
+  // back then, and no page could be born.
   const bool exchanges =
-      on.wait && (core::plan::AwaitsReturn(view) || !core::plan::AwaitsBirth(view));
+      on.wait && (!on.births || (view.surplus == 0 && core::plan::AwaitsReturn(view)));
   return {.capacity = view.copies.used(host) + room,
           .kept = Minus(room + copies.exchange(), shared),
           .exchanges = exchanges,

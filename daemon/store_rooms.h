@@ -27,6 +27,7 @@ class StoreRooms {
   // Of the clients of a device: a tensor leaves it for another to come back.
   struct Exchanges {
     bool wait = false;        // a call waits for bytes that are away
+    bool births = false;      // a call waits for a page to be born
     bool may_follow = false;  // some bytes are in the host pool alone
   };
   // As DeviceMoves::WaitsOn.

@@ -337,6 +337,15 @@ TEST_F(FullHostPoolTest, GetsGoOnWhereCreatesHaveFilledTheTenantsPart) {
   ExpectGetsGoOn();
 }
 
+// Its page would come from a client whose tensor cannot leave.
+TEST_F(FullHostPoolTest, GetsGoOnWhileACreateOfANewClientWaits) {
+  FillHostPool(kTensors);
+  Attach(kSecond, kTenant, {MiB(2), MiB(64)});
+  AskFor(SlotId{0}, kSecond);
+  ExpectGetsGoOn();
+  EXPECT_FALSE(Take<core::AllocReply>(SlotId{0}, kSecond));
+}
+
 // Its page is free then, and the tensor that has left for it is in the room for exchanges.
 TEST_F(FullHostPoolTest, AfterAGetThatFailsNoCreateHasTheRoomForExchanges) {
   FillHostPool(kTensors);
