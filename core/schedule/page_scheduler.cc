@@ -51,7 +51,8 @@ void PageScheduler::Join(Client client) {
     plan::PlanLimits expected = client.limits;
     expected.pages = std::max(
         {client.limits.pages, options_.pages / static_cast<uint32_t>(clients_.size() + 1), 1U});
-    client.foresight = std::make_unique<LearnedForesight>(expected, LearnedForesight::Options{});
+    client.foresight = std::make_unique<LearnedForesight>(
+        expected, LearnedForesight::Options{.has_slots = client.has_slots});
   }
   client.foresight->SetAddresses(client.addresses);
   auto joined = std::make_unique<ScheduledClient>(

@@ -70,6 +70,7 @@ class PageScheduler {
     TenantId tenant{};
     uint32_t most = UINT32_MAX;   // pages that it may hold
     Bytes addresses{UINT64_MAX};  // the range for whole pages
+    bool has_slots = true;        // of `foresight` null: as ClientForesight
   };
 
   // `maker` outlives it.
@@ -79,7 +80,7 @@ class PageScheduler {
   // REQUIRES: the id is no client's.
   void Join(Client client);
   // The client may hold that many pages from now on. `trims`: it keeps no page in which nothing
-  // lives, until its next create.
+  // lives, until its next create or call that waits.
   void SetMost(ClientId client, uint32_t pages, bool trims);
   // The tenants' limits, which the next Advance() follows.
   DeviceTenants& tenants() { return tenants_; }

@@ -92,6 +92,7 @@ bool ScheduledClient::Hold(const ClientCall& call, std::optional<uint32_t> may_h
     return true;
   }
   if (waiting_.empty() && TryHold(call, *may_hold)) return true;
+  trims_ = false;  // a get of discarded bytes needs pages as a create does
   waiting_.push_back(call);
   peak_.Add(WaitsFor());
   return false;

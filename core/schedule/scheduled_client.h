@@ -112,7 +112,7 @@ class ScheduledClient {
   uint32_t most() const { return most_; }
   // The most pages in which something lived lately, or that calls needed.
   uint32_t peak() const { return peak_.value(); }
-  // `trims`: it keeps no page in which nothing lives, until its next create.
+  // `trims`: it keeps no page in which nothing lives, until its next create or call that waits.
   void SetMost(uint32_t pages, bool trims) {
     most_ = pages;
     trims_ |= trims;
