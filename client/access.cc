@@ -252,8 +252,9 @@ Status Take(Session& session, TensorRecord& tensor, const GetTarget& destination
     if (begun.hold == Hold::kAsk) {
       const proto::Request request = FetchRequest(session, tensor, destination, deadline.at());
       size_t sent = 0;
-      if (Status asked = session.requests().Send({&request, 1}, deadline.at(), &sent);
-          !asked.ok()) {
+      Status asked = session.calls().CheckAwake();
+      if (asked.ok()) asked = session.requests().Send({&request, 1}, deadline.at(), &sent);
+      if (!asked.ok()) {
         CancelFetch(session, tensor, begun.from);
         return asked;
       }
@@ -440,6 +441,8 @@ class Batch {
       requests.push_back(FetchRequest(session_, *tensors_[i], destinations_[i], deadline_.at()));
       asked.push_back(i);
     }
+    if (requests.empty()) return core::Ok();
+    RAVEN_RETURN_IF_ERROR(session_.calls().CheckAwake());
     size_t sent = 0;
     Status status = session_.requests().Send(requests, deadline_.at(), &sent);
     for (size_t i = 0; i < sent; ++i) begun_[asked[i]].hold = Hold::kAwait;
@@ -592,18 +595,37 @@ bool HasRows(const TensorRecord& tensor) {
 
 }  // namespace
 
-Status KeepInPlace(const TensorRecord& tensor) {
+Status KeepInPlace(TensorRecord& tensor) {
   RAVEN_RETURN_IF_ERROR(tensor.session->CheckUsable());
   if (Address(tensor) == nullptr)
     return Error{ErrorCode::kWrongState, Describe(tensor) + " is not in use: get it first"};
-  return tensor.session->calls().KeepInPlace(
-      {.slot = tensor.slot, .tensor = tensor.id, .ends = false});
+  RAVEN_RETURN_IF_ERROR(tensor.session->calls().KeepInPlace(
+      {.slot = tensor.slot, .tensor = tensor.id, .ends = false}));
+  tensor.is_kept.store(true, std::memory_order_relaxed);
+  return core::Ok();
 }
 
-Status EndKeepInPlace(const TensorRecord& tensor) {
+Status EndKeepInPlace(TensorRecord& tensor) {
   RAVEN_RETURN_IF_ERROR(tensor.session->CheckUsable());
-  return tensor.session->calls().KeepInPlace(
-      {.slot = tensor.slot, .tensor = tensor.id, .ends = true});
+  RAVEN_RETURN_IF_ERROR(tensor.session->calls().KeepInPlace(
+      {.slot = tensor.slot, .tensor = tensor.id, .ends = true}));
+  tensor.is_kept.store(false, std::memory_order_relaxed);
+  return core::Ok();
+}
+
+Result<core::Bytes> Sleep(Session& session, core::Duration timeout) {
+  RAVEN_RETURN_IF_ERROR(session.CheckUsable());
+  for (uint32_t slot = 0; slot < session.requests().rows(); ++slot) {
+    const uint64_t word = session.RowAt(slot).word.load(std::memory_order_acquire);
+    const LeaseState state = proto::UnpackLease(word).state;
+    if (state == LeaseState::kFree || state == LeaseState::kRequested) continue;
+    const TensorRecord& tensor = session.tensors().At(slot);
+    const char* why = nullptr;
+    if (tensor.is_kept.load(std::memory_order_relaxed)) why = " is kept in place";
+    if (state == LeaseState::kInUse) why = " is in use: put it first";
+    if (why != nullptr) return Error{ErrorCode::kWrongState, Describe(tensor) + why};
+  }
+  return session.calls().Sleep(DeadlineAfter(ipc::Now(), timeout));
 }
 
 bool MustRecompute(const TensorRecord& tensor) {

@@ -43,9 +43,6 @@ struct SharedTicket {
   uint64_t ticket = 0;
 };
 
-// The daemon answers every request by its deadline; one that is later than this is unresponsive.
-inline constexpr core::Duration kGrace = std::chrono::seconds(2);
-
 // Look at MustRecompute after a get.
 core::Result<void*> Get(TensorRecord& tensor, device::StreamHandle stream,
                         const GetOptions& options);
@@ -60,8 +57,13 @@ core::Status Put(TensorRecord& tensor, device::StreamHandle stream, const PutOpt
 
 // The physical memory beneath a tensor in use stays there until its free or until EndKeepInPlace.
 // Errors: kWrongState if it is not in use; kUnsupported if the daemon does not plan in pages.
-core::Status KeepInPlace(const TensorRecord& tensor);
-core::Status EndKeepInPlace(const TensorRecord& tensor);
+core::Status KeepInPlace(TensorRecord& tensor);
+core::Status EndKeepInPlace(TensorRecord& tensor);
+
+// All tensors leave the devices, and the device memory, of so many bytes, goes back. Until Wake,
+// creates fail, and gets. Errors: kWrongState (a tensor is in use, or it sleeps already), kTimedOut
+// (they do not leave, and are awake).
+core::Result<core::Bytes> Sleep(Session& session, core::Duration timeout);
 
 // The bytes were discarded, as the put allowed: the holder recomputes them.
 bool MustRecompute(const TensorRecord& tensor);

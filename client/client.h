@@ -77,6 +77,9 @@ struct ConnectOptions {
   uint64_t device_budget = 0;  // bytes on each device; 0: the tenant's
   uint64_t host_budget = 0;
   Timeout timeout = {};  // none: 30 s
+  // Each tensor has one address for life. Without it those of less than a quarter of a page may
+  // have another after each put.
+  bool fixed_addresses = false;
 };
 
 struct CreateOptions {
@@ -236,6 +239,7 @@ class Store {
     c.device_budget = options.device_budget;
     c.host_budget = options.host_budget;
     c.timeout_ns = Nanoseconds(options.timeout);
+    c.flags = options.fixed_addresses ? RAVENSTORE_FIXED_ADDRESSES : 0;
     ravenstore_store_t* store = nullptr;
     internal::ThrowIf(ravenstore_connect(&c, &store));
     return Store(store);
@@ -352,6 +356,17 @@ class Store {
   // Gives device memory that holds no tensor back to the daemon, now and as more comes free, until
   // this client next needs some. Does not wait.
   void trim() { internal::ThrowIf(ravenstore_trim(store_)); }
+
+  // All tensors leave the devices, and the device memory goes back to the driver; returns how much.
+  // None may be in use. Until wake(), creates and gets throw WRONG_STATE. Waits, bounded. Throws
+  // Error: WRONG_STATE, which tensor is in use; TIMED_OUT, and the store is awake.
+  uint64_t sleep(const Timeout& timeout = {}) {
+    uint64_t bytes = 0;
+    internal::ThrowIf(ravenstore_sleep(store_, Nanoseconds(timeout), &bytes));
+    return bytes;
+  }
+  // Gets work again, and bring tensors back. No error if the store is awake.
+  void wake() { internal::ThrowIf(ravenstore_wake(store_)); }
 
   Stats stats() {
     Stats stats{};

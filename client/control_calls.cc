@@ -66,6 +66,34 @@ Status ControlCalls::KeepInPlace(const wire::KeepInPlace& keep) {
   return kept.ok() ? core::Ok() : kept.error();
 }
 
+Status ControlCalls::CheckAwake() const {
+  if (!asleep_.load(std::memory_order_relaxed)) return core::Ok();
+  return Error{ErrorCode::kWrongState, "the store is asleep: wake it first"};
+}
+
+Result<core::Bytes> ControlCalls::Sleep(Tick deadline) {
+  if (asleep_.exchange(true)) return Error{ErrorCode::kWrongState, "the store is asleep already"};
+  const auto at = static_cast<uint64_t>(deadline.time_since_epoch().count());
+  const auto asleep =
+      Ask<wire::Asleep>({.request = 0, .body = wire::Sleep{at}}, DeadlineAfter(deadline, kGrace),
+                        "the daemon did not say whether the store is asleep");
+  if (asleep.ok()) return core::Bytes(asleep->bytes);
+  // A daemon that answers too late may have put it to sleep.
+  if (asleep.error().code == ErrorCode::kTimedOut) static_cast<void>(Wake());
+  asleep_.store(false);
+  return asleep.error();
+}
+
+Status ControlCalls::Wake() {
+  if (!asleep_.load()) return core::Ok();
+  const auto awake =
+      Ask<wire::Awake>({.request = 0, .body = wire::Wake{}}, DeadlineAfter(ipc::Now(), timeout_),
+                       "the daemon did not say whether the store is awake");
+  if (!awake.ok()) return awake.error();
+  asleep_.store(false);
+  return core::Ok();
+}
+
 Result<wire::PinnedAllocated> ControlCalls::AllocatePinned(const wire::PinnedAlloc& ask,
                                                            Tick deadline) {
   return Ask<wire::PinnedAllocated>({.request = 0, .body = ask}, deadline,

@@ -4,6 +4,7 @@
 // and those that each call names. Cost: a message and its answer; a known name only a shared lock.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -47,6 +48,12 @@ class ControlCalls {
   core::Status Trim();
   // The daemon keeps the tensor's physical memory beneath it, or does not any more.
   core::Status KeepInPlace(const wire::KeepInPlace& keep);
+  // All tensors leave the devices; the device memory that goes back. Until Wake, calls that ask for
+  // memory are to fail. Errors: kWrongState (it sleeps already), kTimedOut.
+  core::Result<core::Bytes> Sleep(core::Tick deadline);
+  core::Status Wake();
+  // Errors: kWrongState, while it sleeps.
+  core::Status CheckAwake() const;
   // A block of pinned memory.
   core::Result<wire::PinnedAllocated> AllocatePinned(const wire::PinnedAlloc& ask,
                                                      core::Tick deadline);
@@ -65,6 +72,7 @@ class ControlCalls {
   ControlLink* const control_;
   const PhaseWord* const phase_;
   const core::Duration timeout_;
+  std::atomic<bool> asleep_{false};
   std::shared_mutex names_mutex_;
   std::map<std::string, uint32_t, std::less<>> names_;  // guarded by names_mutex_
 };

@@ -41,6 +41,9 @@ Waited AwaitAnswer(proto::LeaseSlot& row, proto::LeaseState pending, core::Tick 
 Waited AwaitWord(const std::atomic<uint64_t>& word, uint64_t value, core::Tick deadline,
                  const PhaseWord& phase);
 
+// The daemon answers every request by its deadline; one that is later than this is unresponsive.
+inline constexpr core::Duration kGrace = std::chrono::seconds(2);
+
 // `now` + `wait`, or kNever where that would overflow.
 core::Tick DeadlineAfter(core::Tick now, core::Duration wait);
 

@@ -149,6 +149,7 @@ TensorRecord& Enrol(Session& session, uint32_t slot, uint64_t bytes, const Inter
   tensor.early_ticket.store(0, std::memory_order_relaxed);
   tensor.turn.store(FetchTurn::kFree, std::memory_order_relaxed);
   tensor.must_recompute.store(false, std::memory_order_relaxed);
+  tensor.is_kept.store(false, std::memory_order_relaxed);
   // Its bytes are the caller's to write, until the first put.
   tensor.writable_use.store(true, std::memory_order_relaxed);
   row.ticket.store(0, std::memory_order_relaxed);
@@ -267,6 +268,7 @@ Status CreateBatchOnce(Session& session, std::span<const uint64_t> sizes,
 Status CreateBatch(Session& session, std::span<const uint64_t> sizes, const CreateOptions& options,
                    uint64_t* handles) {
   RAVEN_RETURN_IF_ERROR(session.CheckUsable());
+  RAVEN_RETURN_IF_ERROR(session.calls().CheckAwake());
   RAVEN_RETURN_IF_ERROR(CheckSizes(sizes));
   RetryFrees(session);
   RAVEN_ASSIGN_OR_RETURN(ClientDevice* const device, session.devices().Local(options.device));

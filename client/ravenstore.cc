@@ -14,6 +14,7 @@
 
 #include "client/access.h"
 #include "client/call_recorder.h"
+#include "client/last_error.h"
 #include "client/lifetime.h"
 #include "client/session.h"
 #include "core/result.h"
@@ -25,6 +26,7 @@ namespace {
 namespace client = ravenstore::client;
 namespace core = ravenstore::core;
 using client::CallRecorder;
+using client::Guard;
 using client::Session;
 using client::TensorRecord;
 using core::Error;
@@ -38,42 +40,6 @@ static_assert(RAVENSTORE_INVALID_ARGUMENT == static_cast<int>(ErrorCode::kInvali
 static_assert(RAVENSTORE_WRONG_STATE == static_cast<int>(ErrorCode::kWrongState));
 static_assert(RAVENSTORE_IS_FORKED == static_cast<int>(ErrorCode::kForked));
 static_assert(RAVENSTORE_UNSUPPORTED == static_cast<int>(ErrorCode::kUnsupported));
-
-// Destructors of the caller's may fail here after ours ran: those of what a thread made earlier,
-// and those of static objects, which come after the main thread's own.
-constinit thread_local bool t_ended = false;
-struct LastError {
-  std::string words;
-  ~LastError() { t_ended = true; }
-};
-thread_local LastError t_last_error;
-
-ravenstore_code_t Fail(ErrorCode code, const char* words) noexcept {
-  if (t_ended) return static_cast<ravenstore_code_t>(code);
-  try {
-    t_last_error.words = words;
-  } catch (const std::bad_alloc&) {
-    t_last_error.words.clear();
-  }
-  return static_cast<ravenstore_code_t>(code);
-}
-
-// Runs `body`, which returns a Status.
-template <typename Body>
-ravenstore_code_t Guard(Body body) noexcept {
-  try {
-    const Status status = body();
-    if (status.ok()) [[likely]]
-      return RAVENSTORE_OK;
-    return Fail(status.error().code, status.error().message.c_str());
-  } catch (const std::bad_alloc&) {
-    return Fail(ErrorCode::kSystem, "this process is out of memory");
-  } catch (const std::exception& exception) {
-    return Fail(ErrorCode::kSystem, exception.what());
-  } catch (...) {
-    return Fail(ErrorCode::kSystem, "an unknown exception");
-  }
-}
 
 Error BadArgument(const char* words) {
   return {ErrorCode::kInvalidArgument, words};
@@ -262,8 +228,7 @@ HostStream* HostStreamOf(ravenstore_host_stream_t stream) {
 extern "C" {
 
 const char* ravenstore_last_error(void) {
-  return t_ended ? "this thread has ended: its errors have no words any more"
-                 : t_last_error.words.c_str();
+  return client::LastWords();
 }
 
 const char* ravenstore_code_name(ravenstore_code_t code) {
@@ -284,12 +249,14 @@ ravenstore_code_t ravenstore_connect(const ravenstore_connect_options_t* given,
     ravenstore_connect_options_t defaults{};
     RAVEN_ASSIGN_OR_RETURN(const ravenstore_connect_options_t* const options,
                            Read(given, &defaults));
+    RAVEN_RETURN_IF_ERROR(CheckFlags(options->flags, RAVENSTORE_FIXED_ADDRESSES));
     client::ConnectOptions converted;
     if (options->socket != nullptr) converted.socket = options->socket;
     if (options->name != nullptr) converted.name = options->name;
     converted.device_budget = core::Bytes(options->device_budget);
     converted.host_budget = core::Bytes(options->host_budget);
     if (options->timeout_ns != 0) converted.timeout = DurationOf(options->timeout_ns);
+    converted.fixed_addresses = (options->flags & RAVENSTORE_FIXED_ADDRESSES) != 0;
     RAVEN_ASSIGN_OR_RETURN(Session* const session, Session::Connect(converted));
     *store = reinterpret_cast<ravenstore_store_t*>(session);
     return core::Ok();
@@ -593,6 +560,26 @@ ravenstore_code_t ravenstore_trim(ravenstore_store_t* store) {
     if (store == nullptr) return BadArgument("the store is NULL");
     RAVEN_RETURN_IF_ERROR(SessionOf(store)->CheckUsable());
     return SessionOf(store)->calls().Trim();
+  });
+}
+
+ravenstore_code_t ravenstore_sleep(ravenstore_store_t* store, uint64_t timeout_ns,
+                                   uint64_t* bytes) {
+  return Guard([&]() -> Status {
+    if (store == nullptr) return BadArgument("the store is NULL");
+    Session& session = *SessionOf(store);
+    const core::Duration timeout = timeout_ns != 0 ? DurationOf(timeout_ns) : session.timeout();
+    RAVEN_ASSIGN_OR_RETURN(const core::Bytes slept, client::Sleep(session, timeout));
+    if (bytes != nullptr) *bytes = slept.count();
+    return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_wake(ravenstore_store_t* store) {
+  return Guard([&]() -> Status {
+    if (store == nullptr) return BadArgument("the store is NULL");
+    RAVEN_RETURN_IF_ERROR(SessionOf(store)->CheckUsable());
+    return SessionOf(store)->calls().Wake();
   });
 }
 

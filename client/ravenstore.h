@@ -73,6 +73,12 @@ RAVENSTORE_API const char* ravenstore_version(void);
 
 /* ---- Attach ---- */
 
+enum {
+  /* Each tensor has one address for life. Without it those of less than a quarter of a page may
+   * have another after each put. */
+  RAVENSTORE_FIXED_ADDRESSES = 1
+};
+
 typedef struct ravenstore_connect_options {
   size_t struct_size;
   const char* socket;     /* NULL: $RAVENSTORE_SOCKET, else /run/ravenstore/ravenstore.sock */
@@ -81,6 +87,7 @@ typedef struct ravenstore_connect_options {
   uint64_t host_budget;   /* 0: the tenant's */
   uint64_t timeout_ns;    /* bound of the attach and, by default, of every wait, 2 s more if the
                           daemon is silent; 0: 30 s */
+  uint32_t flags;
 } ravenstore_connect_options_t;
 
 /* Attaches this process. *store is the caller's; ravenstore_disconnect ends it. options may be
@@ -313,6 +320,80 @@ RAVENSTORE_API ravenstore_code_t ravenstore_end_keep_in_place(ravenstore_store_t
  * back to the daemon, for others to use: the first now, and as more comes free, until this client
  * next needs some. Does not wait. */
 RAVENSTORE_API ravenstore_code_t ravenstore_trim(ravenstore_store_t* store);
+
+/* ---- Sleep ---- */
+
+/* All the store's tensors leave their devices, and its device memory goes back to the driver: for
+ * others to use. Addresses are kept. None may be in use: put them first. What was put with
+ * recompute_ns is dropped if that is less than the copy takes, and what was put unmodified needs no
+ * copy. Returns when no device memory is left; *bytes is how much it was, and may be NULL. Until
+ * ravenstore_wake, creates and gets fail with RAVENSTORE_WRONG_STATE.
+ *
+ * timeout_ns: 0 is the store's. RAVENSTORE_WRONG_STATE: which tensor is in use, or that the store
+ * sleeps already. RAVENSTORE_TIMED_OUT: what has not left in time, and why; the store is awake. */
+RAVENSTORE_API ravenstore_code_t ravenstore_sleep(ravenstore_store_t* store, uint64_t timeout_ns,
+                                                  uint64_t* bytes);
+/* Gets work again, and bring the tensors back to the addresses that they had, if the store has
+ * fixed addresses. Does not bring any by itself: get those that are needed first first, in one
+ * batch. No error if it is awake. */
+RAVENSTORE_API ravenstore_code_t ravenstore_wake(ravenstore_store_t* store);
+
+/* A region: memory of another allocator, such as PyTorch's, that sleeps and wakes together. It has
+ * a store of its own. Each allocation is in use but while the region sleeps, and keeps its address,
+ * so that pointers and captured graphs stay valid. */
+typedef struct ravenstore_region ravenstore_region_t;
+
+/* options: of its store, and may be NULL; the name is the region's. *region is the caller's until
+ * ravenstore_region_close, which frees what is left of its memory. */
+RAVENSTORE_API ravenstore_code_t ravenstore_region_open(const ravenstore_connect_options_t* options,
+                                                        ravenstore_region_t** region);
+/* No thread is in it. NULL is ignored. */
+RAVENSTORE_API void ravenstore_region_close(ravenstore_region_t* region);
+/* Whose memory ravenstore_region_alloc gives this thread from now on; NULL: of none. Returns the
+ * one before. */
+RAVENSTORE_API ravenstore_region_t* ravenstore_region_enter(ravenstore_region_t* region);
+RAVENSTORE_API ravenstore_region_t* ravenstore_region_here(void);
+/* Of the thread's region, for work of any stream. NULL: there is none, or no memory. These two have
+ * the form of torch.cuda.memory.CUDAPluggableAllocator's functions. */
+RAVENSTORE_API void* ravenstore_region_alloc(ptrdiff_t bytes, int device,
+                                             ravenstore_stream_t stream);
+/* Work that uses it has ended. 0: the address is of no region's allocation. */
+RAVENSTORE_API int ravenstore_region_free(void* address, ptrdiff_t bytes, int device,
+                                          ravenstore_stream_t stream);
+
+enum {
+  /* The bytes are undefined after the wake, and nothing is copied. */
+  RAVENSTORE_KEEP_NOTHING = 1,
+  /* Nothing was written since the last wake: its copies are kept, and nothing is copied. */
+  RAVENSTORE_UNCHANGED = 2
+};
+/* As ravenstore_sleep. Work that uses the region's memory has ended. If it fails the region is
+ * awake. */
+RAVENSTORE_API ravenstore_code_t ravenstore_region_sleep(ravenstore_region_t* region,
+                                                         uint32_t flags, uint64_t timeout_ns,
+                                                         uint64_t* bytes);
+enum { RAVENSTORE_DO_NOT_WAIT = 1 /* for the bytes: later work on `stream` has them */ };
+/* All its memory is where it was. If it fails, for want of room for instance, the region is asleep,
+ * and may be woken again. No error if it is awake. */
+RAVENSTORE_API ravenstore_code_t ravenstore_region_wake(ravenstore_region_t* region, uint32_t flags,
+                                                        uint64_t timeout_ns,
+                                                        ravenstore_stream_t stream);
+
+/* The physical memory beneath the allocation that has the address stays there, for network cards
+ * and others that have registered it; a region with such an allocation does not sleep. stays 0: not
+ * any more. RAVENSTORE_NOT_FOUND: no region has the address. */
+RAVENSTORE_API ravenstore_code_t ravenstore_region_keep_in_place(void* address, int32_t stays);
+
+typedef struct ravenstore_region_info {
+  size_t struct_size;
+  uint64_t bytes; /* of its allocations */
+  uint64_t allocations;
+  uint64_t asleep;  /* 1: it sleeps */
+  uint64_t devices; /* a bit for each of this process's devices on which it has memory */
+} ravenstore_region_info_t;
+/* Set info->struct_size first. */
+RAVENSTORE_API ravenstore_code_t ravenstore_region_get_info(const ravenstore_region_t* region,
+                                                            ravenstore_region_info_t* info);
 
 /* This client's figures; asks the daemon. Set stats->struct_size first. */
 RAVENSTORE_API ravenstore_code_t ravenstore_get_stats(ravenstore_store_t* store,

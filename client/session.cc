@@ -133,7 +133,8 @@ Status Session::Attach(const ConnectOptions& options) {
                           .name = sendable ? name : "?",
                           .device_budget = options.device_budget.count(),
                           .host_budget = options.host_budget.count(),
-                          .library_version = RAVENSTORE_VERSION}};
+                          .library_version = RAVENSTORE_VERSION,
+                          .fixed_addresses = options.fixed_addresses}};
   Incoming welcome;
   RAVEN_ASSIGN_OR_RETURN(control_,
                          ControlLink::Connect(SocketPath(options), packet, deadline, &welcome));

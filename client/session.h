@@ -35,6 +35,7 @@ struct ConnectOptions {
   core::Bytes device_budget;
   core::Bytes host_budget;
   core::Duration timeout = std::chrono::seconds(30);
+  bool fixed_addresses = false;  // of all tensors
 };
 
 struct SessionStats {

@@ -32,6 +32,8 @@ struct alignas(64) TensorRecord {
   // A use since the last time it went to Ravenspace was allowed to write.
   std::atomic<bool> writable_use{false};
   std::atomic<FetchTurn> turn{FetchTurn::kFree};
+  // Its physical memory stays (KeepInPlace).
+  std::atomic<bool> is_kept{false};
   // A get found the bytes discarded, and they were not recomputed since.
   std::atomic<bool> must_recompute{false};
   // The ticket of puts in this use, while others still hold the tensor.

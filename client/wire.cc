@@ -125,6 +125,7 @@ std::string Write(const Hello& hello) {
   writer.Number(3, hello.device_budget);
   writer.Number(4, hello.host_budget);
   writer.String(6, hello.library_version);
+  writer.Number(7, hello.fixed_addresses ? 1 : 0);
   return writer.Take();
 }
 std::string Write(const InternName& intern) {
@@ -175,6 +176,15 @@ std::string Write(const KeepInPlace& keep) {
   writer.Number(2, keep.tensor);
   writer.Number(3, keep.ends ? 1 : 0);
   return writer.Take();
+}
+
+std::string Write(const Sleep& sleep) {
+  Writer writer;
+  writer.Number(1, sleep.deadline_ns);
+  return writer.Take();
+}
+std::string Write(const Wake&) {
+  return {};
 }
 
 bool Read(std::string_view bytes, Failure* failure) {
@@ -232,6 +242,15 @@ bool Read(std::string_view bytes, Detached*) {
   return ForEach(bytes, [](const Field&) { return true; });
 }
 bool Read(std::string_view bytes, KeptInPlace*) {
+  return ForEach(bytes, [](const Field&) { return true; });
+}
+bool Read(std::string_view bytes, Asleep* asleep) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&asleep->bytes);
+    return true;
+  });
+}
+bool Read(std::string_view bytes, Awake*) {
   return ForEach(bytes, [](const Field&) { return true; });
 }
 bool Read(std::string_view bytes, PinnedAllocated* place) {
@@ -304,6 +323,8 @@ bool Read(const Field& field, DaemonPacket* packet) {
     case 25: return ReadBody<ReleasePinnedSlab>(field, packet);
     case 26: return ReadBody<MemoryReady>(field, packet);
     case 27: return ReadBody<KeptInPlace>(field, packet);
+    case 28: return ReadBody<Asleep>(field, packet);
+    case 29: return ReadBody<Awake>(field, packet);
     default: return true;
   }
 }
@@ -312,7 +333,7 @@ bool Read(const Field& field, DaemonPacket* packet) {
 
 std::string Encode(const ClientPacket& packet) {
   // In the order of the variant.
-  constexpr uint32_t kBodyFields[] = {2, 3, 4, 6, 7, 20, 23, 24, 25, 26};
+  constexpr uint32_t kBodyFields[] = {2, 3, 4, 6, 7, 20, 23, 24, 25, 26, 27, 28};
   static_assert(std::size(kBodyFields) == std::variant_size_v<decltype(packet.body)>);
   Writer writer;
   writer.Number(1, packet.request);

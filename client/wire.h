@@ -25,6 +25,7 @@ struct Hello {
   uint64_t device_budget = 0;
   uint64_t host_budget = 0;
   std::string library_version;
+  bool fixed_addresses = false;
 };
 struct InternName {
   std::string name;
@@ -59,10 +60,15 @@ struct KeepInPlace {
   bool ends = false;
 };
 
+struct Sleep {
+  uint64_t deadline_ns = 0;
+};
+struct Wake {};
+
 struct ClientPacket {
   uint64_t request = 0;
   std::variant<Hello, InternName, ExplainFailure, Detach, StatsQuery, Trim, PinnedAlloc, PinnedFree,
-               PinnedSlabReleased, KeepInPlace>
+               PinnedSlabReleased, KeepInPlace, Sleep, Wake>
       body;
 };
 
@@ -116,6 +122,10 @@ struct ReleasePinnedSlab {
   uint64_t offset = 0;
 };
 struct KeptInPlace {};
+struct Asleep {
+  uint64_t bytes = 0;
+};
+struct Awake {};
 struct TierStats {
   std::string name;
   uint64_t used = 0;
@@ -140,7 +150,8 @@ struct DaemonPacket {
   uint64_t request = 0;
   // Nothing: a kind of packet that this client does not know.
   std::variant<std::monostate, Failure, Welcome, NameInterned, FailureExplained, MemoryReady,
-               Detached, Stats, PinnedAllocated, PinnedSlab, ReleasePinnedSlab, KeptInPlace>
+               Detached, Stats, PinnedAllocated, PinnedSlab, ReleasePinnedSlab, KeptInPlace, Asleep,
+               Awake>
       body;
 };
 

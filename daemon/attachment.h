@@ -33,6 +33,7 @@ struct Attachment {
   ipc::Doorbell doorbell;
   // By device; null until the client's first slab there.
   std::vector<std::unique_ptr<device::VaRange>> arenas;
+  bool fixed_addresses = false;  // of all its tensors
 };
 
 // Makes memory of the device and maps it at `offset` of the client's arena there, which is reserved

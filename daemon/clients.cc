@@ -126,7 +126,8 @@ core::Result<std::shared_ptr<Attachment>> Clients::MakeAttachment(const Caller& 
                                                             ForPeople(hello.name()),
                                                             std::move(segment),
                                                             std::move(doorbell),
-                                                            {}});
+                                                            {},
+                                                            hello.fixed_addresses()});
   attachment->arenas.resize(options_.devices.size());
   ++*options_.next_client;
   return attachment;

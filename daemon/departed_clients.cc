@@ -8,11 +8,10 @@ namespace ravenstore::daemon {
 void DepartedClients::Release() {
   for (auto each = on_released_.begin(); each != on_released_.end();) {
     const core::ClientId client = each->first;
-    if (!state_.store->IsQuiet(client)) {
+    if (!state_.store->Forget(client)) {
       ++each;
       continue;
     }
-    state_.store->Forget(client);
     Session& session = *sessions_.Find(client);
     charges_.Refund(session, session.charged);
     // Its tables may be large, too.

@@ -292,6 +292,17 @@ core::Status Loop::KeepInPlace(ClientId client, core::SlotId slot, core::TensorI
   return state_.store->KeepInPlace(client, slot, keeping);
 }
 
+void Loop::PutToSleep(ClientId client, core::Tick deadline, Sleepers::Reply reply) {
+  if (sessions_.FindPresent(client) == nullptr)
+    return reply(core::Error{core::ErrorCode::kNotFound, "the client is gone"});
+  logs_.ReadOf(client);  // it may have the puts
+  state_.store->sleepers().Sleep(client, deadline, std::move(reply));
+}
+
+void Loop::WakeUp(ClientId client) {
+  if (sessions_.FindPresent(client) != nullptr) state_.store->sleepers().Wake(client);
+}
+
 void Loop::PinnedAlloc(ClientId client, Pinned::Ask ask) {
   Session* session = sessions_.FindPresent(client);
   if (session == nullptr)

@@ -123,6 +123,9 @@ class Loop {
   // Errors: kNotFound; kWrongState if the tensor is not in use.
   core::Status KeepInPlace(core::ClientId client, core::SlotId slot, core::TensorId tensor,
                            Keeping keeping);
+  // As Sleepers::Sleep and Wake. The reply for a client that is not there is kNotFound.
+  void PutToSleep(core::ClientId client, core::Tick deadline, Sleepers::Reply reply);
+  void WakeUp(core::ClientId client);
   // As Pinned::Alloc. The reply to a client that is not there is kNotFound.
   void PinnedAlloc(core::ClientId client, Pinned::Ask ask);
   void PinnedSlabReleased(core::ClientId client, core::PinnedSlabId slab);

@@ -32,6 +32,11 @@ proto::DaemonPacket AnswerOf(uint64_t request, const core::Result<Pinned::Place>
   return packet;
 }
 
+core::Tick DeadlineOf(uint64_t deadline_ns) {
+  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  return core::Tick(core::Duration(static_cast<int64_t>(std::min(deadline_ns, kMost))));
+}
+
 }  // namespace
 
 bool MemoryMessages::Handle(const Caller& caller, const proto::ClientPacket& packet) {
@@ -48,6 +53,8 @@ bool MemoryMessages::Handle(const Caller& caller, const proto::ClientPacket& pac
     case Body::kKeepInPlace:
       HandleKeepInPlace(caller, packet.request(), packet.keep_in_place());
       return true;
+    case Body::kSleep: HandleSleep(caller, packet.request(), packet.sleep()); return true;
+    case Body::kWake: HandleWake(caller, packet.request()); return true;
     case Body::kPinnedSlabReleased: {
       const auto& released = packet.pinned_slab_released();
       const core::PinnedSlabId slab{released.pool(), core::Bytes(released.offset())};
@@ -62,13 +69,15 @@ void MemoryMessages::Notify(const Caller& caller, std::function<void()> work) {
   connections_->PostToLoop(caller.key, Connections::kNotice, std::move(work));
 }
 
+void MemoryMessages::FailWithoutClient(const Caller& caller, uint64_t request) {
+  connections_->Fail(
+      caller.key, request,
+      {ErrorCode::kWrongState, "this connection has no client that could have tensors"});
+}
+
 void MemoryMessages::HandleKeepInPlace(const Caller& caller, uint64_t request,
                                        const proto::KeepInPlace& keep) {
-  if (caller.client == ClientId{}) {
-    return connections_->Fail(
-        caller.key, request,
-        {ErrorCode::kWrongState, "this connection has no client that could have tensors"});
-  }
+  if (caller.client == ClientId{}) return FailWithoutClient(caller, request);
   connections_->PostToLoop(
       caller.key, Connections::kQuestion,
       [connections = connections_, loop = loop_, request, key = caller.key, client = caller.client,
@@ -82,6 +91,37 @@ void MemoryMessages::HandleKeepInPlace(const Caller& caller, uint64_t request,
         packet.mutable_kept_in_place();
         connections->PostAnswer(key, std::move(packet));
       });
+}
+
+void MemoryMessages::HandleSleep(const Caller& caller, uint64_t request,
+                                 const proto::Sleep& sleep) {
+  if (caller.client == ClientId{}) return FailWithoutClient(caller, request);
+  const auto reply = [connections = connections_, request,
+                      key = caller.key](core::Result<core::Bytes> bytes) {
+    if (!bytes.ok()) return connections->PostAnswer(key, FailureOf(request, bytes.error()));
+    proto::DaemonPacket packet;
+    packet.set_request(request);
+    packet.mutable_asleep()->set_bytes(bytes->count());
+    connections->PostAnswer(key, std::move(packet));
+  };
+  connections_->PostToLoop(
+      caller.key, Connections::kQuestion,
+      [loop = loop_, client = caller.client, deadline = DeadlineOf(sleep.deadline_ns()), reply] {
+        loop->PutToSleep(client, deadline, reply);
+      });
+}
+
+void MemoryMessages::HandleWake(const Caller& caller, uint64_t request) {
+  if (caller.client == ClientId{}) return FailWithoutClient(caller, request);
+  connections_->PostToLoop(caller.key, Connections::kQuestion,
+                           [connections = connections_, loop = loop_, request, key = caller.key,
+                            client = caller.client] {
+                             loop->WakeUp(client);
+                             proto::DaemonPacket packet;
+                             packet.set_request(request);
+                             packet.mutable_awake();
+                             connections->PostAnswer(key, std::move(packet));
+                           });
 }
 
 void MemoryMessages::HandlePinnedAlloc(const Caller& caller, uint64_t request,
@@ -99,8 +139,7 @@ void MemoryMessages::HandlePinnedAlloc(const Caller& caller, uint64_t request,
   Pinned::Ask wanted{.block = ask.block(),
                      .bytes = core::Bytes(ask.bytes()),
                      .device = core::DeviceId{static_cast<uint16_t>(ask.device())},
-                     .deadline = core::Tick(core::Duration(static_cast<int64_t>(std::min<uint64_t>(
-                         ask.deadline_ns(), std::numeric_limits<int64_t>::max())))),
+                     .deadline = DeadlineOf(ask.deadline_ns()),
                      .reply = [connections = connections_, request,
                                key = caller.key](core::Result<Pinned::Place> place) {
                        connections->PostAnswer(key, AnswerOf(request, place));

@@ -43,6 +43,9 @@ class MemoryMessages {
   void PostReleasePinnedSlab(core::ClientId client, core::PinnedSlabId slab);
 
  private:
+  void FailWithoutClient(const Caller& caller, uint64_t request);
+  void HandleSleep(const Caller& caller, uint64_t request, const proto::Sleep& sleep);
+  void HandleWake(const Caller& caller, uint64_t request);
   void HandleKeepInPlace(const Caller& caller, uint64_t request, const proto::KeepInPlace& keep);
   void HandlePinnedAlloc(const Caller& caller, uint64_t request, const proto::PinnedAlloc& ask);
   void HandlePinnedFree(const Caller& caller, uint64_t request, const proto::PinnedFree& free);

@@ -80,7 +80,8 @@ core::decide::TenantPages PageLimits::PagesOf(TenantId tenant, DeviceId device) 
 }
 
 uint32_t PageLimits::MostOf(ClientId client, DeviceId device) const {
-  return std::max(PagesIn(clients_.at(client).budgets.device, device), 1U);
+  const Client& of = clients_.at(client);
+  return of.is_asleep ? 0 : std::max(PagesIn(of.budgets.device, device), 1U);
 }
 
 }  // namespace ravenstore::daemon

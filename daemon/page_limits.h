@@ -35,6 +35,11 @@ class PageLimits {
   // REQUIRES, here and below: the client is attached.
   void SetBudgets(core::ClientId client, const core::Budgets& budgets);
   void Detach(core::ClientId client);
+  // One that is asleep may hold no page.
+  void SetAsleep(core::ClientId client, bool is_asleep) {
+    clients_.at(client).is_asleep = is_asleep;
+  }
+  bool IsAsleep(core::ClientId client) const { return clients_.at(client).is_asleep; }
 
   // A client of the tenant is attached.
   bool IsPresent(core::TenantId tenant) const;
@@ -46,7 +51,8 @@ class PageLimits {
   }
   // The limits of the tenant's clients on the device: one page in any case.
   core::decide::TenantPages PagesOf(core::TenantId tenant, core::DeviceId device) const;
-  // Pages of the device that the client may hold by its own budget: one in any case.
+  // Pages of the device that the client may hold by its own budget: one in any case, or none while
+  // it is asleep.
   uint32_t MostOf(core::ClientId client, core::DeviceId device) const;
   core::CopyQuota& copies() { return copies_; }
   const core::CopyQuota& copies() const { return copies_; }
@@ -55,6 +61,7 @@ class PageLimits {
   struct Client {
     core::TenantId tenant{};
     core::Budgets budgets;
+    bool is_asleep = false;
   };
 
   uint32_t PagesIn(core::Bytes bytes, core::DeviceId device) const;

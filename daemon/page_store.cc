@@ -81,12 +81,12 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
                 .checks = options_.checks},
                devices_, &tables_, &rooms_, &pools_, workers_, mailbox_, hooks_.attachment,
                static_cast<ClientPages::Owner*>(this)),
-      requests_(
-          devices_, options_.transfers, &tables_, &rooms_, &views_,
-          {.part = [this](Client& client, DeviceId device) -> Part& {
-             return clients_.PartOf(client, device);
-           },
-           .answer = [this](core::Action action) { replies_.push_back(std::move(action)); }}) {
+      requests_(devices_, options_.transfers, &tables_, &rooms_, &views_,
+                {.part = [this](Client& client, DeviceId device) -> Part& {
+                   return clients_.PartOf(client, device);
+                 },
+                 .answer = [this](core::Action action) { replies_.push_back(std::move(action)); }}),
+      sleepers_(&tables_, [this](ClientId client) { clients_.On(core::Trimmed{client}); }) {
   const std::vector<Bytes> sizes = PagesFor(options_);
   for (size_t i = 0; i < devices_.size(); ++i) {
     const Bytes page = sizes[i];
@@ -166,6 +166,7 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
   busy |= advances();
   rooms_.Work(busy);
   for (Device& device : tables_.devices) RunDevice(device);
+  sleepers_.Poll();
   Apply(core::TimePassed{}, now, plan);
   // A request that has failed, or moved to another device, has made room.
   return busy || rooms_.has_grown() || advances();
@@ -213,10 +214,12 @@ void PageStore::On(const core::ClientGone& event) {
   clients_.Leave(&client);
 }
 
-void PageStore::Forget(ClientId client) {
+bool PageStore::Forget(ClientId client) {
+  if (!clients_.IsQuiet(client)) return false;
   for (const auto& [device, part] : tables_.clients.at(client)->parts)
     std::erase_if(retries_, [&](const auto& retry) { return retry.second == part.pages.get(); });
   clients_.Forget(client);
+  return true;
 }
 
 core::Status PageStore::KeepInPlace(ClientId id, SlotId slot, Keeping keeping) {
@@ -563,7 +566,7 @@ Tick PageStore::NextWake() const {
   Tick next = requests_.NextWake();
   if (!retries_.empty()) next = std::min(next, retries_.begin()->first);
   if (tables_.stats.waiting > 0) next = std::min(next, late_look_);
-  return std::min({next, rooms_.NextWake(), pools_.NextWake()});
+  return std::min({next, rooms_.NextWake(), pools_.NextWake(), sleepers_.NextWake()});
 }
 
 }  // namespace ravenstore::daemon

@@ -23,6 +23,7 @@
 #include "core/schedule/page_scheduler.h"
 #include "core/types.h"
 #include "daemon/client_pages.h"
+#include "daemon/sleepers.h"
 #include "daemon/store_clients.h"
 #include "daemon/store_pools.h"
 #include "daemon/store_requests.h"
@@ -80,15 +81,17 @@ class PageStore final : private ClientPages::Owner, private core::PageMaker {
 
   // REQUIRES: the slot has a tensor. Errors: kWrongState if it is not in use.
   core::Status KeepInPlace(core::ClientId client, core::SlotId slot, Keeping keeping);
+  // Clients that sleep. REQUIRES: they are present.
+  Sleepers& sleepers() { return sleepers_; }
   // Of its devices.
   core::Bytes LargestPage() const;
   // A client's mapper has done these instructions.
   void MapsEnded(core::ClientId client, const std::vector<MapOrders::Ended>& ended);
   // Ends what has ended, begins what there is to do, and appends answers. True when anything was.
   bool Poll(core::Tick now, core::Plan* plan);
-  // The client's pages may be destroyed: nothing of it is under way. REQUIRES: ClientGone was said.
-  bool IsQuiet(core::ClientId client) const { return clients_.IsQuiet(client); }
-  void Forget(core::ClientId client);
+  // Forgets a client, if nothing of it is under way: its pages may be destroyed. Returns false if
+  // something is. REQUIRES: ClientGone was said.
+  bool Forget(core::ClientId client);
   // The daemon ends, with the pools' memory: copies under way end, and no other begins.
   void EndCopies() {
     requests_.moves().EndCopies();
@@ -175,6 +178,7 @@ class PageStore final : private ClientPages::Owner, private core::PageMaker {
   const StoreViews views_;
   StoreClients clients_;
   StoreRequests requests_;
+  Sleepers sleepers_;
   core::Tick late_look_{};  // for clients that are late, while calls wait
   core::DeviceId advancing_{};
   std::set<std::pair<core::Tick, ClientPages*>> retries_;

@@ -140,6 +140,7 @@ StoreTables::Part& StoreClients::PartOf(Client& client, DeviceId device) {
   joins.limits = {.page = on.page, .pages = most, .pools = pools_.CopyPoolsOf(device)};
   joins.most = most;
   joins.addresses = on.addresses;
+  joins.has_slots = !attachment->fixed_addresses;
   on.scheduler->Join(std::move(joins));
   part.pages->SetExecutor(&on.scheduler->client(client.id).executor());
   rooms_.Divide();

@@ -119,8 +119,7 @@ class PageStoreFixture : public testing::Test {
   }
   // It is gone.
   void AwaitEnd(core::ClientId id) {
-    PumpUntil([&] { return store_->IsQuiet(id); });
-    store_->Forget(id);
+    PumpUntil([&] { return store_->Forget(id); });
     processes_.erase(id);
   }
   void Apply(const core::Event& event) { store_->Apply(event, ipc::Now(), &plan_); }

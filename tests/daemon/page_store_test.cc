@@ -39,7 +39,7 @@ TEST_F(PageStoreTest, TheStoreMayEndWhileAClientThatIsGoneHasAPageMade) {
   AskFor(SlotId{0});
   store_->Poll(ipc::Now(), &plan_);
   Apply(core::ClientGone{kClient});
-  EXPECT_FALSE(store_->IsQuiet(kClient));
+  EXPECT_FALSE(store_->Forget(kClient));
   workers_.reset();
   store_->EndCopies();
   store_.reset();

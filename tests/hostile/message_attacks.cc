@@ -380,6 +380,15 @@ constexpr Attack kAttacks[] = {
        FloodByClients(scene,
                       Same([](auto& packet) { packet.mutable_keep_in_place()->set_slot(7); }));
      }},
+    {"flood_sleeps",
+     [](Scene& scene) {
+       FloodByClients(scene,
+                      Same([](auto& packet) { packet.mutable_sleep()->set_deadline_ns(1); }));
+     }},
+    {"flood_wakes",
+     [](Scene& scene) {
+       FloodByClients(scene, Same([](auto& packet) { packet.mutable_wake(); }));
+     }},
     {"flood_give_backs",
      [](Scene& scene) {
        Flood(scene, Same([](auto& packet) {

@@ -1,0 +1,136 @@
+// The C ABI of regions.
+#include <algorithm>
+#include <cstring>
+
+#include "client/last_error.h"
+#include "client/ravenstore.h"
+#include "client/regions.h"
+
+namespace {
+
+namespace client = ravenstore::client;
+namespace core = ravenstore::core;
+using client::Guard;
+using client::Region;
+using core::Status;
+
+Region* RegionOf(ravenstore_region_t* region) {
+  return reinterpret_cast<Region*>(region);
+}
+
+ravenstore_region_t* HandleOf(Region* region) {
+  return reinterpret_cast<ravenstore_region_t*>(region);
+}
+
+Status CheckRegion(const ravenstore_region_t* region, uint32_t flags, uint32_t known) {
+  const auto refused = [](const char* words) {
+    return core::Error{core::ErrorCode::kInvalidArgument, words};
+  };
+  if (region == nullptr) return refused("the region is NULL");
+  if ((flags & ~known) != 0) return refused("unknown flags");
+  return core::Ok();
+}
+
+ravenstore::Timeout TimeoutOf(uint64_t nanoseconds) {
+  if (nanoseconds == 0) return std::nullopt;
+  return std::chrono::nanoseconds(std::min<uint64_t>(nanoseconds, INT64_MAX));
+}
+
+}  // namespace
+
+extern "C" {
+
+ravenstore_code_t ravenstore_region_open(const ravenstore_connect_options_t* given,
+                                         ravenstore_region_t** region) {
+  return Guard([&]() -> Status {
+    RAVEN_RETURN_IF_ERROR(CheckRegion(reinterpret_cast<ravenstore_region_t*>(region), 0, 0));
+    *region = nullptr;
+    ravenstore_connect_options_t options{};
+    if (given != nullptr)
+      std::memcpy(&options, given, std::min(given->struct_size, sizeof(options)));
+    ravenstore::ConnectOptions converted;
+    if (options.socket != nullptr) converted.socket = options.socket;
+    if (options.name != nullptr) converted.name = options.name;
+    converted.device_budget = options.device_budget;
+    converted.host_budget = options.host_budget;
+    converted.timeout = TimeoutOf(options.timeout_ns);
+    *region = HandleOf(new Region(converted));
+    return core::Ok();
+  });
+}
+
+void ravenstore_region_close(ravenstore_region_t* region) {
+  static_cast<void>(Guard([&]() -> Status {
+    delete RegionOf(region);
+    return core::Ok();
+  }));
+}
+
+ravenstore_region_t* ravenstore_region_enter(ravenstore_region_t* region) {
+  Region* const before = Region::Here();
+  Region::Enter(RegionOf(region));
+  return HandleOf(before);
+}
+
+ravenstore_region_t* ravenstore_region_here(void) {
+  return HandleOf(Region::Here());
+}
+
+void* ravenstore_region_alloc(ptrdiff_t bytes, int device, ravenstore_stream_t /*stream*/) {
+  return bytes <= 0 ? nullptr : Region::AllocateHere(static_cast<uint64_t>(bytes), device);
+}
+
+int ravenstore_region_free(void* address, ptrdiff_t /*bytes*/, int /*device*/,
+                           ravenstore_stream_t /*stream*/) {
+  return address != nullptr && Region::Free(address) ? 1 : 0;
+}
+
+ravenstore_code_t ravenstore_region_sleep(ravenstore_region_t* region, uint32_t flags,
+                                          uint64_t timeout_ns, uint64_t* bytes) {
+  return Guard([&]() -> Status {
+    RAVEN_RETURN_IF_ERROR(
+        CheckRegion(region, flags, RAVENSTORE_KEEP_NOTHING | RAVENSTORE_UNCHANGED));
+    const uint64_t slept =
+        RegionOf(region)->Sleep({.keeps_bytes = (flags & RAVENSTORE_KEEP_NOTHING) == 0,
+                                 .unchanged = (flags & RAVENSTORE_UNCHANGED) != 0,
+                                 .timeout = TimeoutOf(timeout_ns)});
+    if (bytes != nullptr) *bytes = slept;
+    return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_region_wake(ravenstore_region_t* region, uint32_t flags,
+                                         uint64_t timeout_ns, ravenstore_stream_t stream) {
+  return Guard([&]() -> Status {
+    RAVEN_RETURN_IF_ERROR(CheckRegion(region, flags, RAVENSTORE_DO_NOT_WAIT));
+    RegionOf(region)->Wake({.stream = stream,
+                            .waits = (flags & RAVENSTORE_DO_NOT_WAIT) == 0,
+                            .timeout = TimeoutOf(timeout_ns)});
+    return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_region_keep_in_place(void* address, int32_t stays) {
+  return Guard([&]() -> Status {
+    Region::Keep(address, stays != 0);
+    return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_region_get_info(const ravenstore_region_t* region,
+                                             ravenstore_region_info_t* info) {
+  return Guard([&]() -> Status {
+    RAVEN_RETURN_IF_ERROR(CheckRegion(info == nullptr ? nullptr : region, 0, 0));
+    const Region::View view = reinterpret_cast<const Region*>(region)->view();
+    ravenstore_region_info_t filled{};
+    filled.struct_size = info->struct_size;
+    filled.bytes = view.bytes;
+    filled.allocations = view.allocations;
+    filled.asleep = view.is_asleep ? 1 : 0;
+    filled.devices = view.devices;
+    std::memcpy(info, &filled, std::min(info->struct_size, sizeof(filled)));
+    return core::Ok();
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,81 @@
+// Memory that another allocator hands out, such as PyTorch's, and that sleeps and wakes by tag.
+//
+// A region has a store of its own, whose tensors have fixed addresses. Each allocation is a tensor
+// that stays in use but while the region sleeps. So pointers into it, and graphs that were captured
+// with it, are valid again after the wake.
+//
+//     Region region({.name = "weights"});
+//     Region::Enter(&region);                  // for this thread
+//     void* p = Region::AllocateHere(bytes, device);
+//     Region::Enter(nullptr);
+//     region.Sleep({});                        // a kernel that reads p would fault
+//     region.Wake({});
+//
+// Owns: the store and its tensors. Threads: any. Units: bytes. Errors: Sleep and Wake throw what
+// Store::sleep, wake and get do. Fork: in a child no memory of a region is there.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "client/client.h"
+
+namespace ravenstore::client {
+
+class Region {
+ public:
+  struct SleepOptions {
+    bool keeps_bytes = true;  // else they are undefined after the wake
+    bool unchanged = false;   // since the last wake: the copies from before are kept
+    Timeout timeout = {};     // the store's
+  };
+  struct WakeOptions {
+    Stream stream = nullptr;  // whose later work has the bytes
+    bool waits = true;        // until the bytes are there, for work of any stream
+    Timeout timeout = {};
+  };
+  struct View {
+    uint64_t bytes = 0;
+    uint64_t allocations = 0;
+    uint64_t devices = 0;  // a bit for each on which it has memory
+    bool is_asleep = false;
+  };
+
+  // `options.fixed_addresses` is set. Throws as Store::connect.
+  explicit Region(ConnectOptions options);
+  // Frees what is left. No thread is in it.
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  // Whose memory this thread gets from AllocateHere(); null: of none.
+  static void Enter(Region* region) noexcept;
+  static Region* Here() noexcept;
+  // Of the thread's region. Null: it has none, or no memory; ravenstore_last_error() says why.
+  static void* AllocateHere(uint64_t bytes, int device) noexcept;
+  // Returns false if the address is no region's. REQUIRES: work that uses it has ended.
+  static bool Free(void* address) noexcept;
+
+  // The bytes of device memory that went back. REQUIRES: work that uses the region's memory has
+  // ended. If it throws the region is awake.
+  uint64_t Sleep(const SleepOptions& options);
+  // If it throws the region is asleep, and may be woken again. No error if it is awake.
+  void Wake(const WakeOptions& options);
+  // The physical memory beneath the allocation with the address stays there, so that the region
+  // does not sleep; or not any more. Throws Error: NOT_FOUND, WRONG_STATE (it sleeps).
+  static void Keep(void* address, bool stays);
+  View view() const;
+
+ private:
+  void* Allocate(uint64_t bytes, int device);
+  void PutAll(const SleepOptions& options);
+  void GetAll(const WakeOptions& options);
+
+  mutable std::mutex mutex_;
+  Store store_;                        // guarded by mutex_, as all below
+  std::map<void*, Tensor> allocated_;  // by address
+  bool is_asleep_ = false;
+};
+
+}  // namespace ravenstore::client
