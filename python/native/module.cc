@@ -18,6 +18,7 @@
 
 #include "client/client.h"
 #include "client/torch_allocator.h"
+#include "client/torch_regions.h"
 #include "client/torch_saved.h"
 
 namespace ravenstore::python {
@@ -407,6 +408,11 @@ PyObject* ExpectToStay(PyObject*, PyObject* argument) {
   Py_RETURN_NONE;
 }
 
+PyObject* ServeCpuRegions(PyObject*, PyObject*) {
+  torch::ServeCpuRegions();
+  Py_RETURN_NONE;
+}
+
 PyObject* Step(PyObject*, PyObject*) {
   return Guarded([&]() -> PyObject* {
     TheStore().step();
@@ -433,6 +439,7 @@ PyMethodDef methods[] = {
     {"reset_peaks", &ResetPeaks, METH_O, "reset_peaks(device)"},
     {"empty_magazines", &EmptyMagazines, METH_NOARGS, "empty_magazines()"},
     {"check", &Check, METH_O, "check(stream)"},
+    {"serve_cpu_regions", &ServeCpuRegions, METH_NOARGS, "serve_cpu_regions()"},
     {"step", &Step, METH_NOARGS, "step()"},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -31,6 +31,7 @@ from ravenstore.errors import (
 from ravenstore.offload import Explanation, explain, max_memory_plain, offload, step
 from ravenstore.pinned import patch_dataloader, pin_memory, pinned_empty
 from ravenstore.profile import profile
+from ravenstore.regions import capture_graph, region, sleep, stay, tags, wake
 from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ __all__ = [
     "WrongState",
     "__version__",
     "bytes_of",
+    "capture_graph",
     "chunk_loss",
     "explain",
     "max_memory_plain",
@@ -100,5 +102,10 @@ __all__ = [
     "pinned_empty",
     "prepare",
     "profile",
+    "region",
+    "sleep",
+    "stay",
     "step",
+    "tags",
+    "wake",
 ]

@@ -18,6 +18,7 @@ from ctypes import (
     c_int32,
     c_int64,
     c_size_t,
+    c_ssize_t,
     c_uint32,
     c_uint64,
     c_void_p,
@@ -57,6 +58,25 @@ class CreateFlag(enum.IntFlag):
     FAIL_STUCK = 2
     LONG_LIVED = 4
     STREAM_ORDERED = 8
+
+
+class ConnectFlag(enum.IntFlag):
+    """ravenstore_connect_options.flags."""
+
+    FIXED_ADDRESSES = 1
+
+
+class RegionSleepFlag(enum.IntFlag):
+    """ravenstore_region_sleep's flags."""
+
+    KEEP_NOTHING = 1
+    UNCHANGED = 2
+
+
+class RegionWakeFlag(enum.IntFlag):
+    """ravenstore_region_wake's flags."""
+
+    DO_NOT_WAIT = 1
 
 
 class GetFlag(enum.IntFlag):
@@ -102,6 +122,7 @@ class ConnectOptions(_Options):
         ("device_budget", c_uint64),
         ("host_budget", c_uint64),
         ("timeout_ns", c_uint64),
+        ("flags", c_uint32),
     ]
 
 
@@ -176,6 +197,18 @@ class StatsStruct(_Options):
     ]
 
 
+class RegionInfo(_Options):
+    """ravenstore_region_info."""
+
+    _fields_: ClassVar = [
+        ("struct_size", c_size_t),
+        ("bytes", c_uint64),
+        ("allocations", c_uint64),
+        ("asleep", c_uint64),
+        ("devices", c_uint64),
+    ]
+
+
 STRUCTS: dict[str, type[_Options]] = {
     "ravenstore_connect_options": ConnectOptions,
     "ravenstore_create_options": CreateOptions,
@@ -183,6 +216,7 @@ STRUCTS: dict[str, type[_Options]] = {
     "ravenstore_put_options": PutOptions,
     "ravenstore_pinned_options": PinnedOptions,
     "ravenstore_stats": StatsStruct,
+    "ravenstore_region_info": RegionInfo,
 }
 
 ENUMS: list[type[enum.IntEnum] | type[enum.IntFlag]] = [
@@ -191,10 +225,13 @@ ENUMS: list[type[enum.IntEnum] | type[enum.IntFlag]] = [
     GetFlag,
     PutFlag,
     Priority,
+    ConnectFlag,
+    RegionSleepFlag,
+    RegionWakeFlag,
 ]
 
 # Handles and streams are numbers to Python; None is NULL.
-_store = _tensor = _stream = _address = c_void_p
+_store = _tensor = _stream = _address = _region = c_void_p
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, c_void_p)
 
 # name: (result, argument types)
@@ -245,6 +282,18 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ravenstore_keep_in_place": (c_int, [_store, _tensor]),
     "ravenstore_end_keep_in_place": (c_int, [_store, _tensor]),
     "ravenstore_trim": (c_int, [_store]),
+    "ravenstore_sleep": (c_int, [_store, c_uint64, POINTER(c_uint64)]),
+    "ravenstore_wake": (c_int, [_store]),
+    "ravenstore_region_open": (c_int, [POINTER(ConnectOptions), POINTER(_region)]),
+    "ravenstore_region_close": (None, [_region]),
+    "ravenstore_region_enter": (_region, [_region]),
+    "ravenstore_region_here": (_region, []),
+    "ravenstore_region_alloc": (_address, [c_ssize_t, c_int, _stream]),
+    "ravenstore_region_free": (c_int, [_address, c_ssize_t, c_int, _stream]),
+    "ravenstore_region_sleep": (c_int, [_region, c_uint32, c_uint64, POINTER(c_uint64)]),
+    "ravenstore_region_wake": (c_int, [_region, c_uint32, c_uint64, _stream]),
+    "ravenstore_region_keep_in_place": (c_int, [_address, c_int32]),
+    "ravenstore_region_get_info": (c_int, [_region, POINTER(RegionInfo)]),
     "ravenstore_get_stats": (c_int, [_store, POINTER(StatsStruct)]),
     "ravenstore_backend": (c_char_p, [_store]),
     "ravenstore_host_stream_create": (_stream, []),

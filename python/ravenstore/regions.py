@@ -1,0 +1,267 @@
+"""Memory that sleeps: what PyTorch allocates within a region leaves the GPU, and comes back.
+
+    with ravenstore.region("weights"):
+        model = build().cuda()
+    with ravenstore.region("cache"):
+        cache = torch.empty(16 << 30, dtype=torch.uint8, device="cuda")
+
+    ravenstore.sleep("weights")                  # its GPU memory is others' now
+    ravenstore.sleep("cache", keep="nothing")    # nothing is copied
+    ...
+    ravenstore.wake("weights", "cache")          # at the same addresses
+
+Within a region PyTorch's caching allocator has a memory pool of the tag's, whose memory is the
+store's. Addresses stay, so that tensors, views, raw pointers and captured graphs are valid again
+after the wake. `capture_graph(graph, "weights")` captures a graph whose own memory is the tag's.
+
+While a tag sleeps, a kernel that reads its tensors ends with an illegal address: the GPU has no
+memory there. On the host backend the process would end by a signal.
+
+What registers memory with others (RDMA, NVSHMEM, NCCL's registered buffers) keeps addresses of
+physical memory, which the store cannot see: call `stay(tensor)`. Its tag does not sleep then.
+
+Owns: a tag's memory belongs to its tensors; a tag stays for the life of the process.
+Streams: sleep waits for all work of the devices on which the tag has memory.
+Threads: any. Errors: ravenstore's (WrongState, TimedOut, OutOfMemory, NotFound), in words.
+Fork: a child has no tag.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import threading
+from collections.abc import Iterator
+from ctypes import byref, c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any, Literal
+
+from ravenstore import _abi, _native
+from ravenstore._units import Duration, nanoseconds_of
+from ravenstore.errors import Capturing, InvalidArgument, NotFound, WrongState, check
+from ravenstore.store import Store, default_socket
+
+if TYPE_CHECKING:
+    import torch
+
+Keep = Literal["bytes", "nothing"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tag:
+    """What a tag has now."""
+
+    bytes: int
+    """Of its allocations, as PyTorch's allocator asked for them."""
+    allocations: int
+    asleep: bool
+
+
+class _Region:
+    """One tag's memory."""
+
+    def __init__(self, tag: str) -> None:
+        options = _abi.ConnectOptions(socket=os.fsencode(default_socket()), name=tag.encode())
+        handle = c_void_p()
+        check(_abi.library().ravenstore_region_open(options, byref(handle)))
+        self.tag = tag
+        self.handle = handle
+        self.pool: Any = None
+
+    def info(self) -> _abi.RegionInfo:
+        info = _abi.RegionInfo()
+        check(_abi.library().ravenstore_region_get_info(self.handle, byref(info)))
+        return info
+
+    def memory_pool(self) -> Any:
+        """PyTorch's pool, whose memory the region gives."""
+        import torch
+
+        if self.pool is None:
+            allocator = torch.cuda.memory.CUDAPluggableAllocator(
+                _abi.library()._name, "ravenstore_region_alloc", "ravenstore_region_free"
+            )
+            self.pool = torch.cuda.MemPool(allocator.allocator())
+        return self.pool
+
+
+_lock = threading.Lock()
+_regions: dict[str, _Region] = {}
+_backend: str | None = None
+
+
+def _forget() -> None:
+    global _lock  # noqa: PLW0603 - a child of fork() has no thread that could release it
+    _lock = threading.Lock()
+    _regions.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _is_simulated() -> bool:
+    global _backend  # noqa: PLW0603 - one daemon a process
+    if _backend is None:
+        with Store.connect(name="regions") as store:
+            _backend = store.backend
+    return _backend == "host"
+
+
+def _region_of(tag: str) -> _Region:
+    with _lock:
+        found = _regions.get(tag)
+        if found is None:
+            known = ", ".join(map(repr, _regions)) or "none"
+            raise NotFound(f"there is no region {tag!r}; this process has {known}")
+        return found
+
+
+def _open(tag: str) -> _Region:
+    with _lock:
+        if tag not in _regions:
+            if _is_simulated():
+                _native.load().serve_cpu_regions()
+            _regions[tag] = _Region(tag)
+        return _regions[tag]
+
+
+@contextlib.contextmanager
+def _entered(region: _Region) -> Iterator[None]:
+    library = _abi.library()
+    before = library.ravenstore_region_enter(region.handle)
+    try:
+        yield
+    finally:
+        library.ravenstore_region_enter(before)
+
+
+@contextlib.contextmanager
+def region(tag: str) -> Iterator[None]:
+    """PyTorch's GPU memory that this thread allocates within is the tag's. The tag is made at the
+    first use, at $RAVENSTORE_SOCKET or the node's daemon. Regions may be nested: the inner one
+    counts.
+
+    Errors: WrongState, while the tag sleeps; InvalidArgument; those of Store.connect.
+    """
+    if not tag or "/" in tag:
+        raise InvalidArgument(f"a tag is a word without '/', not {tag!r}")
+    of_tag = _open(tag)
+    if of_tag.info().asleep:
+        raise WrongState(f"{tag!r} is asleep: wake it before more is allocated there")
+    with contextlib.ExitStack() as entered:
+        entered.enter_context(_entered(of_tag))
+        if not _is_simulated():
+            import torch
+
+            entered.enter_context(torch.cuda.use_mem_pool(of_tag.memory_pool()))
+        yield
+
+
+@contextlib.contextmanager
+def capture_graph(graph: torch.cuda.CUDAGraph, tag: str, **options: Any) -> Iterator[None]:
+    """As `torch.cuda.graph(graph, **options)`; what the capture allocates is the tag's. Not within
+    `region`, whose memory pool is filled meanwhile. Errors: as region."""
+    import torch
+
+    of_tag = _open(tag)
+    pool = of_tag.memory_pool().id
+    with _entered(of_tag), torch.cuda.graph(graph, pool=pool, **options):
+        yield
+
+
+def _synchronize(devices: int) -> None:
+    if _is_simulated():
+        return
+    import torch
+
+    if torch.cuda.is_current_stream_capturing():
+        raise Capturing("a stream is being captured: end the capture before a sleep or a wake")
+    for device in range(devices.bit_length()):
+        if devices >> device & 1:
+            torch.cuda.synchronize(device)
+
+
+def sleep(
+    *tags: str,
+    keep: Keep = "bytes",
+    unchanged: bool = False,
+    timeout: Duration | None = None,
+) -> int:
+    """The tags' tensors leave their devices, whose memory goes back to the driver. Returns how many
+    bytes that were. Waits for the work of these devices, and until the memory is gone.
+
+    keep: "nothing": the bytes are undefined after the wake, and nothing is copied.
+    unchanged: nothing was written since the last wake: what was copied then is kept.
+    timeout: of each tag, by default 30 s.
+    Errors: NotFound; WrongState (it sleeps already, or one of its tensors stays); TimedOut: there
+        is no room for the copies, for instance. A tag of which that is said is awake, and so are
+        those after it.
+    """
+    if keep not in ("bytes", "nothing"):
+        raise InvalidArgument(f"keep is 'bytes' or 'nothing', not {keep!r}")
+    if unchanged and keep == "nothing":
+        raise InvalidArgument("unchanged=True keeps bytes, and keep='nothing' does not")
+    flags = _abi.RegionSleepFlag.KEEP_NOTHING if keep == "nothing" else 0
+    flags |= _abi.RegionSleepFlag.UNCHANGED if unchanged else 0
+    returned = 0
+    for each in [_region_of(tag) for tag in tags]:
+        _synchronize(each.info().devices)
+        bytes_ = c_uint64()
+        check(
+            _abi.library().ravenstore_region_sleep(
+                each.handle, flags, nanoseconds_of(timeout or 0), byref(bytes_)
+            )
+        )
+        returned += bytes_.value
+    return returned
+
+
+def wake(
+    *tags: str,
+    blocking: bool = True,
+    timeout: Duration | None = None,
+) -> None:
+    """The tags' tensors are where they were, in the order of the tags. No error if one is awake.
+
+    blocking: returns when the bytes are there. Else only later work on the current stream has
+        them.
+    timeout: of each tag, by default 30 s.
+    Errors: NotFound; OutOfMemory or TimedOut without room, in words that say who holds it. That tag
+        sleeps on, and may be woken again.
+    """
+    flags = 0 if blocking else _abi.RegionWakeFlag.DO_NOT_WAIT
+    for each in [_region_of(tag) for tag in tags]:
+        _synchronize(0)
+        check(
+            _abi.library().ravenstore_region_wake(
+                each.handle, flags, nanoseconds_of(timeout or 0), _current_stream()
+            )
+        )
+
+
+def _current_stream() -> int | None:
+    if _is_simulated():
+        return None
+    import torch
+
+    return torch.cuda.current_stream().cuda_stream
+
+
+def tags() -> dict[str, Tag]:
+    """This process's tags."""
+    with _lock:
+        regions = dict(_regions)
+    made = {tag: region.info() for tag, region in regions.items()}
+    return {
+        tag: Tag(bytes=info.bytes, allocations=info.allocations, asleep=bool(info.asleep))
+        for tag, info in made.items()
+    }
+
+
+def stay(tensor: torch.Tensor, stays: bool = True) -> None:
+    """The physical memory beneath the tensor, which was allocated in a region, stays there: for
+    network cards and libraries that have registered it. Its tag does not sleep until
+    `stay(tensor, False)`. Errors: NotFound if it is no region's; WrongState while the tag sleeps.
+    """
+    address = tensor.untyped_storage().data_ptr()
+    check(_abi.library().ravenstore_region_keep_in_place(address, int(stays)))
