@@ -372,7 +372,10 @@ enum {
 RAVENSTORE_API ravenstore_code_t ravenstore_region_sleep(ravenstore_region_t* region,
                                                          uint32_t flags, uint64_t timeout_ns,
                                                          uint64_t* bytes);
-enum { RAVENSTORE_DO_NOT_WAIT = 1 /* for the bytes: later work on `stream` has them */ };
+enum {
+  /* For the bytes: later work on `stream` has them. */
+  RAVENSTORE_DO_NOT_WAIT = 1
+};
 /* All its memory is where it was. If it fails, for want of room for instance, the region is asleep,
  * and may be woken again. No error if it is awake. */
 RAVENSTORE_API ravenstore_code_t ravenstore_region_wake(ravenstore_region_t* region, uint32_t flags,

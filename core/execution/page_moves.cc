@@ -80,8 +80,13 @@ void PageMoves::HandleArrivals() {
 bool PageMoves::Start(bool maps_ahead) {
   HandleArrivals();
   DropClean();
-  ReleaseSurplus();
-  StartOut();
+  uint64_t discarded = 0;
+  do {
+    // The memory of what was discarded is free, and nothing else will say so.
+    discarded = stats_.discarded;
+    ReleaseSurplus();
+    StartOut();
+  } while (stats_.discarded > discarded);
   StartMaps(maps_ahead);
   StartIn();
   HandleArrivals();

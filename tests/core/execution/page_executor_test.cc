@@ -620,6 +620,19 @@ TEST_F(PageExecutorTest, ATensorThatCanBeRecomputedLeavesWithoutACopy) {
   EXPECT_FALSE(executor_.tensors()[gone].away);
 }
 
+TEST_F(PageExecutorTest, TheMemoryOfWhatIsDiscardedForAFallenShareIsReleasedImmediately) {
+  for (TensorNumber tensor : {0u, 1u}) {
+    Create(tensor);
+    Put(tensor, true);
+    executor_.SetRecomputes(tensor, true);
+  }
+  executor_.SetShare(0);
+  executor_.Start();
+  EXPECT_EQ(executor_.stats().discarded, 2u);
+  EXPECT_FALSE(backend_.out);
+  EXPECT_EQ(executor_.books().memory().pages(), 0u);
+}
+
 TEST_F(PageExecutorTest, TheOthersOfItsPageAreCopied) {
   executor_.Place(0, {0, 1}, Bytes{}, KiB(512));
   executor_.Place(1, {0, 1}, MiB(1), KiB(512));
