@@ -14,11 +14,7 @@ using core::ToInt;
 
 PageLimits::PageLimits(Options options)
     : options_(std::move(options)),
-      copies_({.capacity = options_.host_capacity,
-               .kept_part = options_.guaranteed_part,
-               .exchange = options_.page.empty()
-                               ? Bytes{}
-                               : *std::max_element(options_.page.begin(), options_.page.end())}) {}
+      copies_({.capacity = options_.host_capacity, .kept_part = options_.guaranteed_part}) {}
 
 void PageLimits::SetBudgets(TenantId tenant, const Budgets& budgets) {
   tenants_[tenant] = budgets;

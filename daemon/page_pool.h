@@ -66,10 +66,9 @@ class PagePool {
   // May take long. Errors: those of the device.
   core::Status AddDevice(core::DeviceId device, const std::string& name,
                          core::Pacer* pacer = nullptr);
-  // Copies may move on to the host pool, which outlives this. If this is covered, the rest of the
-  // host pool stays at least `exchange`. May take long. Errors: those of the device. REQUIRES:
-  // AwayMemory::OpenToHost can be called.
-  core::Status AddHost(PagePool* host, bool covered, core::Bytes exchange = {});
+  // Copies may move on to the host pool, which outlives this. May take long. Errors: those of the
+  // device. REQUIRES: AwayMemory::OpenToHost can be called.
+  core::Status AddHost(PagePool* host, bool covered);
 
   // ---- Memory.
   const PoolMemory& memory() const { return pieces_; }
@@ -157,7 +156,6 @@ class PagePool {
   PoolMemory pieces_;
   PagePool* host_ = nullptr;  // where copies may move on to
   bool covered_ = false;
-  core::Bytes exchange_;
   core::Bytes reserved_;
   std::deque<Waiting> waiting_;
   std::map<core::DeviceId, Link> links_;

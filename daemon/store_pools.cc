@@ -104,8 +104,7 @@ core::Status StorePools::Open(const device::Devices& devices) {
       RAVEN_RETURN_IF_ERROR(member.pool->AddDevice(DeviceId{i}, devices[i]->info().uuid, pacer));
     }
     if (member.comes_and_goes())
-      RAVEN_RETURN_IF_ERROR(
-          member.pool->AddHost(&host(), member.of.pool.covered, options_.exchange));
+      RAVEN_RETURN_IF_ERROR(member.pool->AddHost(&host(), member.of.pool.covered));
   }
   return core::Ok();
 }

@@ -30,11 +30,6 @@ struct CopyPool {
   double out_rate = 0;   // from the device
   Duration per_copy{0};  // added to the time of its bytes
   bool ahead = true;     // units that stay may be copied there: no other client waits for the room
-  // Room for exchanges, where a unit leaves for another that a call waits for. Others leave it
-  // free.
-  Bytes kept{};
-  bool exchanges = false;  // such a call waits
-  bool births = true;      // no exchange uses that room: pages may be born
 
   Duration InOf(Bytes bytes) const { return TimeOf(bytes, in_rate); }
   Duration OutOf(Bytes bytes) const { return TimeOf(bytes, out_rate); }
@@ -55,19 +50,13 @@ class CopyPools {
   bool HasRoom(PoolNumber pool, Bytes bytes) const { return bytes <= Free(pool); }
   // A resident unit of that size may be copied there before it leaves.
   bool CanCopyAhead(PoolNumber pool, Bytes bytes) const {
-    return pools_[pool].ahead && HasRoom(pool, bytes + pools_[pool].kept);
+    return pools_[pool].ahead && HasRoom(pool, bytes);
   }
   // There is room, with that of redundant copies.
   bool CanCopyOut(PoolNumber pool, Bytes bytes) const {
     const Counts& of = counts_[pool];
     return Minus(pools_[pool].capacity, of.used - of.redundant) >= bytes;
   }
-  // A unit of that size may leave for the calls that wait.
-  bool CanLeave(PoolNumber pool, Bytes bytes) const {
-    return CanCopyOut(pool, bytes + (pools_[pool].exchanges ? Bytes{} : pools_[pool].kept));
-  }
-  // No pool's kept bytes are in use, or another pool has room for a page.
-  bool MayBeBorn() const;
 
   void Add(PoolNumber pool, Bytes bytes);
   void Remove(PoolNumber pool, Bytes bytes);

@@ -43,11 +43,6 @@ std::optional<Next> FirstComing(const MoveView& view) {
   return first;
 }
 
-// While an exchange uses the room that is kept for it, free pages are for units that come back.
-std::optional<Next> FirstBorn(const MoveView& view) {
-  return view.copies.MayBeBorn() ? view.queues.First(Queue::kBorn) : std::nullopt;
-}
-
 bool MayCome(const MoveView& view, const Next& next) {
   return next.need == MoveQueues::kWaitedFor || Fits(view, next);
 }
@@ -88,29 +83,14 @@ std::optional<Next> FirstLeaving(const MoveView& view, PoolNumber pool) {
   return first;
 }
 
+bool CanLeave(const MoveView& view, Unit unit) {
+  return NearestPool(view, view.units[unit].bytes) != kNoPool;
+}
+
 // Of the idle dirty units for which a pool has room.
 std::optional<Next> FirstDirty(const MoveView& view) {
-  const auto can_leave = [&view](Unit unit) {
-    for (PoolNumber pool = 0; pool < view.copies.size(); ++pool) {
-      if (view.copies.CanLeave(pool, view.units[unit].bytes)) return true;
-    }
-    return false;
-  };
-  return view.queues.First(Queue::kIdleDirty, kNoPool, can_leave);
-}
-
-// Of the idle clean units; their copies are not redundant any more when they have left.
-std::optional<Next> FirstClean(const MoveView& view) {
-  return view.queues.First(Queue::kIdleClean, kNoPool, [&view](Unit unit) {
-    const PoolNumber pool = view.units[unit].pool;
-    return pool == kNoPool || view.limits.pools[pool].exchanges ||
-           view.limits.pools[pool].kept == Bytes{} ||
-           view.copies.CanLeave(pool, view.units[unit].bytes);
-  });
-}
-
-bool Waits(const std::optional<Next>& next) {
-  return next && next->need == MoveQueues::kWaitedFor;
+  return view.queues.First(Queue::kIdleDirty, kNoPool,
+                           [&view](Unit unit) { return CanLeave(view, unit); });
 }
 
 std::optional<MapChoice> FindMemory(const MoveView& view, const Next& next) {
@@ -161,17 +141,20 @@ std::optional<Unit> NextIn(const MoveView& view, PoolNumber pool) {
 
 std::optional<MapChoice> NextMap(const MoveView& view) {
   const auto comes = FirstComing(view);
-  const auto born = FirstBorn(view);
+  const auto born = view.queues.First(Queue::kBorn);
   const bool may_come = comes && MayCome(view, *comes);
+  const auto is_waited_for = [](const auto& next) {
+    return next && next->need == MoveQueues::kWaitedFor;
+  };
   if (may_come && (!born || comes->need <= born->need)) {
     if (const auto choice = FindMemory(view, *comes)) return choice;
   }
   // While a call waits for memory nothing is mapped ahead: it would leave again for that call.
-  if (Waits(comes) && !Waits(born)) return std::nullopt;
+  if (is_waited_for(comes) && !is_waited_for(born)) return std::nullopt;
   if (born) {
     if (const auto choice = FindMemory(view, *born)) return choice;
   }
-  if (Waits(born)) return std::nullopt;
+  if (is_waited_for(born)) return std::nullopt;
   if (may_come && born && born->need < comes->need) return FindMemory(view, *comes);
   return std::nullopt;
 }
@@ -179,7 +162,7 @@ std::optional<MapChoice> NextMap(const MoveView& view) {
 std::optional<Position> FirstLack(const MoveView& view) {
   std::optional<Position> lack;
   const auto comes = FirstComing(view);
-  const auto born = FirstBorn(view);
+  const auto born = view.queues.First(Queue::kBorn);
   if (comes && MayCome(view, *comes) && !FindMemory(view, *comes)) lack = comes->need;
   if (born && !FindMemory(view, *born)) lack = std::min(lack.value_or(born->need), born->need);
   return lack;
@@ -188,7 +171,7 @@ std::optional<Position> FirstLack(const MoveView& view) {
 std::optional<Position> LastSpare(const MoveView& view) {
   if (view.supply.Find(false)) {
     const auto comes = FirstComing(view);
-    const auto born = FirstBorn(view);
+    const auto born = view.queues.First(Queue::kBorn);
     const Position own = std::min(born ? born->need : kNoPosition,
                                   comes && MayCome(view, *comes) ? comes->need : kNoPosition);
     if (own == kNoPosition) return own;
@@ -210,9 +193,7 @@ std::optional<Unit> NextExchange(const MoveView& view) {
   if (clean && may_leave(*clean)) return clean->unit;
   const auto dirty = view.queues.First(Queue::kIdleDirty);
   const bool link_is_free = view.queues.IsEmpty(Queue::kLeaves) && view.leaving < kForcedMost;
-  if (link_is_free && dirty && may_leave(*dirty) &&
-      NearestPool(view, view.units[dirty->unit].bytes) != kNoPool)
-    return dirty->unit;
+  if (link_is_free && dirty && CanLeave(view, dirty->unit) && may_leave(*dirty)) return dirty->unit;
   return std::nullopt;
 }
 
@@ -227,34 +208,12 @@ std::optional<Bytes> LackedCopyRoom(const MoveView& view) {
   if (FirstDirty(view) || LeavingNow(view) > 0) return std::nullopt;
   auto first = view.queues.First(Queue::kLeaves);
   if (!first) first = view.queues.First(Queue::kIdleDirty);
-  if (!first && !FirstClean(view)) first = view.queues.First(Queue::kIdleClean);
   if (!first) return std::nullopt;
   return view.units[first->unit].bytes;
 }
 
-bool AwaitsReturn(const MoveView& view) {
-  return Waits(FirstComing(view));
-}
-
-bool AwaitsBirth(const MoveView& view) {
-  return Waits(view.queues.First(Queue::kBorn));
-}
-
-std::optional<Unit> NextReturn(const MoveView& view, PoolNumber pool) {
-  const bool has_page = view.supply.Find(false) || !view.queues.IsEmpty(Queue::kDead);
-  const bool has_away = view.copies.used(pool) > view.copies.redundant(pool);
-  if (!has_page || !has_away || view.surplus > 0 || AwaitsReturn(view)) return std::nullopt;
-  std::optional<Unit> last;
-  for (Unit unit = 0; unit < view.units.size(); ++unit) {
-    const UnitState& state = view.units[unit];
-    if (state.life != PageState::kAway || state.pool != pool || state.in_place > 0) continue;
-    if (!last || state.last_use > view.units[*last].last_use) last = unit;
-  }
-  return last;
-}
-
 std::optional<Unit> NextEmergency(const MoveView& view) {
-  const auto clean = FirstClean(view);
+  const auto clean = view.queues.First(Queue::kIdleClean);
   const auto dirty = FirstDirty(view);
   if (!clean) return dirty ? std::optional(dirty->unit) : std::nullopt;
   if (!dirty || dirty->rank() <= clean->rank()) return clean->unit;
