@@ -25,8 +25,11 @@ namespace {
 
 namespace client = ravenstore::client;
 namespace core = ravenstore::core;
+using client::BadArgument;
 using client::CallRecorder;
+using client::CheckFlags;
 using client::Guard;
+using client::Read;
 using client::Session;
 using client::TensorRecord;
 using core::Error;
@@ -40,29 +43,6 @@ static_assert(RAVENSTORE_INVALID_ARGUMENT == static_cast<int>(ErrorCode::kInvali
 static_assert(RAVENSTORE_WRONG_STATE == static_cast<int>(ErrorCode::kWrongState));
 static_assert(RAVENSTORE_IS_FORKED == static_cast<int>(ErrorCode::kForked));
 static_assert(RAVENSTORE_UNSUPPORTED == static_cast<int>(ErrorCode::kUnsupported));
-
-Error BadArgument(const char* words) {
-  return {ErrorCode::kInvalidArgument, words};
-}
-
-// The caller's options. Those of another version of the struct, and none at all, are completed in
-// `*filled`, whose values are the defaults.
-template <typename Options>
-Result<const Options*> Read(const Options* given, Options* filled) {
-  if (given == nullptr) return filled;
-  if (given->struct_size >= sizeof(Options)) [[likely]]
-    return given;
-  if (given->struct_size < sizeof(size_t)) {
-    return BadArgument("options: set struct_size to sizeof(the struct)");
-  }
-  std::memcpy(filled, given, given->struct_size);
-  return filled;
-}
-
-Status CheckFlags(uint32_t flags, uint32_t known) {
-  if ((flags & ~known) == 0) return core::Ok();
-  return BadArgument("options: unknown flags");
-}
 
 core::Duration DurationOf(uint64_t nanoseconds) {
   constexpr uint64_t kMost = std::numeric_limits<int64_t>::max() / 2;

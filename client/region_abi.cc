@@ -10,6 +10,8 @@ namespace {
 
 namespace client = ravenstore::client;
 namespace core = ravenstore::core;
+using client::BadArgument;
+using client::CheckFlags;
 using client::Guard;
 using client::Region;
 using core::Status;
@@ -23,12 +25,8 @@ ravenstore_region_t* HandleOf(Region* region) {
 }
 
 Status CheckRegion(const ravenstore_region_t* region, uint32_t flags, uint32_t known) {
-  const auto refused = [](const char* words) {
-    return core::Error{core::ErrorCode::kInvalidArgument, words};
-  };
-  if (region == nullptr) return refused("the region is NULL");
-  if ((flags & ~known) != 0) return refused("unknown flags");
-  return core::Ok();
+  if (region == nullptr) return BadArgument("the region is NULL");
+  return CheckFlags(flags, known);
 }
 
 ravenstore::Timeout TimeoutOf(uint64_t nanoseconds) {
@@ -43,17 +41,17 @@ extern "C" {
 ravenstore_code_t ravenstore_region_open(const ravenstore_connect_options_t* given,
                                          ravenstore_region_t** region) {
   return Guard([&]() -> Status {
-    RAVEN_RETURN_IF_ERROR(CheckRegion(reinterpret_cast<ravenstore_region_t*>(region), 0, 0));
+    if (region == nullptr) return BadArgument("the place for the region is NULL");
     *region = nullptr;
-    ravenstore_connect_options_t options{};
-    if (given != nullptr)
-      std::memcpy(&options, given, std::min(given->struct_size, sizeof(options)));
+    ravenstore_connect_options_t defaults{};
+    RAVEN_ASSIGN_OR_RETURN(const ravenstore_connect_options_t* const options,
+                           client::Read(given, &defaults));
     ravenstore::ConnectOptions converted;
-    if (options.socket != nullptr) converted.socket = options.socket;
-    if (options.name != nullptr) converted.name = options.name;
-    converted.device_budget = options.device_budget;
-    converted.host_budget = options.host_budget;
-    converted.timeout = TimeoutOf(options.timeout_ns);
+    if (options->socket != nullptr) converted.socket = options->socket;
+    if (options->name != nullptr) converted.name = options->name;
+    converted.device_budget = options->device_budget;
+    converted.host_budget = options->host_budget;
+    converted.timeout = TimeoutOf(options->timeout_ns);
     *region = HandleOf(new Region(converted));
     return core::Ok();
   });

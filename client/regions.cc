@@ -4,18 +4,26 @@
 #include <utility>
 #include <vector>
 
+#include "client/blocks.h"
+
 namespace ravenstore::client {
 
 namespace {
 
 // Which region an address is of. Never destroyed: allocators free at the end of the process.
 struct Directory {
+  const uint64_t born = CountForks();
   std::mutex mutex;
   std::map<void*, Region*> regions;  // guarded by mutex
 };
 Directory& directory() {
   static auto* const only = new Directory;
   return *only;
+}
+
+// Then no lock of the parent's may be taken: another of its threads may have held it.
+bool IsForked() {
+  return directory().born != CountForks();
 }
 
 thread_local Region* here = nullptr;
@@ -43,7 +51,7 @@ Region* Region::Here() noexcept {
 }
 
 void* Region::AllocateHere(uint64_t bytes, int device) noexcept {
-  if (here == nullptr) return nullptr;
+  if (here == nullptr || IsForked()) return nullptr;
   try {
     void* const address = here->Allocate(bytes, device);
     const std::lock_guard lock(directory().mutex);
@@ -63,6 +71,7 @@ void* Region::Allocate(uint64_t bytes, int device) {
 }
 
 bool Region::Free(void* address) noexcept {
+  if (IsForked()) return true;
   Region* region = nullptr;
   {
     const std::lock_guard lock(directory().mutex);

@@ -12,7 +12,8 @@
 //     region.Wake({});
 //
 // Owns: the store and its tensors. Threads: any. Units: bytes. Errors: Sleep and Wake throw what
-// Store::sleep, wake and get do. Fork: in a child no memory of a region is there.
+// Store::sleep, wake and get do. Fork: in a child no memory of a region is there; AllocateHere
+// returns null, and Free does nothing.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <string>
@@ -148,8 +150,24 @@ TEST_F(RegionsTest, WhatStaysKeepsItsRegionAwake) {
   EXPECT_THROW(Region::Keep(nullptr, true), Error);
 }
 
+TEST_F(RegionsTest, AChildHasNoMemoryOfARegion) {
+  void* const weights = Allocate(region_, MiB(1));
+  Region::Enter(&region_);
+  const pid_t child = ::fork();
+  if (child == 0)
+    ::_exit(Region::AllocateHere(MiB(1), 0) == nullptr && Region::Free(weights) ? 0 : 1);
+  Region::Enter(nullptr);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(region_.view().allocations, 1u);
+}
+
 TEST_F(RegionsTest, TheAbiRefusesNonsense) {
   EXPECT_EQ(ravenstore_region_open(nullptr, nullptr), RAVENSTORE_INVALID_ARGUMENT);
+  ravenstore_region_t* none = nullptr;
+  const ravenstore_connect_options_t without_size{};
+  EXPECT_EQ(ravenstore_region_open(&without_size, &none), RAVENSTORE_INVALID_ARGUMENT);
   EXPECT_EQ(ravenstore_region_sleep(nullptr, 0, 0, nullptr), RAVENSTORE_INVALID_ARGUMENT);
   EXPECT_EQ(ravenstore_region_wake(nullptr, 0, 0, nullptr), RAVENSTORE_INVALID_ARGUMENT);
   EXPECT_EQ(ravenstore_region_get_info(nullptr, nullptr), RAVENSTORE_INVALID_ARGUMENT);
