@@ -344,7 +344,7 @@ RAVENSTORE_API ravenstore_code_t ravenstore_wake(ravenstore_store_t* store);
 typedef struct ravenstore_region ravenstore_region_t;
 
 /* options: of its store, and may be NULL; the name is the region's. *region is the caller's until
- * ravenstore_region_close, which frees what is left of its memory. */
+ * ravenstore_region_close, which frees its remaining allocations. */
 RAVENSTORE_API ravenstore_code_t ravenstore_region_open(const ravenstore_connect_options_t* options,
                                                         ravenstore_region_t** region);
 /* No thread is in it. NULL is ignored. */

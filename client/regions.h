@@ -45,7 +45,7 @@ class Region {
 
   // `options.fixed_addresses` is set. Throws as Store::connect.
   explicit Region(ConnectOptions options);
-  // Frees what is left. No thread is in it.
+  // Frees the remaining allocations. REQUIRES: no thread is in it.
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;

@@ -4,8 +4,8 @@
 // its budget do, and are destroyed. It is asleep once none is left. If that takes too long, since a
 // tensor is in use for instance, it is awake as before.
 //
-// Owns: who waits to be asleep. The tables are its owner's and outlive it. Units: bytes. Threads:
-// the planner loop. Errors: the replies'. Cost: O(sleepers) a Poll().
+// Owns: the sleeps that are not answered. The tables are its owner's and outlive it. Units:
+// bytes. Threads: the planner loop. Errors: the replies'. Cost: O(sleepers) a Poll().
 #pragma once
 
 #include <functional>

@@ -55,10 +55,10 @@ typedef struct raven_elastic_options {
   /* What the engine may hold of the device now: a thread of the engine's asks twenty times a
    * second. Null: what raven_elastic_limit says. */
   uint64_t (*limit)(CUdevice device);
-  /* The engine wants `demand` of the device, and tells so those of the user's other jobs. Returns
+  /* Publishes the engine's `demand` of the device to those of the user's other jobs. Returns
    * how many engines share it: what they want stands in all[0] to all[most - 1], of this one in
-   * all[*own]. They may hold *together, and this one may take *room at once. 0: the engine shares
-   * it with nobody. A thread of the engine's calls it. Null: it never shares. */
+   * all[*own]. They may hold *together, and this one may take *room at once. 0: no other
+   * engine shares it. A thread of the engine's calls it. Null: it never shares. */
   uint32_t (*share)(CUdevice device, const raven_elastic_demand_t* demand,
                     raven_elastic_demand_t* all, uint32_t most, uint32_t* own, uint64_t* together,
                     uint64_t* room);

@@ -508,7 +508,7 @@ void Engine::ReachPage(PageId id, Lock& lock) {
   lock.lock();
   EndMoving(page);
   page.is_mapped = mapped.ok();
-  if (!mapped.ok()) Fail("what lies on the host cannot be reached", mapped.error());
+  if (!mapped.ok()) Fail("memory on the host cannot be reached", mapped.error());
   changed_.notify_all();
 }
 
@@ -517,7 +517,7 @@ void Engine::ReachLive(Lock& lock) {
   for (Unit unit = 0; unit < memory_->books().view().units.size(); unit += 2) {
     if (memory_->StateOf(unit).live == 0) continue;
     const Status reached = ReachUnit(unit, lock);
-    if (!reached.ok()) Fail("what lies on the host cannot be reached", reached.error());
+    if (!reached.ok()) Fail("memory on the host cannot be reached", reached.error());
   }
   --reaching_;
 }
@@ -543,7 +543,7 @@ core::Duration Engine::Reach(const Submission& submission, Lock& lock) {
       if (memory_->pages().CanReach(units[i])) continue;
       begin();
       const Status reached = ReachUnit(units[i], lock);
-      if (!reached.ok()) Fail("what lies on the host cannot be reached", reached.error());
+      if (!reached.ok()) Fail("memory on the host cannot be reached", reached.error());
     }
   }
   for (const PageId id : submission.pages) {
@@ -774,7 +774,7 @@ void Engine::Pin(CUdeviceptr address, bool is_followed) {
     SeeCalls();
     HoldRange(number, core::Tick{}, lock);
     const Status reached = ReachRange(number, lock);
-    if (!reached.ok()) Fail("what lies on the host cannot be reached", reached.error());
+    if (!reached.ok()) Fail("memory on the host cannot be reached", reached.error());
   }
   if (is_followed) MapAllInPlace(lock);
 }

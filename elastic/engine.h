@@ -86,8 +86,9 @@ struct EngineOptions {
   // What of the device may be held now, asked by the engine's thread; empty: SetDeviceLimit alone
   // changes it.
   std::function<core::Bytes()> limit;
-  // Tells the user's other engines what this one wants, and is told of all of them what they want;
-  // nullopt: it shares the device with nobody. Asked by the engine's thread. Empty: it never does.
+  // Publishes this engine's demand to the user's other engines, and returns the demands of all.
+  // nullopt: no other engine shares the device. The engine's thread calls it. Empty: none ever
+  // does.
   std::function<std::optional<JobShare::Device>(const JobShare::Demand&)> share;
   // Pages on the host are mapped at their address immediately, not only when they are an argument,
   // and each kernel may touch all memory.

@@ -66,16 +66,14 @@ bool JobMemory::IsShort() const {
   return std::max(view.plan.pages_alive(), books().totals().occupied().pages()) > view.limits.pages;
 }
 
-JobShare::Demand JobMemory::Demand(const Besides& besides) const {
+JobShare::Demand JobMemory::Demand(const OtherMemory& other) const {
   const core::decide::PageDemand demand = scheduler_.client(kClient).Demand();
-  const auto with_segments = [&](uint32_t pages) {
-    return options_.page * pages + besides.segments;
-  };
+  const auto with_segments = [&](uint32_t pages) { return options_.page * pages + other.segments; };
   return {.in_use = with_segments(demand.in_use),
           .waits_for = demand.waits_for > 0 ? with_segments(demand.waits_for) : Bytes{},
           .expected = with_segments(demand.expected),
           .alive = with_segments(demand.alive),
-          .held = besides.held};
+          .held = other.held};
 }
 
 Bytes JobMemory::Away() const {

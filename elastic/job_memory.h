@@ -57,12 +57,12 @@ class JobMemory : private core::PageMaker {
   bool IsLearned() const { return scheduler_.client(kClient).foresight().has_plan(); }
   // More pages live, or will live, than the device may hold.
   bool IsShort() const;
-  // What its ranges want of the device, with what the job has there besides.
-  struct Besides {
+  // The demand of its ranges, and the job's other memory on the device.
+  struct OtherMemory {
     core::Bytes segments;  // on the device, or waiting for room there
     core::Bytes held;      // of the device, in all
   };
-  JobShare::Demand Demand(const Besides& besides) const;
+  JobShare::Demand Demand(const OtherMemory& other) const;
   // Pages in which something lives that are on the host and mapped nowhere else.
   core::Bytes Away() const;
   bool IsAnyAway() const;

@@ -173,7 +173,7 @@ void JobPages::Release(const core::plan::PageSupply::Released& page) {
   Begin({.changes = {memory == nullptr ? nullptr : memory->expected},
          .work = [=, this](const Status&, bool) -> Status {
            if (memory == nullptr || memory->part == nullptr) return core::Ok();
-           // A part that is mapped still is nobody's.
+           // A part that is still mapped must not be taken by another page.
            if (memory->at != nullptr) RAVEN_RETURN_IF_ERROR(maps_.Detach(memory->at));
            parts_->Give(memory->part);
            return core::Ok();

@@ -1,6 +1,6 @@
 // How much of a device a job's engine may hold that shares it with the user's other engines.
 //
-// Each engine tells what it wants, and divides the device among all of them by the core's rules
+// Each engine publishes its demand, and divides the device among all of them by the core's rules
 // (core/decide/page_shares.h, core/decide/peak_turns.h). So all come to about the same shares
 // without asking anybody. For moments they may differ, since each reads the others' wants at its
 // own times. What they hold is bounded by the ledger, not by these shares.
@@ -38,7 +38,7 @@ class JobShare {
   explicit JobShare(core::Bytes page) : page_(page) {}
 
   // What the engine may hold now, at most `most`: no more than it has with the room, and less where
-  // others get what it has. nullopt: it shares the device with nobody.
+  // others get what it has. nullopt: no other engine shares the device.
   core::Bytes Of(const std::optional<Device>& device, core::Bytes most, core::Duration now);
   // The last time there was another engine.
   bool is_shared() const { return engines_ > 1; }

@@ -62,7 +62,7 @@ class OpenRanges {
   bool IsOpen(core::TensorNumber range) const { return ranges_.IsOpen(range); }
   // A call holds it, and is the first to. Returns false if it is not open.
   bool TryUse(core::TensorNumber range, core::Duration at, int64_t call);
-  // The same of a range that may have to come first: the scheduler is told by the caller.
+  // The same of a range that may have to come first. The caller reports the call to the scheduler.
   void Hold(core::TensorNumber range) { ranges_.Hold(range); }
   // No call holds it any more. Takes the points out, and leaves their memory.
   void Put(core::TensorNumber range, core::Duration at, std::vector<Point>* points);

@@ -126,7 +126,7 @@ uint32_t ShareDevice(CUdevice device, const raven_elastic_demand_t* demand,
     all[i] = {found[i].in_use, found[i].waits_for, found[i].expected, found[i].alive,
               found[i].held};
   *own = demands.own;
-  *together = limit > demands.besides ? limit - demands.besides : 0;
+  *together = limit > demands.others ? limit - demands.others : 0;
   *room = Room(row);
   return demands.count;
 }

@@ -152,7 +152,7 @@ Demands DemandsOf(int row, Demand* all, uint32_t most) {
         at.held.load(std::memory_order_relaxed)};
     const uint64_t used = of.used[slot].load();
     // A slot that is being moved may be below zero for an instant.
-    if (static_cast<int64_t>(used) > 0 && used > demand.held) found.besides += used - demand.held;
+    if (static_cast<int64_t>(used) > 0 && used > demand.held) found.others += used - demand.held;
     const bool is_engine = demand.in_use + demand.waits_for + demand.alive + demand.held > 0;
     if (!is_engine || found.count == most) continue;
     if (slot == process_slot->slot) {

@@ -44,8 +44,8 @@ void Want(int row, const Demand& demand);
 // What the engines want, at most `most` of them, in the order of their slots.
 struct Demands {
   uint32_t count = 0;
-  uint32_t own = 0;      // the number of this process's
-  uint64_t besides = 0;  // that the processes hold of the device, and no engine of theirs does
+  uint32_t own = 0;     // the number of this process's
+  uint64_t others = 0;  // bytes of the device that the processes hold outside of engines
 };
 // `own` is `count` where this process has none.
 Demands DemandsOf(int row, Demand* all, uint32_t most);

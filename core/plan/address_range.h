@@ -89,7 +89,7 @@ class AddressRange {
   Hole HoleBesideOthers(const Request& request) const;
   // The bytes of a hole, or of growth, that surround the place. nullopt: it is not free.
   std::optional<Hole> HoleAround(Bytes offset, Bytes end) const;
-  // Takes the place out of the hole, and what is left of that is holes.
+  // Takes the place out of the hole. The rest of the hole stays as holes.
   void Take(const Hole& hole, Bytes begin, Bytes end);
   bool IsOthers(const Request& request, Bytes hole) const;
   void Insert(const Hole& hole);

@@ -226,7 +226,7 @@ def wake(
     blocking: returns when the bytes are there. Else only later work on the current stream has
         them.
     timeout: of each tag, by default 30 s.
-    Errors: NotFound; OutOfMemory or TimedOut without room, in words that say who holds it. That tag
+    Errors: NotFound; OutOfMemory or TimedOut without room, with the clients that hold it. That tag
         sleeps on, and may be woken again.
     """
     flags = 0 if blocking else _abi.RegionWakeFlag.DO_NOT_WAIT

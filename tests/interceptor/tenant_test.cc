@@ -176,14 +176,14 @@ TEST_F(TenantTest, EnginesSeeWhatAllOfThemWant) {
   row->demand[2].held = 30;
   tenant::Demands found = tenant::DemandsOf(0, all, 4);
   EXPECT_EQ(found.count, 1u);
-  EXPECT_EQ(found.own, 1u) << "it has told nothing";
-  EXPECT_EQ(found.besides, 90u);
+  EXPECT_EQ(found.own, 1u) << "it has published no demand";
+  EXPECT_EQ(found.others, 90u);
   tenant::Hold(0, 12);
   tenant::Want(0, {.in_use = 1, .waits_for = 2, .expected = 3, .alive = 4, .held = 12});
   found = tenant::DemandsOf(0, all, 4);
   EXPECT_EQ(found.count, 2u);
   EXPECT_EQ(found.own, 0u);
-  EXPECT_EQ(found.besides, 90u);
+  EXPECT_EQ(found.others, 90u);
   EXPECT_EQ(all[0].expected, 3u);
   EXPECT_EQ(all[1].alive, 40u);
   EXPECT_EQ(tenant::DemandsOf(0, all, 1).count, 1u);

@@ -95,8 +95,8 @@ class RegionsTest(harness.StoreCase):
     def test_misuse_is_named(self):
         tag = self.tag()
         self.assertRaises(ravenstore.InvalidArgument, ravenstore.region("").__enter__)
-        with self.assertRaisesRegex(ravenstore.NotFound, "no region 'nobody'"):
-            ravenstore.sleep("nobody")
+        with self.assertRaisesRegex(ravenstore.NotFound, "no region 'unknown'"):
+            ravenstore.sleep("unknown")
         weights = self.values(tag)
         with self.assertRaisesRegex(ravenstore.InvalidArgument, "'bytes' or 'nothing'"):
             ravenstore.sleep(tag, keep="all")
