@@ -387,6 +387,12 @@ RAVENSTORE_API ravenstore_code_t ravenstore_region_wake(ravenstore_region_t* reg
  * any more. RAVENSTORE_NOT_FOUND: no region has the address. */
 RAVENSTORE_API ravenstore_code_t ravenstore_region_keep_in_place(void* address, int32_t stays);
 
+/* Copies `bytes` from `address` on, of a region that sleeps, to host memory. Meanwhile the device
+ * needs room for the allocation that has them. RAVENSTORE_NOT_FOUND: no region has them, or it
+ * sleeps without its bytes. RAVENSTORE_WRONG_STATE: it is awake. Else as ravenstore_region_wake. */
+RAVENSTORE_API ravenstore_code_t ravenstore_region_read(const void* address, uint64_t bytes,
+                                                        void* to);
+
 typedef struct ravenstore_region_info {
   size_t struct_size;
   uint64_t bytes; /* of its allocations */

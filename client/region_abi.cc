@@ -115,6 +115,14 @@ ravenstore_code_t ravenstore_region_keep_in_place(void* address, int32_t stays) 
   });
 }
 
+ravenstore_code_t ravenstore_region_read(const void* address, uint64_t bytes, void* to) {
+  return Guard([&]() -> Status {
+    if (to == nullptr) return BadArgument("the memory to copy to is NULL");
+    Region::Read(address, bytes, to);
+    return core::Ok();
+  });
+}
+
 ravenstore_code_t ravenstore_region_get_info(const ravenstore_region_t* region,
                                              ravenstore_region_info_t* info) {
   return Guard([&]() -> Status {

@@ -1,6 +1,8 @@
 #include "client/regions.h"
 
+#include <cstring>
 #include <iterator>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -9,6 +11,9 @@
 namespace ravenstore::client {
 
 namespace {
+
+constexpr std::chrono::nanoseconds kNothingToKeep{1};
+constexpr char kOfNoRegion[] = "the memory is of no region";
 
 // Which region an address is of. Never destroyed: allocators free at the end of the process.
 struct Directory {
@@ -26,9 +31,24 @@ bool IsForked() {
   return directory().born != CountForks();
 }
 
-thread_local Region* here = nullptr;
+// The region's allocation that has the range, by the address where it begins. REQUIRES: the
+// directory is locked.
+std::pair<void*, Region*> Find(const void* address) {
+  const auto& regions = directory().regions;
+  const auto after = regions.upper_bound(const_cast<void*>(address));
+  if (after == regions.begin()) throw Error(RAVENSTORE_NOT_FOUND, kOfNoRegion);
+  return *std::prev(after);
+}
 
-constexpr std::chrono::nanoseconds kNothingToKeep{1};
+uint64_t OffsetIn(const Tensor& tensor, const void* begin, const void* address, uint64_t bytes) {
+  const auto offset =
+      static_cast<uint64_t>(static_cast<const char*>(address) - static_cast<const char*>(begin));
+  if (offset >= tensor.size() || bytes > tensor.size() - offset)
+    throw Error(RAVENSTORE_NOT_FOUND, kOfNoRegion);
+  return offset;
+}
+
+thread_local Region* here = nullptr;
 
 }  // namespace
 
@@ -91,6 +111,7 @@ uint64_t Region::Sleep(const SleepOptions& options) {
   try {
     const uint64_t bytes = store_.sleep(options.timeout);
     is_asleep_ = true;
+    keeps_bytes_ = options.keeps_bytes;
     return bytes;
   } catch (const Error&) {
     GetAll({});
@@ -140,16 +161,35 @@ void Region::GetAll(const WakeOptions& options) {
 
 void Region::Keep(void* address, bool stays) {
   const std::lock_guard lock(directory().mutex);
-  auto& regions = directory().regions;
-  const auto after = regions.upper_bound(address);
-  if (after == regions.begin()) throw Error(RAVENSTORE_NOT_FOUND, "the memory is of no region");
-  const auto& [begin, region] = *std::prev(after);
+  const auto [begin, region] = Find(address);
   const std::lock_guard its(region->mutex_);
   const Tensor& tensor = region->allocated_.at(begin);
-  const auto offset = static_cast<const char*>(address) - static_cast<const char*>(begin);
-  if (static_cast<uint64_t>(offset) >= tensor.size())
-    throw Error(RAVENSTORE_NOT_FOUND, "the memory is of no region");
+  OffsetIn(tensor, begin, address, 0);
   stays ? region->store_.keep_in_place(tensor) : region->store_.end_keep_in_place(tensor);
+}
+
+void Region::Read(const void* address, uint64_t bytes, void* to) {
+  std::unique_lock lock(directory().mutex);
+  const auto [begin, region] = Find(address);
+  const std::lock_guard its(region->mutex_);
+  lock.unlock();
+  Tensor& tensor = region->allocated_.at(begin);
+  region->ReadAsleep(tensor, OffsetIn(tensor, begin, address, bytes), bytes, to);
+}
+
+void Region::ReadAsleep(Tensor& tensor, uint64_t offset, uint64_t bytes, void* to) {
+  if (!is_asleep_) throw Error(RAVENSTORE_WRONG_STATE, "the region is awake: read it in place");
+  if (!keeps_bytes_) throw Error(RAVENSTORE_NOT_FOUND, "the region sleeps without its bytes");
+  const auto whole = std::make_unique_for_overwrite<char[]>(tensor.size());
+  store_.wake();
+  try {
+    store_.get_into(tensor, whole.get(), nullptr, {.blocking = true});
+  } catch (const Error&) {
+    store_.sleep();
+    throw;
+  }
+  store_.sleep();
+  std::memcpy(to, whole.get() + offset, bytes);
 }
 
 Region::View Region::view() const {

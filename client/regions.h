@@ -66,17 +66,23 @@ class Region {
   // The physical memory beneath the allocation with the address stays there, so that the region
   // does not sleep; or not any more. Throws Error: NOT_FOUND, WRONG_STATE (it sleeps).
   static void Keep(void* address, bool stays);
+  // Copies bytes of an allocation, whose region sleeps, to host memory. Meanwhile the device needs
+  // room for the allocation. Throws Error: NOT_FOUND (no region has them, or it sleeps without),
+  // WRONG_STATE (it is awake), and what Wake throws; it sleeps on.
+  static void Read(const void* address, uint64_t bytes, void* to);
   View view() const;
 
  private:
   void* Allocate(uint64_t bytes, int device);
   void PutAll(const SleepOptions& options);
   void GetAll(const WakeOptions& options);
+  void ReadAsleep(Tensor& tensor, uint64_t offset, uint64_t bytes, void* to);
 
   mutable std::mutex mutex_;
   Store store_;                        // guarded by mutex_, as all below
   std::map<void*, Tensor> allocated_;  // by address
   bool is_asleep_ = false;
+  bool keeps_bytes_ = true;  // while it sleeps
 };
 
 }  // namespace ravenstore::client

@@ -31,7 +31,7 @@ from ravenstore.errors import (
 from ravenstore.offload import Explanation, explain, max_memory_plain, offload, step
 from ravenstore.pinned import patch_dataloader, pin_memory, pinned_empty
 from ravenstore.profile import profile
-from ravenstore.regions import capture_graph, region, sleep, stay, tags, wake
+from ravenstore.regions import capture_graph, read_asleep, region, sleep, stay, tags, wake
 from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ __all__ = [
     "pinned_empty",
     "prepare",
     "profile",
+    "read_asleep",
     "region",
     "sleep",
     "stay",

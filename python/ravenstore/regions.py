@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
 from collections.abc import Iterator
@@ -64,9 +65,9 @@ class _Region:
         options = _abi.ConnectOptions(socket=os.fsencode(default_socket()), name=tag.encode())
         handle = c_void_p()
         check(_abi.library().ravenstore_region_open(options, byref(handle)))
-        self.tag = tag
         self.handle = handle
-        self.pool: Any = None
+        self.pools: dict[int, Any] = {}  # PyTorch's, by device: it is asked for what is in none
+        self.graph_pools: dict[Any, Any] = {}
 
     def info(self) -> _abi.RegionInfo:
         info = _abi.RegionInfo()
@@ -74,15 +75,57 @@ class _Region:
         return info
 
     def memory_pool(self) -> Any:
-        """PyTorch's pool, whose memory the region gives."""
+        """PyTorch's pool on the current device, whose memory the region gives."""
         import torch
 
-        if self.pool is None:
-            allocator = torch.cuda.memory.CUDAPluggableAllocator(
-                _abi.library()._name, "ravenstore_region_alloc", "ravenstore_region_free"
-            )
-            self.pool = torch.cuda.MemPool(allocator.allocator())
-        return self.pool
+        device = torch.cuda.current_device()
+        if device not in self.pools:
+            self.pools[device] = torch.cuda.MemPool(_allocator().allocator())
+        return self.pools[device]
+
+    def graph_pool(self, shared: Any) -> Any:
+        """A pool for what a capture allocates. Not that of tensors: a replay writes to memory that
+        was freed within the capture. `shared`: of a pool that other graphs have; None: of none.
+        """
+        import torch
+
+        # The memory of graphs that are gone: a pool has one more use for each that has it.
+        self.graph_pools = {k: pool for k, pool in self.graph_pools.items() if pool.use_count() > 1}
+        key = object() if shared is None else getattr(shared, "id", shared)
+        for name, pool in self.graph_pools.items():
+            if key in (name, pool.id):
+                return pool
+        self.graph_pools[key] = torch.cuda.MemPool(_allocator().allocator())
+        return self.graph_pools[key]
+
+
+@functools.cache
+def _allocator() -> Any:
+    """Of all pools, which do not keep it alive themselves."""
+    import torch
+
+    return torch.cuda.memory.CUDAPluggableAllocator(
+        _abi.library()._name, "ravenstore_region_alloc", "ravenstore_region_free"
+    )
+
+
+class _PoolUse(contextlib.ExitStack):
+    """This thread's use of one of PyTorch's pools, which it may leave and enter again."""
+
+    def __init__(self, pool: Any, device: int) -> None:
+        super().__init__()
+        self.pool = pool
+        self.device = device
+
+    def enter(self) -> None:
+        import torch
+
+        if self.pool is not None:
+            self.enter_context(torch.cuda.use_mem_pool(self.pool, self.device))
+
+
+class _Within(threading.local):
+    use: _PoolUse | None = None
 
 
 _lock = threading.Lock()
@@ -125,10 +168,13 @@ def _open(tag: str) -> _Region:
         return _regions[tag]
 
 
+_within = _Within()
+
+
 @contextlib.contextmanager
-def _entered(region: _Region) -> Iterator[None]:
+def _entered(region: _Region | None) -> Iterator[None]:
     library = _abi.library()
-    before = library.ravenstore_region_enter(region.handle)
+    before = library.ravenstore_region_enter(region.handle if region else None)
     try:
         yield
     finally:
@@ -136,36 +182,64 @@ def _entered(region: _Region) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def region(tag: str) -> Iterator[None]:
+def _in_pool(pool: Any) -> Iterator[None]:
+    """This thread allocates from the pool; None: from PyTorch's own. PyTorch up to 2.10 takes the
+    outer one of nested pools, so the thread leaves that meanwhile."""
+    import torch
+
+    outer = _within.use
+    if outer is not None:
+        outer.close()
+    try:
+        with _PoolUse(pool, torch.cuda.current_device()) as use:
+            use.enter()
+            _within.use = use
+            yield
+    finally:
+        _within.use = outer
+        if outer is not None:
+            outer.enter()
+
+
+@contextlib.contextmanager
+def region(tag: str | None) -> Iterator[None]:
     """PyTorch's GPU memory that this thread allocates within is the tag's. The tag is made at the
     first use, at $RAVENSTORE_SOCKET or the node's daemon. Regions may be nested: the inner one
-    counts.
+    counts. Within `region(None)` memory is of no tag.
 
     Errors: WrongState, while the tag sleeps; InvalidArgument; those of Store.connect.
     """
+    of_tag = None if tag is None else _awake(tag)
+    with contextlib.ExitStack() as entered:
+        entered.enter_context(_entered(of_tag))
+        if of_tag is None:
+            if _within.use is not None:
+                entered.enter_context(_in_pool(None))
+        elif not _is_simulated():
+            entered.enter_context(_in_pool(of_tag.memory_pool()))
+        yield
+
+
+def _awake(tag: str) -> _Region:
     if not tag or "/" in tag:
         raise InvalidArgument(f"a tag is a word without '/', not {tag!r}")
     of_tag = _open(tag)
     if of_tag.info().asleep:
         raise WrongState(f"{tag!r} is asleep: wake it before more is allocated there")
-    with contextlib.ExitStack() as entered:
-        entered.enter_context(_entered(of_tag))
-        if not _is_simulated():
-            import torch
-
-            entered.enter_context(torch.cuda.use_mem_pool(of_tag.memory_pool()))
-        yield
+    return of_tag
 
 
 @contextlib.contextmanager
-def capture_graph(graph: torch.cuda.CUDAGraph, tag: str, **options: Any) -> Iterator[None]:
-    """As `torch.cuda.graph(graph, **options)`; what the capture allocates is the tag's. Not within
-    `region`, whose memory pool is filled meanwhile. Errors: as region."""
+def capture_graph(
+    graph: torch.cuda.CUDAGraph, tag: str, *, pool: Any = None, **options: Any
+) -> Iterator[None]:
+    """As `torch.cuda.graph(graph, pool, **options)`; what the capture allocates is the tag's. Not
+    within `region`, whose memory pool is filled meanwhile. Graphs of one tag that are captured with
+    the same `pool` share memory. Errors: as region."""
     import torch
 
-    of_tag = _open(tag)
-    pool = of_tag.memory_pool().id
-    with _entered(of_tag), torch.cuda.graph(graph, pool=pool, **options):
+    of_tag = _awake(tag)
+    with _entered(of_tag), torch.cuda.graph(graph, of_tag.graph_pool(pool).id, **options):
         yield
 
 
@@ -195,7 +269,7 @@ def sleep(
     timeout: of each tag, by default 30 s.
     Errors: NotFound; WrongState (it sleeps already, or one of its tensors stays); TimedOut: there
         is no room for the copies, for instance. A tag of which that is said is awake, and so are
-        those after it.
+        those after it; those before it sleep.
     """
     if keep not in ("bytes", "nothing"):
         raise InvalidArgument(f"keep is 'bytes' or 'nothing', not {keep!r}")
@@ -227,7 +301,7 @@ def wake(
         them.
     timeout: of each tag, by default 30 s.
     Errors: NotFound; OutOfMemory or TimedOut without room, with the clients that hold it. That tag
-        sleeps on, and may be woken again.
+        sleeps on, as do those after it; those before it are awake. They may be woken again.
     """
     flags = 0 if blocking else _abi.RegionWakeFlag.DO_NOT_WAIT
     for each in [_region_of(tag) for tag in tags]:
@@ -256,6 +330,20 @@ def tags() -> dict[str, Tag]:
         tag: Tag(bytes=info.bytes, allocations=info.allocations, asleep=bool(info.asleep))
         for tag, info in made.items()
     }
+
+
+def read_asleep(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU of a tensor whose tag sleeps. Meanwhile the GPU needs room for the block of
+    PyTorch's in which the tensor is, and no work may allocate there. Errors: NotFound if it is no
+    region's, or if its tag sleeps without its bytes; WrongState if it is awake; as wake."""
+    import torch
+
+    if not tensor.is_contiguous():
+        raise InvalidArgument("only the bytes of a contiguous tensor can be read")
+    with _entered(None):
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    check(_abi.library().ravenstore_region_read(tensor.data_ptr(), copy.nbytes, copy.data_ptr()))
+    return copy
 
 
 def stay(tensor: torch.Tensor, stays: bool = True) -> None:

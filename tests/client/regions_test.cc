@@ -150,6 +150,59 @@ TEST_F(RegionsTest, WhatStaysKeepsItsRegionAwake) {
   EXPECT_THROW(Region::Keep(nullptr, true), Error);
 }
 
+TEST_F(RegionsTest, BytesAreReadWhileItSleeps) {
+  std::vector<uint8_t*> addresses;
+  for (uint64_t i = 0; i < 4; ++i) {
+    addresses.push_back(static_cast<uint8_t*>(Allocate(region_, MiB(8))));
+    FillPattern(addresses.back(), MiB(8), i);
+  }
+  region_.Sleep({});
+  Region other(Options(daemon_));
+  ASSERT_NE(Allocate(other, MiB(54)), nullptr) << "one of them has room on the device";
+  std::vector<uint8_t> read(MiB(8));
+  for (uint64_t i = 0; i < 4; ++i) {
+    Region::Read(addresses[i], MiB(8), read.data());
+    EXPECT_TRUE(HoldsPattern(read.data(), MiB(8), i));
+  }
+  std::vector<uint8_t> part(KiB(3));
+  Region::Read(addresses[2] + MiB(1), part.size(), part.data());
+  Region::Read(addresses[2], MiB(8), read.data());
+  EXPECT_EQ(std::memcmp(part.data(), read.data() + MiB(1), part.size()), 0);
+  EXPECT_TRUE(region_.view().is_asleep);
+  ASSERT_NE(Allocate(other, MiB(8)), nullptr) << "it holds no memory of the device";
+}
+
+TEST_F(RegionsTest, BytesThatCannotBeRead) {
+  auto* const weights = static_cast<uint8_t*>(Allocate(region_, MiB(40)));
+  uint8_t byte = 0;
+  const auto code = [&](const uint8_t* address, uint64_t bytes) {
+    return ravenstore_region_read(address, bytes, &byte);
+  };
+  EXPECT_EQ(code(weights, 1), RAVENSTORE_WRONG_STATE) << "it is awake";
+  region_.Sleep({});
+  EXPECT_EQ(code(nullptr, 1), RAVENSTORE_NOT_FOUND);
+  EXPECT_EQ(code(weights + MiB(40), 1), RAVENSTORE_NOT_FOUND);
+  EXPECT_EQ(code(weights, MiB(40) + 1), RAVENSTORE_NOT_FOUND);
+  EXPECT_EQ(ravenstore_region_read(weights, 1, nullptr), RAVENSTORE_INVALID_ARGUMENT);
+  region_.Wake({});
+  region_.Sleep({.keeps_bytes = false});
+  EXPECT_EQ(code(weights, 1), RAVENSTORE_NOT_FOUND) << "it sleeps without its bytes";
+  region_.Wake({});
+  FillPattern(weights, MiB(40), 1);
+  Region hasty({.socket = daemon_.socket(), .timeout = std::chrono::milliseconds(50)});
+  auto* const theirs = static_cast<uint8_t*>(Allocate(hasty, MiB(20)));
+  *theirs = 1;
+  hasty.Sleep({.timeout = std::chrono::seconds(30)});
+  Region other(Options(daemon_));
+  void* const rest = Allocate(other, MiB(20));
+  ASSERT_NE(rest, nullptr);
+  EXPECT_NE(code(theirs, 1), RAVENSTORE_OK) << "there is no room";
+  EXPECT_TRUE(hasty.view().is_asleep);
+  EXPECT_TRUE(Region::Free(rest));
+  hasty.Wake({.timeout = std::chrono::seconds(30)});
+  EXPECT_EQ(*theirs, 1);
+}
+
 TEST_F(RegionsTest, AChildHasNoMemoryOfARegion) {
   void* const weights = Allocate(region_, MiB(1));
   Region::Enter(&region_);

@@ -1,8 +1,10 @@
 #!/usr/bin/python3
 """Regions of PyTorch's memory that sleep, against the host backend."""
 
+import contextlib
 import os
 import threading
+from unittest import mock
 
 import harness
 import ravenstore
@@ -72,6 +74,19 @@ class RegionsTest(harness.StoreCase):
         ravenstore.wake(outer, inner)
         self.assertEqual(float(first.sum() + second.sum() + third.sum()), 0)
 
+    def test_within_none_memory_is_of_no_tag(self):
+        tag = self.tag()
+        with ravenstore.region(tag):
+            first = torch.zeros(MIB)
+            with ravenstore.region(None):
+                outside = torch.ones(MIB)
+            second = torch.zeros(MIB)
+        self.assertEqual(ravenstore.tags()[tag].allocations, 2)
+        ravenstore.sleep(tag)
+        self.assertEqual(float(outside.sum()), MIB)
+        ravenstore.wake(tag)
+        self.assertEqual(float(first.sum() + second.sum()), 0)
+
     def test_bytes_that_need_not_be_kept_are_not_copied(self):
         tag = self.tag()
         cache = self.values(tag, 8 * MIB)
@@ -91,6 +106,50 @@ class RegionsTest(harness.StoreCase):
             ravenstore.sleep(tag, unchanged=True)
         ravenstore.wake(tag, blocking=False)
         self.assertTrue(torch.equal(weights, torch.arange(MIB, dtype=torch.float32)))
+
+    def test_of_several_tags_those_before_the_one_that_fails_sleep(self):
+        tags = [f"{self.tag()}_{number}" for number in range(3)]
+        tensors = [self.values(tag, seed=number) for number, tag in enumerate(tags)]
+        ravenstore.stay(tensors[1])
+        with self.assertRaises(ravenstore.WrongState):
+            ravenstore.sleep(*tags)
+        asleep = [ravenstore.tags()[tag].asleep for tag in tags]
+        self.assertEqual(asleep, [True, False, False])
+        ravenstore.stay(tensors[1], False)
+        ravenstore.sleep(*tags[1:])
+        with ravenstore.Store.connect(socket=self.socket) as other:
+            room = other.stats().device_budget
+            with other.create(room - 10 * MIB), self.assertRaises(ravenstore.RavenstoreError):
+                ravenstore.wake(*tags, timeout=0.05)
+        asleep = [ravenstore.tags()[tag].asleep for tag in tags]
+        self.assertEqual(asleep, [False, False, True])
+        ravenstore.wake(*tags)
+        for number, tensor in enumerate(tensors):
+            self.assertEqual(float(tensor[0]), number)
+
+    def test_a_sleeping_tensor_is_read(self):
+        tag = self.tag()
+        with ravenstore.region(tag):
+            whole = torch.arange(3 * MIB, dtype=torch.int32)
+            model = torch.nn.Linear(64, 32)
+        want, weight = whole.clone(), model.weight.detach().clone()
+        with self.assertRaisesRegex(ravenstore.WrongState, "is awake"):
+            ravenstore.read_asleep(whole)
+        ravenstore.sleep(tag)
+        with ravenstore.region(tag + "_other"):
+            copy = ravenstore.read_asleep(whole)
+        self.assertNotIn(tag + "_other", [t for t, i in ravenstore.tags().items() if i.bytes])
+        self.assertTrue(torch.equal(copy, want))
+        part = ravenstore.read_asleep(whole[MIB : 2 * MIB])
+        self.assertTrue(torch.equal(part, want[MIB : 2 * MIB]))
+        self.assertTrue(torch.equal(ravenstore.read_asleep(model.weight), weight))
+        with self.assertRaisesRegex(ravenstore.InvalidArgument, "contiguous"):
+            ravenstore.read_asleep(model.weight.t())
+        with self.assertRaises(ravenstore.NotFound):
+            ravenstore.read_asleep(torch.zeros(10))
+        self.assertTrue(ravenstore.tags()[tag].asleep)
+        ravenstore.wake(tag)
+        self.assertTrue(torch.equal(whole, want))
 
     def test_misuse_is_named(self):
         tag = self.tag()
@@ -130,6 +189,105 @@ class RegionsTest(harness.StoreCase):
         if child == 0:
             os._exit(0 if not regions.tags() else 1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+
+class Pool:
+    """In the place of PyTorch's, which needs a GPU."""
+
+    made = 0
+
+    def __init__(self, _allocator):
+        Pool.made += 1
+        self.id = (0, Pool.made)
+        self.uses = 1
+
+    def use_count(self):
+        return self.uses
+
+
+class PoolsTest(harness.StoreCase):
+    """Which of PyTorch's pools are asked for memory, and when."""
+
+    def setUp(self):
+        super().setUp()
+        self.device, self.inside = 0, []
+        self.enterContext(mock.patch.dict(os.environ, RAVENSTORE_SOCKET=self.socket))
+        self.enterContext(mock.patch.object(regions, "_backend", "cuda"))
+        self.enterContext(mock.patch.object(regions, "_allocator", mock.Mock()))
+        for name, what in (
+            ("MemPool", Pool),
+            ("current_device", lambda: self.device),
+            ("use_mem_pool", self.use),
+            ("graph", self.capture),
+        ):
+            self.enterContext(mock.patch.object(torch.cuda, name, what))
+
+    @contextlib.contextmanager
+    def use(self, pool, device):
+        self.inside.append((pool, device))
+        try:
+            yield
+        finally:
+            self.inside.remove((pool, device))
+
+    @contextlib.contextmanager
+    def capture(self, graph, pool, **options):
+        self.captured = (graph, pool, options)
+        yield
+
+    def test_a_thread_is_in_one_pool_and_comes_back_to_the_outer_one(self):
+        seen = []
+        with ravenstore.region("outer"):
+            seen += self.inside
+            with ravenstore.region("inner"):
+                self.assertEqual(len(self.inside), 1)
+                seen += self.inside
+                with ravenstore.region(None):
+                    self.assertEqual(self.inside, [])
+                    with ravenstore.region("outer"):
+                        self.assertEqual(self.inside, seen[:1])
+                self.assertEqual(self.inside, seen[1:])
+            self.assertEqual(self.inside, seen[:1])
+        self.assertEqual(self.inside, [])
+        self.assertIsNot(seen[0][0], seen[1][0])
+        with self.assertRaises(KeyError), ravenstore.region("outer"):
+            self.assertEqual(self.inside, seen[:1])
+            raise KeyError
+        self.assertEqual(self.inside, [])
+
+    def test_a_device_has_a_pool_of_its_own(self):
+        with ravenstore.region("devices"):
+            first = self.inside[0]
+        self.device = 1
+        with ravenstore.region("devices"):
+            second = self.inside[0]
+        self.assertEqual((first[1], second[1]), (0, 1))
+        self.assertIsNot(first[0], second[0])
+
+    def test_graphs_share_memory_only_if_they_say_so(self):
+        with ravenstore.region("graphs"):
+            tensors = self.inside[0][0]
+        of_tag = regions._regions["graphs"]
+
+        def captured(**options):
+            with ravenstore.capture_graph("graph", "graphs", **options):
+                pass
+            pool = self.captured[1]
+            next(each for each in of_tag.graph_pools.values() if each.id == pool).uses += 1
+            return pool
+
+        alone = [captured(), captured()]
+        self.assertEqual(len({tensors.id, *alone}), 3)
+        self.assertEqual(captured(pool=alone[1]), alone[1])
+        shared = captured(pool=(7, 7), stream="side")
+        self.assertEqual(self.captured[2], {"stream": "side"})
+        self.assertNotIn(shared, [tensors.id, *alone, (7, 7)])
+        self.assertEqual(captured(pool=(7, 7)), shared)
+        self.assertEqual(captured(pool=shared), shared)
+        for pool in of_tag.graph_pools.values():
+            pool.uses = 1  # their graphs are gone
+        self.assertNotIn(captured(), [tensors.id, *alone, shared])
+        self.assertEqual(len(of_tag.graph_pools), 1)
 
 
 if __name__ == "__main__":
