@@ -250,7 +250,10 @@ class InstallTest(unittest.TestCase):
         self.assertRegex(path.name, r"^ravenstore-0\.1\.0-py3-none-linux_\w+\.whl$")
         names = set(zipfile.ZipFile(path).namelist())
         wanted = {"libravenstore.so", "ravenstored", "py.typed", "_abi.py", "store.py"}
+        wanted.add("compat/drop_in/torch_memory_saver/__init__.py")
         self.assertLessEqual({"ravenstore/" + name for name in wanted}, names)
+        points = zipfile.ZipFile(path).read("ravenstore-0.1.0.dist-info/entry_points.txt")
+        self.assertIn(b"ravenstore = ravenstore.compat.cumem:plugin", points)
         self.pip_install(path)
         self.assertEqual(self.run_ok([self.python, "-c", USE], CLEAN, cwd="/"), "used\n")
 

@@ -1,0 +1,1 @@
+"""Other packages' interfaces to memory that sleeps, over `ravenstore.regions`."""
