@@ -16,18 +16,24 @@ wake.nothing_16gib_ms: without bytes to bring.
 wake.first_tensor_ms: until a kernel has read the first tensor, with `blocking=False`, beyond what
 its bytes take on the link.
 sleep.graph: the share of cycles after which a captured graph computes what it did.
-sleep.vs_tms: torch_memory_saver's pause and resume over ours, where its wheel is there.
+sleep.vs_tms: torch_memory_saver's pause and resume over ours, where its wheel is there. The sum of
+both medians, of three cycles in a process of its own (sleep_rival.py).
 """
 
 import argparse
+import importlib.util
+import json
 import os
+import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
 import figures
 
+RIVAL = pathlib.Path(__file__).resolve().parent / "sleep_rival.py"
 GIB = 1 << 30
 TENSORS = 64
 LINK_ROUNDS = 5
@@ -93,6 +99,21 @@ def timed(call, *arguments, **options):
     return time.perf_counter() - began
 
 
+def rival_seconds(total, device="cuda"):
+    """The medians of torch_memory_saver's pause and resume, and None; or None, and why."""
+    if importlib.util.find_spec("torch_memory_saver") is None:
+        return None, "torch_memory_saver is not installed"
+    import torch_memory_saver
+
+    command = [sys.executable, str(RIVAL), "--bytes", str(total), "--device", device]
+    with torch_memory_saver.configure_subprocess():
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        return None, (run.stderr.strip().splitlines() or [f"it ended with {run.returncode}"])[-1]
+    cycles = json.loads(run.stdout.splitlines()[-1])
+    return [statistics.median(cycles[name]) for name in ("pause", "resume")], None
+
+
 def measure(options, tell):
     import ravenstore
     import torch
@@ -144,7 +165,15 @@ def measure(options, tell):
     ravenstore.sleep("weights", keep="nothing")
     nothing = timed(ravenstore.wake, "weights")
     tell("wake.nothing_16gib_ms", nothing * 1e3, "ms", NOTHING_MS_MOST)
-    tell("sleep.vs_tms", None, "x", VS_TMS_LEAST, skipped="torch_memory_saver is not driven yet")
+    ours = [statistics.median(taken[1:]) for taken in (sleeps, wakes)]
+    theirs, why = rival_seconds(total)
+    if theirs is None:
+        tell("sleep.vs_tms", None, "x", VS_TMS_LEAST, skipped=why)
+        return
+    tell(
+        "sleep.vs_tms", sum(theirs) / sum(ours), "x", VS_TMS_LEAST, at_least=True,
+        detail=f"{theirs[0]:.2f} and {theirs[1]:.2f} over {ours[0]:.3f} and {ours[1]:.3f} s",
+    )  # fmt: skip
 
 
 def main():

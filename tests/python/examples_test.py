@@ -77,6 +77,29 @@ class ExamplesTest(unittest.TestCase):
         words = ("--pixels", "64", "--batch", "16", "--budget", "512MiB")
         self.assertTrains("resnet50.py", *words)
 
+    def assertGenerates(self, **options):
+        words = ("--layers", "2", "--width", "64", "--heads", "4", "--inner", "128")
+        words += ("--vocabulary", "64", "--prompt", "8", "--answer", "16")
+        done = run("generate_and_train.py", *words, **options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.splitlines()[-1], "the generator follows the trainer")
+        size = r"(?!0\.0\b)\d+\.\d"
+        for phase in (
+            rf"step 2: reward 0\.\d+\n  generating: generator {size}, cache \d+\.\d MiB",
+            rf"\n  training: trainer {size} MiB",
+            rf"\n  handing over: generator {size}, trainer {size} MiB",
+        ):
+            self.assertRegex(done.stdout, phase)
+
+    def test_generate_and_train(self):
+        self.require("transformers")
+        self.assertGenerates()
+
+    def test_generate_and_train_with_its_own_model(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        pathlib.Path(folder, "transformers.py").write_text("raise ImportError('not today')\n")
+        self.assertGenerates(first=folder)
+
     def test_an_example_that_lacks_a_package_says_which(self):
         folder = self.enterContext(tempfile.TemporaryDirectory())
         pathlib.Path(folder, "transformers.py").write_text("raise ImportError('not today')\n")
