@@ -4,8 +4,8 @@
     sleep_rival.py [--bytes N] [--cycles N] [--device cuda|cpu]
 
 Prints the seconds of each pause and resume of one region with a CPU backup, as JSON, once all
-words were right after each resume. Its defaults otherwise: its hook is preloaded by whoever starts
-this, and its backups are pinned at each pause.
+words were right after each resume. Its defaults otherwise: what starts it preloads its hook, and
+its backups are pinned at each pause.
 """
 
 import argparse

@@ -391,7 +391,7 @@ RAVENSTORE_API ravenstore_code_t ravenstore_region_keep_in_place(void* address, 
  * needs room for the allocation that has them. RAVENSTORE_NOT_FOUND: no region has them, or it
  * sleeps without its bytes. RAVENSTORE_WRONG_STATE: it is awake. Else as ravenstore_region_wake. */
 RAVENSTORE_API ravenstore_code_t ravenstore_region_read(const void* address, uint64_t bytes,
-                                                        void* to);
+                                                        void* to, uint64_t timeout_ns);
 
 typedef struct ravenstore_region_info {
   size_t struct_size;

@@ -115,10 +115,11 @@ ravenstore_code_t ravenstore_region_keep_in_place(void* address, int32_t stays) 
   });
 }
 
-ravenstore_code_t ravenstore_region_read(const void* address, uint64_t bytes, void* to) {
+ravenstore_code_t ravenstore_region_read(const void* address, uint64_t bytes, void* to,
+                                         uint64_t timeout_ns) {
   return Guard([&]() -> Status {
     if (to == nullptr) return BadArgument("the memory to copy to is NULL");
-    Region::Read(address, bytes, to);
+    Region::Read(address, bytes, to, TimeoutOf(timeout_ns));
     return core::Ok();
   });
 }

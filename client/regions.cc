@@ -168,28 +168,29 @@ void Region::Keep(void* address, bool stays) {
   stays ? region->store_.keep_in_place(tensor) : region->store_.end_keep_in_place(tensor);
 }
 
-void Region::Read(const void* address, uint64_t bytes, void* to) {
+void Region::Read(const void* address, uint64_t bytes, void* to, Timeout timeout) {
   std::unique_lock lock(directory().mutex);
   const auto [begin, region] = Find(address);
   const std::lock_guard its(region->mutex_);
   lock.unlock();
   Tensor& tensor = region->allocated_.at(begin);
-  region->ReadAsleep(tensor, OffsetIn(tensor, begin, address, bytes), bytes, to);
+  const uint64_t offset = OffsetIn(tensor, begin, address, bytes);
+  const auto whole = std::make_unique_for_overwrite<char[]>(tensor.size());
+  region->ReadAsleep(tensor, whole.get(), timeout);
+  std::memcpy(to, whole.get() + offset, bytes);
 }
 
-void Region::ReadAsleep(Tensor& tensor, uint64_t offset, uint64_t bytes, void* to) {
+void Region::ReadAsleep(Tensor& tensor, void* to, Timeout timeout) {
   if (!is_asleep_) throw Error(RAVENSTORE_WRONG_STATE, "the region is awake: read it in place");
   if (!keeps_bytes_) throw Error(RAVENSTORE_NOT_FOUND, "the region sleeps without its bytes");
-  const auto whole = std::make_unique_for_overwrite<char[]>(tensor.size());
   store_.wake();
   try {
-    store_.get_into(tensor, whole.get(), nullptr, {.blocking = true});
+    store_.get_into(tensor, to, nullptr, {.blocking = true, .timeout = timeout});
   } catch (const Error&) {
     store_.sleep();
     throw;
   }
   store_.sleep();
-  std::memcpy(to, whole.get() + offset, bytes);
 }
 
 Region::View Region::view() const {

@@ -69,14 +69,14 @@ class Region {
   // Copies bytes of an allocation, whose region sleeps, to host memory. Meanwhile the device needs
   // room for the allocation. Throws Error: NOT_FOUND (no region has them, or it sleeps without),
   // WRONG_STATE (it is awake), and what Wake throws; it sleeps on.
-  static void Read(const void* address, uint64_t bytes, void* to);
+  static void Read(const void* address, uint64_t bytes, void* to, Timeout timeout = {});
   View view() const;
 
  private:
   void* Allocate(uint64_t bytes, int device);
   void PutAll(const SleepOptions& options);
   void GetAll(const WakeOptions& options);
-  void ReadAsleep(Tensor& tensor, uint64_t offset, uint64_t bytes, void* to);
+  void ReadAsleep(Tensor& tensor, void* to, Timeout timeout);
 
   mutable std::mutex mutex_;
   Store store_;                        // guarded by mutex_, as all below

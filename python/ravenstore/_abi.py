@@ -293,7 +293,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ravenstore_region_sleep": (c_int, [_region, c_uint32, c_uint64, POINTER(c_uint64)]),
     "ravenstore_region_wake": (c_int, [_region, c_uint32, c_uint64, _stream]),
     "ravenstore_region_keep_in_place": (c_int, [_address, c_int32]),
-    "ravenstore_region_read": (c_int, [_address, c_uint64, _address]),
+    "ravenstore_region_read": (c_int, [_address, c_uint64, _address, c_uint64]),
     "ravenstore_region_get_info": (c_int, [_region, POINTER(RegionInfo)]),
     "ravenstore_get_stats": (c_int, [_store, POINTER(StatsStruct)]),
     "ravenstore_backend": (c_char_p, [_store]),

@@ -332,7 +332,7 @@ def tags() -> dict[str, Tag]:
     }
 
 
-def read_asleep(tensor: torch.Tensor) -> torch.Tensor:
+def read_asleep(tensor: torch.Tensor, *, timeout: Duration | None = None) -> torch.Tensor:
     """A copy on the CPU of a tensor whose tag sleeps. Meanwhile the GPU needs room for the block of
     PyTorch's in which the tensor is, and no work may allocate there. Errors: NotFound if it is no
     region's, or if its tag sleeps without its bytes; WrongState if it is awake; as wake."""
@@ -342,7 +342,11 @@ def read_asleep(tensor: torch.Tensor) -> torch.Tensor:
         raise InvalidArgument("only the bytes of a contiguous tensor can be read")
     with _entered(None):
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-    check(_abi.library().ravenstore_region_read(tensor.data_ptr(), copy.nbytes, copy.data_ptr()))
+    check(
+        _abi.library().ravenstore_region_read(
+            tensor.data_ptr(), copy.nbytes, copy.data_ptr(), nanoseconds_of(timeout or 0)
+        )
+    )
     return copy
 
 

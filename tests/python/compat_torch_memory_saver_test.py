@@ -65,10 +65,11 @@ class TorchMemorySaverTest(SaverCase):
 
     def test_all_are_paused_or_one(self):
         one, other = self.tag() + "_one", self.tag() + "_other"
+        tensors = []
         for tag in (one, other):
             for backup in (False, True):
                 with tms.region(tag, enable_cpu_backup=backup):
-                    setattr(self, f"{tag}_{backup}", torch.ones(MIB))
+                    tensors.append(torch.ones(MIB))
         tms.pause(one)
         self.assertEqual(self.states(one) + self.states(other), [True, True, False, False])
         tms.pause()  # what is paused stays so

@@ -117,10 +117,12 @@ class RegionsTest(harness.StoreCase):
         self.assertEqual(asleep, [True, False, False])
         ravenstore.stay(tensors[1], False)
         ravenstore.sleep(*tags[1:])
-        with ravenstore.Store.connect(socket=self.socket) as other:
-            room = other.stats().device_budget
-            with other.create(room - 10 * MIB), self.assertRaises(ravenstore.RavenstoreError):
-                ravenstore.wake(*tags, timeout=0.05)
+        failed = [None, None, ravenstore.Capturing("a stream is being captured")]
+        with (
+            mock.patch.object(regions, "_synchronize", side_effect=failed),
+            self.assertRaises(ravenstore.Capturing),
+        ):
+            ravenstore.wake(*tags)
         asleep = [ravenstore.tags()[tag].asleep for tag in tags]
         self.assertEqual(asleep, [False, False, True])
         ravenstore.wake(*tags)

@@ -133,7 +133,7 @@ class TorchMemorySaver:
         """A copy on the CPU of a paused tensor with a backup; None of any other. The GPU needs room
         for it meanwhile. With zero_copy it is a copy as well."""
         try:
-            return regions.read_asleep(x)
+            return regions.read_asleep(x, timeout=self.timeout)
         except (NotFound, WrongState):
             return None
 
