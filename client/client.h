@@ -71,6 +71,13 @@ inline void ThrowIf(ravenstore_code_t code) {
 using Stream = ravenstore_stream_t;
 using Timeout = std::optional<std::chrono::nanoseconds>;  // none: the store's
 
+namespace internal {
+// Zero means "the default" in the C ABI; "do not wait" is one nanosecond.
+inline uint64_t NanosecondsOf(const Timeout& timeout) {
+  return timeout ? static_cast<uint64_t>(std::max<int64_t>(timeout->count(), 1)) : 0;
+}
+}  // namespace internal
+
 struct ConnectOptions {
   std::string socket = {};     // empty: $RAVENSTORE_SOCKET, else the default path
   std::string name = {};       // empty: the program's name
@@ -238,7 +245,7 @@ class Store {
     c.name = options.name.empty() ? nullptr : options.name.c_str();
     c.device_budget = options.device_budget;
     c.host_budget = options.host_budget;
-    c.timeout_ns = Nanoseconds(options.timeout);
+    c.timeout_ns = internal::NanosecondsOf(options.timeout);
     c.flags = options.fixed_addresses ? RAVENSTORE_FIXED_ADDRESSES : 0;
     ravenstore_store_t* store = nullptr;
     internal::ThrowIf(ravenstore_connect(&c, &store));
@@ -325,7 +332,7 @@ class Store {
     ravenstore_pinned_options_t c{};
     c.struct_size = sizeof(c);
     c.device = options.device;
-    c.timeout_ns = Nanoseconds(options.timeout);
+    c.timeout_ns = internal::NanosecondsOf(options.timeout);
     void* address = nullptr;
     internal::ThrowIf(ravenstore_pinned_alloc(store_, bytes, &c, &address));
     return PinnedBlock(store_, address, bytes);
@@ -362,11 +369,25 @@ class Store {
   // Error: WRONG_STATE, which tensor is in use; TIMED_OUT, and the store is awake.
   uint64_t sleep(const Timeout& timeout = {}) {
     uint64_t bytes = 0;
-    internal::ThrowIf(ravenstore_sleep(store_, Nanoseconds(timeout), &bytes));
+    internal::ThrowIf(ravenstore_sleep(store_, internal::NanosecondsOf(timeout), &bytes));
     return bytes;
   }
   // Gets work again, and bring tensors back. No error if the store is awake.
   void wake() { internal::ThrowIf(ravenstore_wake(store_)); }
+
+  // ---- Named sets: see ravenstore.h.
+  // The tensors are a set of that name; its version. All are put. Other calls throw WRONG_STATE
+  // from now on. `load`: of NamedSet::open_or_load, else 0. `layout`: another number for sets whose
+  // bytes mean something else.
+  uint64_t seal(const std::string& name, uint64_t load = 0, uint64_t layout = 0) {
+    uint64_t version = 0;
+    internal::ThrowIf(ravenstore_set_seal(store_, name.c_str(), load, layout, &version));
+    return version;
+  }
+  // No process opens the set any more; version 0: any. Throws Error: NOT_FOUND.
+  void drop(const std::string& name, uint64_t version = 0) {
+    internal::ThrowIf(ravenstore_set_drop(store_, name.c_str(), version));
+  }
 
   Stats stats() {
     Stats stats{};
@@ -381,10 +402,6 @@ class Store {
  private:
   explicit Store(ravenstore_store_t* store) : store_(store) {}
 
-  static uint64_t Nanoseconds(const Timeout& timeout) {
-    // Zero means "the default" in the C ABI; "do not wait" is one nanosecond.
-    return timeout ? std::max<int64_t>(timeout->count(), 1) : 0;
-  }
   static ravenstore_create_options_t Convert(const CreateOptions& options) {
     ravenstore_create_options_t c{};
     c.struct_size = sizeof(c);
@@ -395,7 +412,7 @@ class Store {
               (options.stream_ordered ? RAVENSTORE_STREAM_ORDERED : 0);
     c.stream = options.stream_ordered ? options.stream : nullptr;
     c.name = options.name;
-    c.timeout_ns = Nanoseconds(options.timeout);
+    c.timeout_ns = internal::NanosecondsOf(options.timeout);
     return c;
   }
   static ravenstore_get_options_t Convert(const GetOptions& options) {
@@ -405,7 +422,7 @@ class Store {
               (options.blocking ? RAVENSTORE_BLOCKING : 0) |
               (options.device >= 0 ? RAVENSTORE_ON_DEVICE : 0);
     c.device = std::max(options.device, 0);
-    c.timeout_ns = Nanoseconds(options.timeout);
+    c.timeout_ns = internal::NanosecondsOf(options.timeout);
     return c;
   }
   static ravenstore_put_options_t Convert(const PutOptions& options) {
@@ -427,6 +444,76 @@ class Store {
   }
 
   ravenstore_store_t* store_ = nullptr;
+};
+
+struct SetOptions {
+  uint64_t version = 0;        // 0: the newest
+  uint64_t least_version = 0;  // of the newest: it is waited for
+  bool fail_fast = false;      // no wait for a set that is not there
+  Timeout timeout = {};        // of that wait; none: the store's
+};
+
+// A set that this process has open (ravenstore.h). Move-only; destroying it ends the use and closes
+// it, before its Store ends.
+class NamedSet {
+ public:
+  using Part = ravenstore_set_part_t;
+
+  // Waits, bounded, for a set of that name. Throws Error: TIMED_OUT, NOT_FOUND, PERMISSION.
+  static NamedSet open(Store& store, const std::string& name, const SetOptions& options = {}) {
+    uint64_t load = 0;
+    return NamedSet(store, name, options, 0, &load);
+  }
+  // The same; or, if there is no such set and no process loads it, an empty one with `*load`, for
+  // Store::seal of the store into which this process loads it.
+  static NamedSet open_or_load(Store& store, const std::string& name, uint64_t* load,
+                               const SetOptions& options = {}) {
+    return NamedSet(store, name, options, RAVENSTORE_MAY_LOAD, load);
+  }
+  NamedSet() = default;
+  NamedSet(NamedSet&& other) noexcept : set_(std::exchange(other.set_, nullptr)) {}
+  NamedSet& operator=(NamedSet&& other) noexcept {
+    std::swap(set_, other.set_);
+    return *this;
+  }
+  ~NamedSet() { ravenstore_set_close(set_); }
+
+  // The bytes are at part().address from now on, until end_use(). Throws OutOfMemory that says who
+  // holds the memory.
+  void use(const Timeout& timeout = {}) {
+    internal::ThrowIf(ravenstore_set_use(set_, internal::NanosecondsOf(timeout)));
+  }
+  // REQUIRES, here and below: work that reads the set has ended.
+  void end_use() { internal::ThrowIf(ravenstore_set_end_use(set_)); }
+  // The newest version, of at least `least_version`, at the same addresses. Throws Error:
+  // INVALID_ARGUMENT, of another layout.
+  void advance(uint64_t least_version, const Timeout& timeout = {}) {
+    internal::ThrowIf(
+        ravenstore_set_advance(set_, least_version, internal::NanosecondsOf(timeout)));
+  }
+  uint64_t version() const { return ravenstore_set_version(set_); }
+  size_t parts() const { return ravenstore_set_parts(set_); }
+  Part part(size_t index) const {
+    Part part{};
+    part.struct_size = sizeof(part);
+    internal::ThrowIf(ravenstore_set_get_part(set_, index, &part));
+    return part;
+  }
+  explicit operator bool() const { return set_ != nullptr; }
+
+ private:
+  NamedSet(Store& store, const std::string& name, const SetOptions& options, uint32_t flags,
+           uint64_t* load) {
+    ravenstore_set_options_t c{};
+    c.struct_size = sizeof(c);
+    c.version = options.version;
+    c.least_version = options.least_version;
+    c.timeout_ns = internal::NanosecondsOf(options.timeout);
+    c.flags = flags | (options.fail_fast ? RAVENSTORE_SET_FAIL_FAST : 0);
+    internal::ThrowIf(ravenstore_set_open(store.handle(), name.c_str(), &c, &set_, load));
+  }
+
+  ravenstore_set_t* set_ = nullptr;
 };
 
 }  // namespace ravenstore

@@ -145,8 +145,8 @@ Status ControlLink::Send(const wire::ClientPacket& packet, Tick deadline) {
   }
 }
 
-Result<wire::DaemonPacket> ControlLink::Call(wire::ClientPacket request, Tick deadline,
-                                             const PhaseWord& phase) {
+Result<Incoming> ControlLink::Call(wire::ClientPacket request, Tick deadline,
+                                   const PhaseWord& phase) {
   {
     std::lock_guard lock(mutex_);
     request.request = ++last_request_;
@@ -160,11 +160,11 @@ Result<wire::DaemonPacket> ControlLink::Call(wire::ClientPacket request, Tick de
          phase.load(std::memory_order_acquire) == Phase::kAttached && ipc::Now() < deadline) {
     changed_.wait_for(lock, kSlice);
   }
-  std::optional<wire::DaemonPacket> answer = std::move(call->second);
+  std::optional<Incoming> answer = std::move(call->second);
   calls_.erase(call);
   lock.unlock();
   if (answer) {
-    if (const auto* failure = std::get_if<wire::Failure>(&answer->body)) {
+    if (const auto* failure = std::get_if<wire::Failure>(&answer->packet.body)) {
       return FromDaemon(*failure);
     }
     return *std::move(answer);
@@ -232,7 +232,7 @@ void ControlLink::Dispatch(Incoming incoming) {
   std::lock_guard lock(mutex_);
   const auto call = calls_.find(id);
   if (call == calls_.end()) return;  // its caller gave up
-  call->second = std::move(incoming.packet);
+  call->second = std::move(incoming);
   changed_.notify_all();
 }
 

@@ -59,8 +59,8 @@ class ControlLink {
 
   // Sends `request` and waits for its answer.
   // Errors: the daemon's Failure, kTimedOut, kLost, kUnavailable.
-  core::Result<wire::DaemonPacket> Call(wire::ClientPacket request, core::Tick deadline,
-                                        const PhaseWord& phase);
+  core::Result<Incoming> Call(wire::ClientPacket request, core::Tick deadline,
+                              const PhaseWord& phase);
   // Sends without expecting an answer; waits until `deadline` for room in the socket.
   core::Status Send(const wire::ClientPacket& packet, core::Tick deadline);
   // Fails the threads that wait in Call, as the session's phase says.
@@ -91,7 +91,7 @@ class ControlLink {
   bool stopping_ = false;      // guarded by mutex_
   uint64_t last_request_ = 0;  // guarded by mutex_
   // Requests under way; empty until the answer is there. Guarded by mutex_.
-  std::map<uint64_t, std::optional<wire::DaemonPacket>> calls_;
+  std::map<uint64_t, std::optional<Incoming>> calls_;
 };
 
 }  // namespace ravenstore::client

@@ -55,8 +55,12 @@ Result<wire::Stats> ControlCalls::Stats() {
                           DeadlineAfter(ipc::Now(), timeout_), "the daemon gave no figures");
 }
 
+Status ControlCalls::Send(const wire::ClientPacket& packet) {
+  return control_->Send(packet, DeadlineAfter(ipc::Now(), timeout_));
+}
+
 Status ControlCalls::Trim() {
-  return control_->Send({.request = 0, .body = wire::Trim{}}, DeadlineAfter(ipc::Now(), timeout_));
+  return Send({.request = 0, .body = wire::Trim{}});
 }
 
 Status ControlCalls::KeepInPlace(const wire::KeepInPlace& keep) {
@@ -101,8 +105,7 @@ Result<wire::PinnedAllocated> ControlCalls::AllocatePinned(const wire::PinnedAll
 }
 
 Status ControlCalls::FreePinned(uint64_t block, std::vector<uint64_t> tickets) {
-  return control_->Send({.request = 0, .body = wire::PinnedFree{block, std::move(tickets)}},
-                        DeadlineAfter(ipc::Now(), timeout_));
+  return Send({.request = 0, .body = wire::PinnedFree{block, std::move(tickets)}});
 }
 
 }  // namespace ravenstore::client

@@ -59,16 +59,21 @@ class ControlCalls {
                                                      core::Tick deadline);
   core::Status FreePinned(uint64_t block, std::vector<uint64_t> tickets);
 
- private:
+  // Asks the daemon. `descriptors`: those of the answer; null: they are closed.
   // Errors: those of ControlLink::Call; kCorrupt with `missing` if the answer is another message.
   template <typename Answer>
-  core::Result<Answer> Ask(wire::ClientPacket packet, core::Tick deadline, const char* missing) {
+  core::Result<Answer> Ask(wire::ClientPacket packet, core::Tick deadline, const char* missing,
+                           std::vector<ipc::UniqueFd>* descriptors = nullptr) {
     RAVEN_ASSIGN_OR_RETURN(auto reply, control_->Call(std::move(packet), deadline, *phase_));
-    auto* const answer = std::get_if<Answer>(&reply.body);
+    auto* const answer = std::get_if<Answer>(&reply.packet.body);
     if (answer == nullptr) return core::Error{core::ErrorCode::kCorrupt, missing};
+    if (descriptors != nullptr) *descriptors = std::move(reply.descriptors);
     return std::move(*answer);
   }
+  // Sends the daemon what it does not answer. Errors: those of ControlLink::Send.
+  core::Status Send(const wire::ClientPacket& packet);
 
+ private:
   ControlLink* const control_;
   const PhaseWord* const phase_;
   const core::Duration timeout_;

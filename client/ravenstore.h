@@ -404,6 +404,76 @@ typedef struct ravenstore_region_info {
 RAVENSTORE_API ravenstore_code_t ravenstore_region_get_info(const ravenstore_region_t* region,
                                                             ravenstore_region_info_t* info);
 
+/* ---- Named sets ---- */
+
+/* Tensors that processes of one user share. A process fills the tensors of a store of its own, puts
+ * them, and seals the store under a name. Other processes open the set, and use it: then its memory
+ * is mapped there as well, without a copy. It is only to be read: a kernel that writes it ends with
+ * its context. */
+
+/* The store's tensors are a set of that name from now on, and *version (may be NULL) is its
+ * version: 1, then the next number. The store refuses all other calls, and has the set open until
+ * ravenstore_disconnect. It was connected with RAVENSTORE_FIXED_ADDRESSES, and all its tensors are
+ * put. Waits until the streams have come there. load: of ravenstore_set_open, else 0. layout: a
+ * number of the caller's, another one for sets whose bytes mean something else.
+ * RAVENSTORE_WRONG_STATE: a tensor is in use, or another process loads that set. */
+RAVENSTORE_API ravenstore_code_t ravenstore_set_seal(ravenstore_store_t* store, const char* name,
+                                                     uint64_t load, uint64_t layout,
+                                                     uint64_t* version);
+/* No process opens the set any more, of that version (0: of any). It ends when no process has it
+ * open. RAVENSTORE_NOT_FOUND: there is none. */
+RAVENSTORE_API ravenstore_code_t ravenstore_set_drop(ravenstore_store_t* store, const char* name,
+                                                     uint64_t version);
+
+/* A set that this process has open. Close it before its store is disconnected. */
+typedef struct ravenstore_set ravenstore_set_t;
+
+enum {
+  /* Where there is no such set, and no process loads it, this one is to: *load is not 0 then, and
+   * *set is NULL. Others wait for it until it seals the set, or ends. */
+  RAVENSTORE_MAY_LOAD = 1,
+  /* No wait for a set that is not there. */
+  RAVENSTORE_SET_FAIL_FAST = 2
+};
+typedef struct ravenstore_set_options {
+  size_t struct_size;
+  uint64_t version;       /* 0: the newest */
+  uint64_t least_version; /* of the newest: it is waited for */
+  uint64_t timeout_ns;    /* of that wait; 0: the store's */
+  uint32_t flags;
+} ravenstore_set_options_t;
+/* options may be NULL. RAVENSTORE_TIMED_OUT, RAVENSTORE_NOT_FOUND: there is no such set.
+ * RAVENSTORE_PERMISSION: this process's user is not known for certain. */
+RAVENSTORE_API ravenstore_code_t ravenstore_set_open(ravenstore_store_t* store, const char* name,
+                                                     const ravenstore_set_options_t* options,
+                                                     ravenstore_set_t** set, uint64_t* load);
+/* Ends the use. Work that reads the set has ended. NULL is ignored. */
+RAVENSTORE_API void ravenstore_set_close(ravenstore_set_t* set);
+/* The bytes are there when this returns, and stay until ravenstore_set_end_use. No error if it is
+ * in use. timeout_ns: 0 is the store's. RAVENSTORE_OUT_OF_MEMORY: who holds the device's memory. */
+RAVENSTORE_API ravenstore_code_t ravenstore_set_use(ravenstore_set_t* set, uint64_t timeout_ns);
+/* The set's memory may leave the devices, if no other process uses it. Work of this process that
+ * reads it has ended. Addresses are kept for the next use. */
+RAVENSTORE_API ravenstore_code_t ravenstore_set_end_use(ravenstore_set_t* set);
+/* The newest version, of at least least_version, takes this one's place at the same addresses; in
+ * use if this one was. Work of this process that reads the set has ended.
+ * RAVENSTORE_INVALID_ARGUMENT: it has another layout, and this one stays. */
+RAVENSTORE_API ravenstore_code_t ravenstore_set_advance(ravenstore_set_t* set,
+                                                        uint64_t least_version,
+                                                        uint64_t timeout_ns);
+RAVENSTORE_API uint64_t ravenstore_set_version(const ravenstore_set_t* set);
+RAVENSTORE_API size_t ravenstore_set_parts(const ravenstore_set_t* set);
+typedef struct ravenstore_set_part {
+  size_t struct_size;
+  uint64_t bytes;
+  void* address;  /* the same while the set is open; NULL before the first use */
+  int32_t device; /* as this process numbers it; -1: it does not see it */
+} ravenstore_set_part_t;
+/* The tensors of the store that was sealed, in the order in which they were created. Set
+ * part->struct_size first. */
+RAVENSTORE_API ravenstore_code_t ravenstore_set_get_part(const ravenstore_set_t* set, size_t index,
+                                                         ravenstore_set_part_t* part);
+
 /* This client's figures; asks the daemon. Set stats->struct_size first. */
 RAVENSTORE_API ravenstore_code_t ravenstore_get_stats(ravenstore_store_t* store,
                                                       ravenstore_stats_t* stats);

@@ -57,7 +57,7 @@ class Session {
   static core::Result<Session*> Connect(const ConnectOptions& options);
   void Disconnect();
 
-  // The parts below exist while the phase is kAttached or kLost.
+  // The parts below exist while the phase is kAttached, kLost or kHandedOver.
   core::Status CheckUsable() const {
     const Phase now = phase_.load(std::memory_order_acquire);
     if (now == Phase::kAttached) [[likely]]
@@ -100,6 +100,9 @@ class Session {
   void CountStall(core::Duration stall) {
     stall_ns_.fetch_add(static_cast<uint64_t>(stall.count()), std::memory_order_relaxed);
   }
+
+  // The tensors are the daemon's (client/named_sets.h): calls are refused from now on.
+  void HandOver() { phase_.store(Phase::kHandedOver, std::memory_order_release); }
 
   // Every live handle holds one reference.
   void Ref() { references_.fetch_add(1, std::memory_order_relaxed); }

@@ -187,6 +187,52 @@ std::string Write(const Wake&) {
   return {};
 }
 
+std::string Write(const SealSet& seal) {
+  Writer writer;
+  writer.String(1, seal.name);
+  writer.Number(2, seal.load);
+  writer.Number(3, seal.layout);
+  return writer.Take();
+}
+std::string Write(const OpenSet& open) {
+  Writer writer;
+  writer.String(1, open.name);
+  writer.Number(2, open.version);
+  writer.Number(3, open.least_version);
+  writer.Number(4, open.deadline_ns);
+  writer.Number(5, open.may_load ? 1 : 0);
+  return writer.Take();
+}
+std::string Write(const UseSet& use) {
+  Writer writer;
+  writer.Number(1, use.open);
+  writer.Number(2, use.deadline_ns);
+  return writer.Take();
+}
+std::string Write(const SetPages& pages) {
+  Writer writer;
+  writer.Number(1, pages.open);
+  writer.Number(2, pages.tensor);
+  writer.Number(3, pages.first);
+  return writer.Take();
+}
+std::string Write(const EndUseOfSet& end) {
+  Writer writer;
+  writer.Number(1, end.open);
+  return writer.Take();
+}
+std::string Write(const CloseSet& close) {
+  Writer writer;
+  writer.Number(1, close.open);
+  return writer.Take();
+}
+std::string Write(const DropSet& drop) {
+  Writer writer;
+  writer.String(1, drop.name);
+  writer.Number(2, drop.version);
+  return writer.Take();
+}
+
 bool Read(std::string_view bytes, Failure* failure) {
   return ForEach(bytes, [&](const Field& field) {
     if (field.number == 1) field.Into(&failure->code);
@@ -252,6 +298,52 @@ bool Read(std::string_view bytes, Asleep* asleep) {
 }
 bool Read(std::string_view bytes, Awake*) {
   return ForEach(bytes, [](const Field&) { return true; });
+}
+bool Read(std::string_view bytes, SetSealed* sealed) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&sealed->version);
+    if (field.number == 2) field.Into(&sealed->open);
+    return true;
+  });
+}
+bool Read(std::string_view bytes, SetTensor* tensor) {
+  return ForEach(bytes, [&](const Field& field) {
+    switch (field.number) {
+      case 1: field.Into(&tensor->device); break;
+      case 2: field.Into(&tensor->bytes); break;
+      case 3: field.Into(&tensor->page_bytes); break;
+      case 4: field.Into(&tensor->offset); break;
+      case 5: field.Into(&tensor->pages); break;
+    }
+    return true;
+  });
+}
+bool Read(std::string_view bytes, SetOpened* opened) {
+  return ForEach(bytes, [&](const Field& field) {
+    switch (field.number) {
+      case 1: field.Into(&opened->open); break;
+      case 2: field.Into(&opened->version); break;
+      case 3: return Read(field.bytes, &opened->tensors.emplace_back());
+      case 4: field.Into(&opened->load); break;
+      case 5: field.Into(&opened->layout); break;
+    }
+    return true;
+  });
+}
+bool Read(std::string_view bytes, SetUsed*) {
+  return ForEach(bytes, [](const Field&) { return true; });
+}
+bool Read(std::string_view bytes, SetPagesExported*) {
+  return ForEach(bytes, [](const Field&) { return true; });
+}
+bool Read(std::string_view bytes, SetUseEnded*) {
+  return ForEach(bytes, [](const Field&) { return true; });
+}
+bool Read(std::string_view bytes, SetDropped* dropped) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&dropped->sets);
+    return true;
+  });
 }
 bool Read(std::string_view bytes, PinnedAllocated* place) {
   return ForEach(bytes, [&](const Field& field) {
@@ -325,6 +417,12 @@ bool Read(const Field& field, DaemonPacket* packet) {
     case 27: return ReadBody<KeptInPlace>(field, packet);
     case 28: return ReadBody<Asleep>(field, packet);
     case 29: return ReadBody<Awake>(field, packet);
+    case 40: return ReadBody<SetSealed>(field, packet);
+    case 41: return ReadBody<SetOpened>(field, packet);
+    case 42: return ReadBody<SetUsed>(field, packet);
+    case 43: return ReadBody<SetPagesExported>(field, packet);
+    case 44: return ReadBody<SetUseEnded>(field, packet);
+    case 46: return ReadBody<SetDropped>(field, packet);
     default: return true;
   }
 }
@@ -333,7 +431,8 @@ bool Read(const Field& field, DaemonPacket* packet) {
 
 std::string Encode(const ClientPacket& packet) {
   // In the order of the variant.
-  constexpr uint32_t kBodyFields[] = {2, 3, 4, 6, 7, 20, 23, 24, 25, 26, 27, 28};
+  constexpr uint32_t kBodyFields[] = {2,  3,  4,  6,  7,  20, 23, 24, 25, 26,
+                                      27, 28, 40, 41, 42, 43, 44, 45, 46};
   static_assert(std::size(kBodyFields) == std::variant_size_v<decltype(packet.body)>);
   Writer writer;
   writer.Number(1, packet.request);

@@ -65,10 +65,43 @@ struct Sleep {
 };
 struct Wake {};
 
+struct SealSet {
+  std::string name;
+  uint64_t load = 0;
+  uint64_t layout = 0;
+};
+struct OpenSet {
+  std::string name;
+  uint64_t version = 0;
+  uint64_t least_version = 0;
+  uint64_t deadline_ns = 0;
+  bool may_load = false;
+};
+struct UseSet {
+  uint64_t open = 0;
+  uint64_t deadline_ns = 0;
+};
+struct SetPages {
+  uint64_t open = 0;
+  uint32_t tensor = 0;
+  uint32_t first = 0;
+};
+struct EndUseOfSet {
+  uint64_t open = 0;
+};
+struct CloseSet {
+  uint64_t open = 0;
+};
+struct DropSet {
+  std::string name;
+  uint64_t version = 0;
+};
+
 struct ClientPacket {
   uint64_t request = 0;
   std::variant<Hello, InternName, ExplainFailure, Detach, StatsQuery, Trim, PinnedAlloc, PinnedFree,
-               PinnedSlabReleased, KeepInPlace, Sleep, Wake>
+               PinnedSlabReleased, KeepInPlace, Sleep, Wake, SealSet, OpenSet, UseSet, SetPages,
+               EndUseOfSet, CloseSet, DropSet>
       body;
 };
 
@@ -126,6 +159,30 @@ struct Asleep {
   uint64_t bytes = 0;
 };
 struct Awake {};
+struct SetSealed {
+  uint64_t version = 0;
+  uint64_t open = 0;
+};
+struct SetTensor {
+  uint32_t device = 0;
+  uint64_t bytes = 0;
+  uint64_t page_bytes = 0;
+  uint64_t offset = 0;
+  uint32_t pages = 0;
+};
+struct SetOpened {
+  uint64_t open = 0;
+  uint64_t version = 0;
+  std::vector<SetTensor> tensors;
+  uint64_t load = 0;
+  uint64_t layout = 0;
+};
+struct SetUsed {};
+struct SetPagesExported {};
+struct SetUseEnded {};
+struct SetDropped {
+  uint64_t sets = 0;
+};
 struct TierStats {
   std::string name;
   uint64_t used = 0;
@@ -151,7 +208,7 @@ struct DaemonPacket {
   // Nothing: a kind of packet that this client does not know.
   std::variant<std::monostate, Failure, Welcome, NameInterned, FailureExplained, MemoryReady,
                Detached, Stats, PinnedAllocated, PinnedSlab, ReleasePinnedSlab, KeptInPlace, Asleep,
-               Awake>
+               Awake, SetSealed, SetOpened, SetUsed, SetPagesExported, SetUseEnded, SetDropped>
       body;
 };
 

@@ -41,13 +41,14 @@ class AccessLogs {
   // reads those of one client, whose figures are only its own.
   void ReadAll();
   void ReadOf(core::ClientId client);
+  // Reads the put in the row, if it is not known yet.
+  void HandlePut(Session& session, core::SlotId slot);
 
  private:
   // Of a client that is not polled in every pass: all that one of its threads can have logged, up
   // to what its user has left of the pass.
   size_t ReadLane(Session& session);
   void Rescan(Session& session, size_t most);
-  void HandlePut(Session& session, core::SlotId slot);
   void RecordAccess(Session& session, const proto::Access& access) const;
 
   LoopState& state_;

@@ -54,6 +54,16 @@ Bytes ClientMemory::OffsetOf(const core::PageMemory::Place& place) const {
   return page() * mappings_.Find(place.page)->index + place.offset;
 }
 
+std::vector<Bytes> ClientMemory::PagesOf(core::TensorNumber tensor) const {
+  const core::plan::UnitSpan& units = executor_->tensors()[tensor].units;
+  std::vector<Bytes> pages;
+  for (uint32_t i = 0; i < units.count; ++i) {
+    const core::PageMemory::Place place = core::PlaceOf(executor_->books(), units[i]);
+    pages.push_back(page() * mappings_.Find(place.page)->index);
+  }
+  return pages;
+}
+
 // ---- The executor's orders.
 
 bool ClientMemory::Map(const PageBackend::MapOrder& order) {

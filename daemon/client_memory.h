@@ -15,6 +15,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "core/execution/page_backend.h"
 #include "core/execution/page_executor.h"
@@ -70,6 +71,8 @@ class ClientMemory final : private PhysicalPages::Owner {
 
   // ---- Addresses in this process. REQUIRES: the place has memory.
   std::byte* base() const { return physical_.base(); }
+  // Where the tensor's pages are in the daemon's arena, in their order. REQUIRES: it is resident.
+  std::vector<core::Bytes> PagesOf(core::TensorNumber tensor) const;
   // Bytes from the base to the place.
   core::Bytes OffsetOf(const core::PageMemory::Place& place) const;
   std::byte* At(const core::PageMemory::Place& place) const {

@@ -68,6 +68,11 @@ class ClientPages final : public core::PageBackend {
   // Where the tensor is in the client's arena. REQUIRES: it is placed; in a slot, it is resident.
   core::Bytes AddressOf(core::TensorNumber tensor) const { return memory_.AddressOf(tensor); }
 
+  // Where its pages are in the daemon's arena, in their order. REQUIRES: it is resident.
+  std::vector<core::Bytes> PagesOf(core::TensorNumber tensor) const {
+    return memory_.PagesOf(tensor);
+  }
+
   // Physical pages that are made, spares included, without those that are being destroyed; and
   // those with the ones that are being made.
   uint32_t made() const { return memory_.made(); }

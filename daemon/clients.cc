@@ -181,15 +181,31 @@ void Clients::Died(Caller& caller) {
   Leave(caller, [] {});
 }
 
+bool Clients::HandOver(uint64_t key, ClientId client) {
+  Caller* const caller = options_.connections->FindCaller(key);
+  if (caller == nullptr || caller->client != client) return false;
+  keys_.erase(client);
+  caller->client = ClientId{};
+  return true;
+}
+
+void Clients::End(ClientId client, core::TenantId user) {
+  Detach(client, user, [] {});
+}
+
 void Clients::Leave(Caller& caller, std::function<void()> done) {
-  options_.loop->mailbox().Post([this, client = caller.client, user = caller.user(), done] {
+  Detach(caller.client, caller.user(), std::move(done));
+  keys_.erase(caller.client);
+  caller.client = ClientId{};
+}
+
+void Clients::Detach(ClientId client, core::TenantId user, std::function<void()> done) {
+  options_.loop->mailbox().Post([this, client, user, done = std::move(done)] {
     options_.loop->Detach(client, [this, user, done] {
       options_.mailbox->Post([this, user] { GivePlace(user); });
       done();
     });
   });
-  keys_.erase(caller.client);
-  caller.client = ClientId{};
 }
 
 uint64_t Clients::KeyOf(ClientId client) const {

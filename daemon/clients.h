@@ -56,6 +56,10 @@ class Clients {
   void HandleHello(Caller& caller, uint64_t request, const proto::Hello& hello);
   // The caller is no client any more; it is answered once its memory is given back.
   void HandleDetach(Caller& caller, uint64_t request);
+  // The client is not the connection's any more: it stays after that, until End(). Returns false if
+  // it is no client of that connection.
+  bool HandOver(uint64_t key, core::ClientId client);
+  void End(core::ClientId client, core::TenantId user);
   // Its process has ended. Does nothing if it is no client.
   void Died(Caller& caller);
 
@@ -74,6 +78,7 @@ class Clients {
   // The caller is no client from now on. `done` runs when what the daemon has of it is given back,
   // in any thread.
   void Leave(Caller& caller, std::function<void()> done);
+  void Detach(core::ClientId client, core::TenantId user, std::function<void()> done);
 
   Options options_;
   core::Shares places_;

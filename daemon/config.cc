@@ -525,6 +525,7 @@ std::map<std::string, Key> MakeKeys() {
       {"limits.device_reserve", Size(&C::device_reserve)},
       {"limits.clients_max", Whole(&C::clients_max, 1, 100000)},
       {"limits.single_user", Flag(&C::single_user)},
+      {"limits.kept_sets", Size(&C::kept_sets)},
       {"host_pool.size", Checked(Size(&C::pool_size), FaultOfPool)},
       {"host_pool.step", Checked(Size(&C::pool_step), WholePages(&C::pool_step))},
       {"host_pool.ahead", Checked(Size(&C::pool_ahead), FaultOfAhead)},

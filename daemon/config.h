@@ -40,6 +40,7 @@ struct Config {
   core::Bytes device_reserve = core::GiB(1);  // of each device the store never takes
   uint32_t clients_max = 512;
   bool single_user = false;
+  core::Bytes kept_sets;  // of named sets that no process has open; 0: they end
   // [host_pool]
   core::Bytes pool_size;  // 0: a quarter of the machine's memory
   core::Bytes pool_step = core::MiB(64);

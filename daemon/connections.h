@@ -52,7 +52,9 @@ class Connections {
 
   virtual ~Connections() = default;
 
-  virtual bool IsOpen(uint64_t key) const = 0;
+  // Null: the connection has ended.
+  virtual Caller* FindCaller(uint64_t key) const = 0;
+  bool IsOpen(uint64_t key) const { return FindCaller(key) != nullptr; }
   // Sends the packet, after what waits to be sent. It is dropped when the connection has ended, and
   // when its peer lets too much lie unread.
   virtual void Send(uint64_t key, const proto::DaemonPacket& packet,

@@ -130,6 +130,7 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
                 .turns = &turns_,
                 .log = &log_budget_}),
       memory_messages_(devices.size(), &clients_, loop, &mailbox_, this),
+      named_sets_(options.kept_sets, &clients_, loop, &mailbox_, this),
       recordings_(loop, this,
                   [this, loop](ClientId client, core::NameId name) {
                     return NameOf(*loop, names_, client, name);
@@ -216,8 +217,8 @@ void Control::LogWhatWasLeftOut() {
 }
 
 int Control::NextTimer() const {
-  core::Tick next =
-      std::min({acceptor_->paused_until(), log_budget_.NextDue(), legacy_jobs_.due()});
+  core::Tick next = std::min(
+      {acceptor_->paused_until(), log_budget_.NextDue(), legacy_jobs_.due(), named_sets_.due()});
   if (!silent_.empty()) next = std::min(next, silent_.front().first);
   if (!paced_.empty()) next = std::min(next, paced_.begin()->first);
   if (history_file_.keeps() && history_.version() != history_given_)
@@ -234,6 +235,7 @@ void Control::Run() {
     turns_.BeginTurn();
     for (int i = 0; i < n; ++i) OnEvent(events[i].data.u64, events[i].events);
     legacy_jobs_.OnTime(ipc::Now());
+    named_sets_.OnTime(ipc::Now());
     EndSilent();
     ReadPaced();
     LogWhatWasLeftOut();
@@ -405,6 +407,7 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
   if (!connection.greeted)
     return Fail(connection, request, ErrorCode::kWrongState, "the first message must be Hello");
   if (memory_messages_.Handle(connection, packet)) return;
+  if (named_sets_.Handle(connection, packet)) return;
   if (queries_.Handle(connection, packet)) return;
   switch (packet.body_case()) {
     case Body::kInternName:
@@ -502,6 +505,7 @@ void Control::Forget(uint64_t key) {
   if (found == connections_.end()) return;
   Connection& connection = *found->second;
   recordings_.Forget(key);
+  named_sets_.Forget(key);
   ending_->Close(connection.out.Close(), connection.peer.uid,
                  [this, user = connection.user(), reserved = connection.reserved] {
                    acceptor_->GivePlace(user, reserved);

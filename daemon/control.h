@@ -53,6 +53,7 @@
 #include "daemon/mailbox.h"
 #include "daemon/memory_messages.h"
 #include "daemon/memory_watch.h"
+#include "daemon/named_sets.h"
 #include "daemon/names.h"
 #include "daemon/queries.h"
 #include "daemon/rate_limit.h"
@@ -88,6 +89,7 @@ struct ControlOptions {
   uint32_t clients_max = 4096;
   bool single_user = false;  // as Clients::Options has it
   uint64_t restart_timeout_ms = 0;
+  core::Bytes kept_sets;  // as NamedSets' `kept`
 };
 
 class Control : private Connections {
@@ -168,7 +170,7 @@ class Control : private Connections {
   void HandleInternName(Connection& connection, uint64_t request, const std::string& name);
 
   // Connections.
-  bool IsOpen(uint64_t key) const override { return connections_.contains(key); }
+  Caller* FindCaller(uint64_t key) const override { return Find(key); }
   void Send(uint64_t key, const proto::DaemonPacket& packet,
             std::vector<ipc::UniqueFd> descriptors) override;
   void PostAnswer(uint64_t key, proto::DaemonPacket packet) override;
@@ -210,6 +212,7 @@ class Control : private Connections {
   Limits limits_;
   Clients clients_;
   MemoryMessages memory_messages_;
+  NamedSets named_sets_;
   Recordings recordings_;
   Queries queries_;
 

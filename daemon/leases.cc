@@ -132,6 +132,17 @@ void LeaseRow::MarkLost() {
   WakeWaiters();
 }
 
+void LeaseRow::Fetch() {
+  slot_->error.store(0, std::memory_order_relaxed);
+  Answer(LeaseState::kFetching, 0);
+}
+
+void LeaseRow::Put() {
+  slot_->ticket.store(0, std::memory_order_relaxed);
+  slot_->hint.store(0, std::memory_order_relaxed);
+  Answer(LeaseState::kIdle, 0);
+}
+
 void LeaseRow::Release() {
   Answer(LeaseState::kFree, 0);
 }

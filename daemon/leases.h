@@ -61,6 +61,11 @@ class LeaseRow {
   uint64_t FailFetchInPlace(core::ErrorCode code, uint32_t device, core::Bytes offset);
   // -> Lost, unless it is being freed: the bytes are gone although a client may be using them.
   void MarkLost();
+  // What a client does, for one that has handed its tensors over (daemon/sealed_clients.h):
+  // Idle -> InUse; Away -> Fetching; InUse -> Idle, behind no stream's work.
+  void Get() { Answer(proto::LeaseState::kInUse, 1); }
+  void Fetch();
+  void Put();
   // -> Free: the row may be used again.
   void Release();
 

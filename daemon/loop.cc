@@ -58,6 +58,7 @@ Loop::Loop(const LoopOptions& options, size_t devices, WorkerPool* workers, Outb
       actions_(&state_, &replies_, &pools_, &harvests_, workers, &mailbox_),
       logs_(&state_, &sessions_, &recorders_, &waits_, &actions_),
       requests_(devices, &state_, &sessions_, &recorders_, &charges_, &waits_),
+      sealed_(&state_, &sessions_, &replies_, &actions_, &logs_, &waits_, workers),
       departed_(&state_, &sessions_, &charges_, workers, &mailbox_),
       backoff_(options.poll) {}
 
@@ -170,6 +171,7 @@ bool Loop::Pass() {
   stages_[1] = ipc::Now();
   busy |= sessions_.PollHot(spin_, [this](Session& session) { return PollSession(session); });
   stages_[2] = ipc::Now();
+  busy |= sealed_.Poll();
   busy |= state_.store->Poll(state_.now, &state_.plan);
   pools_.NoteFailed();
   actions_.Execute();
@@ -193,7 +195,7 @@ bool Loop::PollSession(Session& session) {
   const size_t logged =
       logs_.Read(session, std::min<size_t>(kAccessesPerPass, state_.UnitsLeft(session)));
   bool busy = mapped || logged > 0;
-  if (session.faulty) return busy;
+  if (session.faulty || session.sealed) return busy;
   if (logged == kAccessesPerPass && ++session.log_passes < kPassesForLog) {
     session.last_active = state_.now;
     return busy;
@@ -269,6 +271,7 @@ void Loop::Detach(ClientId client, std::function<void()> done) {
     return;
   }
   if (session->gone) return;
+  sealed_.Forget(client);
   sessions_.Leave(*session);
   departed_.Add(client, std::move(done));
   pinned().Gone(client);

@@ -46,6 +46,7 @@
 #include "daemon/pauses.h"
 #include "daemon/pinned.h"
 #include "daemon/recorders.h"
+#include "daemon/sealed_clients.h"
 #include "daemon/sessions.h"
 #include "daemon/stream_waits.h"
 #include "daemon/threads.h"
@@ -133,6 +134,7 @@ class Loop {
   Pinned& pinned() { return *state_.pinned; }
   AccessLogs& logs() { return logs_; }
   Recorders& recorders() { return recorders_; }
+  SealedClients& sealed() { return sealed_; }
   const Sessions& sessions() const { return sessions_; }
   const Harvests& harvests() const { return harvests_; }
   const StoreViews& store() const { return state_.views(); }
@@ -174,6 +176,7 @@ class Loop {
   LoopActions actions_;
   AccessLogs logs_;
   ClientRequests requests_;
+  SealedClients sealed_;
   DepartedClients departed_;
 
   ipc::Spinner spinner_;

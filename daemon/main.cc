@@ -76,6 +76,7 @@ std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path, 
   app->add_option("--clients-max", config->clients_max, "limits.clients_max")
       ->check(CLI::Range(1, 100000));
   app->add_flag("--single-user", config->single_user, "limits.single_user");
+  SizeFlag(*app, "--kept-sets", &config->kept_sets, "limits.kept_sets");
   app->add_option("--parent", *parent,
                   "end, as on SIGTERM, with the process of this number, which started this one")
       ->check(CLI::PositiveNumber);

@@ -25,6 +25,14 @@ bool IsImport(const MapInstruction& instruction) {
   return static_cast<MapOp>(instruction.op) == MapOp::kImport;
 }
 
+MapOrders::Ended EndOf(const MapInstruction& done, bool ok) {
+  return {.op = static_cast<MapOp>(done.op),
+          .device = DeviceId{done.device},
+          .memory = done.memory,
+          .offset = Bytes(done.offset),
+          .ok = ok};
+}
+
 }  // namespace
 
 void MapOrders::Append(MapInstruction instruction, ipc::UniqueFd descriptor) {
@@ -62,6 +70,7 @@ bool MapOrders::MayImport(size_t ahead) const {
 
 MapOrders::Batch MapOrders::Send() {
   Batch batch;
+  if (is_executed_here_) return batch;
   bool any = false;
   while (!waiting_.empty() && ring_.Room() > 0) {
     Order& next = waiting_.front();
@@ -81,7 +90,20 @@ MapOrders::Batch MapOrders::Send() {
   return batch;
 }
 
+void MapOrders::EndAll(std::vector<Ended>* ended) {
+  for (Order& order : waiting_) sent_.push_back(order.instruction);
+  waiting_.clear();
+  for (const MapInstruction& done : sent_) ended->push_back(EndOf(done, /*ok=*/true));
+  sent_.clear();
+  imports_waiting_ = 0;
+  under_way_ = 0;
+}
+
 bool MapOrders::Poll(std::vector<Ended>* ended) {
+  if (is_executed_here_) {
+    EndAll(ended);
+    return true;
+  }
   uint32_t result = 0;
   while (true) {
     const ipc::Take take = ring_.NextResult(&result);
@@ -89,11 +111,7 @@ bool MapOrders::Poll(std::vector<Ended>* ended) {
     const MapInstruction done = sent_.front();
     sent_.pop_front();
     if (IsImport(done)) --under_way_;
-    ended->push_back({.op = static_cast<MapOp>(done.op),
-                      .device = DeviceId{done.device},
-                      .memory = done.memory,
-                      .offset = Bytes(done.offset),
-                      .ok = result == 0});
+    ended->push_back(EndOf(done, result == 0));
   }
 }
 

@@ -45,10 +45,14 @@ class MapOrders {
   // Whether the descriptor of one more Import would go without a wait for the client, with `ahead`
   // before it that are being made.
   bool MayImport(size_t ahead) const;
+  // The client's process executes nothing any more: each instruction counts as executed.
+  void ExecuteHere() { is_executed_here_ = true; }
   // Puts into the ring what may go now, and wakes the mapper.
   Batch Send();
   // Whether Poll has something to say: one load.
-  bool HasWork() const { return ring_.HasWork(); }
+  bool HasWork() const {
+    return is_executed_here_ ? !sent_.empty() || !waiting_.empty() : ring_.HasWork();
+  }
   // Appends what has ended since the last time. Returns false when the client's word cannot be
   // true.
   bool Poll(std::vector<Ended>* ended);
@@ -60,6 +64,7 @@ class MapOrders {
   };
 
   void Append(proto::MapInstruction instruction, ipc::UniqueFd descriptor = {});
+  void EndAll(std::vector<Ended>* ended);
 
   ipc::MapProducer ring_;
   std::deque<Order> waiting_;
@@ -67,6 +72,7 @@ class MapOrders {
   uint32_t memories_ = 0;
   size_t imports_waiting_ = 0;
   size_t under_way_ = 0;  // descriptors that were sent and not imported
+  bool is_executed_here_ = false;
 };
 
 }  // namespace ravenstore::daemon

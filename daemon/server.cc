@@ -186,6 +186,7 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote,
   control.history_folder = config_.history_path;
   control.clients_max = config_.clients_max;
   control.single_user = config_.single_user;
+  control.kept_sets = config_.kept_sets;
   control.restart_timeout_ms = Milliseconds(config_.restart_timeout);
   largest_device_ =
       *std::max_element(options.store.device_capacity.begin(), options.store.device_capacity.end());

@@ -71,6 +71,7 @@ uint32_t Session::LanesUsed() {
 }
 
 bool Session::NextAccess(proto::Access* access) {
+  if (sealed) return false;
   const uint32_t lanes = LanesUsed();
   const auto next = [&] {
     ++lane_;
@@ -93,7 +94,7 @@ bool Session::NextAccess(proto::Access* access) {
 }
 
 bool Session::HasWork() {
-  if (faulty) return false;
+  if (faulty || sealed) return false;
   if (requests_.HasWork() || maps.HasWork()) return true;
   const uint32_t lanes = LanesUsed();
   for (uint32_t i = 0; i < lanes; ++i) {
@@ -104,6 +105,7 @@ bool Session::HasWork() {
 }
 
 bool Session::LogWasDropped() {
+  if (sealed) return false;
   uint64_t dropped = 0;
   for (const auto& lane : log_) {
     if (lane) dropped += lane->dropped();

@@ -96,7 +96,7 @@ class Session {
   }
   bool HasWork();
   // Requests that can still be read.
-  bool HasRequests() const { return !faulty && requests_.HasWork(); }
+  bool HasRequests() const { return !faulty && !sealed && requests_.HasWork(); }
   // True once for every rise of the count of dropped log entries.
   bool LogWasDropped();
   uint64_t log_dropped() const { return log_dropped_; }
@@ -118,6 +118,7 @@ class Session {
   bool hot = false;          // polled in every pass
   bool recent = false;       // in the list of recent clients (daemon/sessions.h)
   bool faulty = false;       // its request ring is corrupt: no longer read
+  bool sealed = false;       // handed over (daemon/sealed_clients.h): no ring or log is read
   bool gone = false;         // dead or detached; stays until its copies are done
   uint64_t charged = 0;      // bytes of the daemon's memory, to its user
   core::Tick last_active{};

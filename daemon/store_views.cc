@@ -48,6 +48,16 @@ core::TensorView StoreViews::View(TensorId tensor) const {
   return view;
 }
 
+StoreViews::Pages StoreViews::PagesOf(TensorId tensor) const {
+  const auto [client, slot] = tables_.Find(tensor);
+  const DeviceId device = client->rows[ToInt(slot)].device;
+  const StoreTables::Part& part = client->parts.at(device);
+  const core::PageTensors::Row& placed = tables_.ExecutorOf(part).tensors()[ToInt(slot)];
+  Pages pages{.page = tables_.On(device).page, .offset = placed.offset};
+  if (View(tensor).in_use) pages.at = part.pages->PagesOf(ToInt(slot));
+  return pages;
+}
+
 core::Explanation StoreViews::Explain(TensorId tensor, Tick now) const {
   core::Explanation why;
   why.tensor = View(tensor);

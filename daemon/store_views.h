@@ -31,6 +31,14 @@ class StoreViews {
   core::TensorView View(core::TensorId tensor) const;
   // REQUIRES: Knows(). Its client may be gone.
   core::Explanation Explain(core::TensorId tensor, core::Tick now) const;
+  // The pages beneath a tensor. `at`: where they are in the daemon's arena, in their order, if the
+  // tensor is in use; else empty. REQUIRES: Knows(), and its client is attached.
+  struct Pages {
+    core::Bytes page;    // of each
+    core::Bytes offset;  // where the tensor begins in the first
+    std::vector<core::Bytes> at{};
+  };
+  Pages PagesOf(core::TensorId tensor) const;
   // Adds up to `limit` tensors of one client whose slot is at or after `*slot`, which is advanced
   // to where the next call continues; false when there are no more. It looks at a limited number of
   // slots: fewer tensors, or none, need not be the end. REQUIRES: the client is attached.

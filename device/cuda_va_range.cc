@@ -80,6 +80,17 @@ class CudaVaRange : public VaRange {
     });
   }
 
+  Status MakeReadOnly(Bytes offset) override {
+    if (memory_.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return RangeOfHostMemory();
+    RAVEN_ASSIGN_OR_RETURN(const auto chunk, chunks_.Find(offset));
+    std::vector<CUmemAccessDesc> read = access_;
+    for (CUmemAccessDesc& each : read) each.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+    const CudaCaptureExempt exempt(gpu_->driver());
+    RAVEN_CUDA_CALL(*gpu_, cuMemSetAccess, base_ + offset.count(), chunk->size().count(),
+                    read.data(), read.size());
+    return core::Ok();
+  }
+
   Status Unmap(Bytes offset) override {
     return chunks_.Remove(offset, [&](const CudaMemory& chunk) -> Status {
       const CudaCaptureExempt exempt(gpu_->driver());

@@ -116,6 +116,10 @@ class VaRange {
   virtual Result<ipc::UniqueFd> Export(Bytes offset) = 0;
   // Maps the physical memory behind `descriptor`, `bytes` long, at `offset`.
   virtual Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) = 0;
+  // Work of this process only reads the chunk at `offset` from now on: a kernel that writes there
+  // ends with its context, and a CPU's thread with SIGSEGV. Other mappings stay as they are.
+  // Errors: kUnsupported for a range of host memory; kNotFound when no chunk begins there.
+  virtual Status MakeReadOnly(Bytes /*offset*/) { return RangeOfHostMemory(); }
   // Unmaps the chunk at `offset`, and releases its memory. kNotFound when no chunk begins there.
   virtual Status Unmap(Bytes offset) = 0;
 

@@ -142,6 +142,12 @@ class HostVaRange : public VaRange {
     });
   }
 
+  Status MakeReadOnly(Bytes offset) override {
+    if (ledger_ == nullptr) return RangeOfHostMemory();
+    RAVEN_ASSIGN_OR_RETURN(const auto chunk, chunks_.Find(offset));
+    return range_.MakeReadOnly(offset, chunk->size());
+  }
+
   Status Unmap(Bytes offset) override {
     return chunks_.Remove(offset, [&](const HostMemory& chunk) -> Status {
       RAVEN_RETURN_IF_ERROR(faults_->Pass(Step(ledger_ ? Kind::kUnmap : Kind::kUnpin)));

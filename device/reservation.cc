@@ -98,6 +98,11 @@ core::Status Reservation::MapSame(core::Bytes offset, core::Bytes bytes, std::by
   return KeepFromChildren(offset, bytes);
 }
 
+core::Status Reservation::MakeReadOnly(core::Bytes offset, core::Bytes bytes) {
+  if (mprotect(base_ + offset.count(), bytes.count(), PROT_READ) == 0) return core::Ok();
+  return SystemError("mprotect");
+}
+
 core::Status Reservation::KeepFromChildren(core::Bytes offset, core::Bytes bytes) {
   // The advice of the reservation went with the mapping that was replaced.
   if (madvise(base_ + offset.count(), bytes.count(), MADV_DONTFORK) == 0) return core::Ok();

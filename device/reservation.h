@@ -37,6 +37,8 @@ class Reservation {
   core::Status Populate(core::Bytes offset, core::Bytes bytes);
   // The same on all cores: what takes long is clearing the pages.
   core::Status PopulateInParallel(core::Bytes offset, core::Bytes bytes);
+  // A mapped range is only read from now on.
+  core::Status MakeReadOnly(core::Bytes offset, core::Bytes bytes);
   // Makes the range inaccessible again.
   core::Status Unmap(core::Bytes offset, core::Bytes bytes);
 

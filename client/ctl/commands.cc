@@ -168,6 +168,13 @@ Status CheckTaken(const proto::SetLimits& asked, const proto::LimitsSet& answer)
   return core::Ok();
 }
 
+int RunListNamed(const Common& common, Session& session, Streams streams) {
+  const auto sets = session.Sets();
+  if (!sets.ok()) return Report(common, sets.error(), streams);
+  streams.out << (common.json ? SetsJson(*sets) : SetsText(*sets, common.columns));
+  return kExitOk;
+}
+
 }  // namespace
 
 int ReportUnreachable(const Common& common, Error error, Streams streams) {
@@ -212,6 +219,7 @@ int RunNodes(const Common& common, Streams streams) {
 int RunList(const Common& common, const ListOptions& options, Streams streams) {
   auto session = Session::Open(common.socket, common.timeout);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
+  if (options.named) return RunListNamed(common, *session, streams);
   if (!options.tier.empty()) {
     const auto fault = FaultOfTier(*session, options.tier);
     if (!fault.ok()) return ReportUnreachable(common, fault.error(), streams);

@@ -56,6 +56,7 @@ struct ListOptions {
   std::string tier{};   // only tensors there; empty: anywhere. "host" also finds "device 0 + host"
   size_t limit = 100;   // 0: no limit
   std::optional<SortBy> sort{};  // unset: as the daemon lists them, which needs no full listing
+  bool named = false;            // named sets instead; no other option counts then
 };
 int RunList(const Common& common, const ListOptions& options, Streams streams);
 

@@ -204,6 +204,9 @@ void AddList(CLI::App* app, Asked* asked) {
   CLI::App* ls = app->add_subcommand("ls", "Tensors by client, tier and size");
   ls->add_option("--client", asked->list.client, "Only this client's")->check(core::NotNegative);
   ls->add_option("--tier", asked->list.tier, "Only those there: host, \"device 0\", ...");
+  ls->add_flag(
+      "--named", asked->list.named,
+      "The sets of tensors that processes share by name, and which processes have them open");
   ls->add_option("--sort", asked->sort, "Order; size puts the largest first")
       ->check(CLI::IsMember({"id", "client", "tier", "size", "name"}));
   ls->add_option("--limit", asked->list.limit, "Show at most this many; 0 shows all")

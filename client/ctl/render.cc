@@ -317,6 +317,39 @@ std::string TensorsText(const std::vector<proto::TensorInfo>& tensors, bool more
          (more ? "; there are more (--limit 0 shows all)\n" : "\n");
 }
 
+std::string SetsText(const std::vector<proto::SetRow>& sets, size_t columns) {
+  TextTable table("~>>>>>|");
+  table.Row({"SET", "VERSION", "CLIENT", "SIZE", "OPEN", "IN USE", "PROCESSES"});
+  uint64_t bytes = 0;
+  for (const proto::SetRow& set : sets) {
+    bytes += set.bytes();
+    std::string pids;
+    for (const int32_t pid : set.pids()) pids += (pids.empty() ? "" : " ") + std::to_string(pid);
+    table.Row({Printable(set.name()), std::to_string(set.version()), std::to_string(set.client()),
+               Size(set.bytes()), std::to_string(set.opens()), std::to_string(set.uses()), pids});
+  }
+  return table.Text(columns) + Counted(sets.size(), "set") + ", " + Size(bytes) + "\n";
+}
+
+std::string SetsJson(const std::vector<proto::SetRow>& sets) {
+  JsonWriter json;
+  json.BeginObject().BeginArray("sets");
+  for (const proto::SetRow& set : sets) {
+    json.BeginObject()
+        .Field("name", set.name())
+        .Field("version", set.version())
+        .Field("uid", set.uid())
+        .Field("client", set.client())
+        .Field("bytes", set.bytes())
+        .Field("opens", set.opens())
+        .Field("uses", set.uses())
+        .BeginArray("pids");
+    for (const int32_t pid : set.pids()) json.Field({}, static_cast<uint32_t>(pid));
+    json.EndArray().EndObject();
+  }
+  return json.EndArray().EndObject().Take();
+}
+
 std::string TensorsJson(const std::vector<proto::TensorInfo>& tensors, bool more) {
   JsonWriter json;
   json.BeginObject().BeginArray("tensors");

@@ -32,6 +32,8 @@ std::string StatusJson(const proto::Welcome& welcome, const proto::Stats& stats,
 // `more`: there are others that were not asked for.
 std::string TensorsText(const std::vector<proto::TensorInfo>& tensors, bool more,
                         size_t columns = kColumns);
+std::string SetsText(const std::vector<proto::SetRow>& sets, size_t columns);
+std::string SetsJson(const std::vector<proto::SetRow>& sets);
 std::string TensorsJson(const std::vector<proto::TensorInfo>& tensors, bool more);
 
 // One table if it fits, else one of who they are and one of what they hold.

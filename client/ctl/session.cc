@@ -206,6 +206,22 @@ Result<std::vector<proto::JobRecord>> Session::JobRecords() {
   return records;
 }
 
+Result<std::vector<proto::SetRow>> Session::Sets() {
+  std::vector<proto::SetRow> sets;
+  uint64_t cursor = 0;
+  do {
+    ClientPacket packet;
+    packet.mutable_list_sets()->set_cursor(cursor);
+    RAVEN_ASSIGN_OR_RETURN(const DaemonPacket answer, Ask(std::move(packet), DaemonPacket::kSets));
+    sets.insert(sets.end(), answer.sets().sets().begin(), answer.sets().sets().end());
+    const uint64_t next = answer.sets().next_cursor();
+    if (next != 0 && next <= cursor)
+      return Error{ErrorCode::kCorrupt, "the daemon's list of sets does not advance"};
+    cursor = next;
+  } while (cursor != 0);
+  return sets;
+}
+
 Result<proto::TensorExplained> Session::Explain(uint64_t tensor) {
   ClientPacket packet;
   packet.mutable_explain_tensor()->set_id(tensor);

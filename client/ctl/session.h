@@ -45,6 +45,8 @@ class Session {
   // Calls `take` with each tensor (of `client`, or of all when it is 0) until it returns false.
   core::Status List(uint32_t client, const std::function<bool(const proto::TensorInfo&)>& take);
   core::Result<std::vector<proto::ClientInfo>> Clients();
+  // Named sets. Errors: also kInvalidArgument, of a daemon that has none.
+  core::Result<std::vector<proto::SetRow>> Sets();
   // None from a daemon that knows no such jobs.
   core::Result<std::vector<proto::LegacyJob>> LegacyJobs();
   // What is known of a command of the caller's own, or of one with the same model.

@@ -136,7 +136,7 @@ TEST_F(ControlTest, AnswersFindTheirCallers) {
   const auto ask = [&](const std::string& name) {
     const auto answer = link->Call({0, wire::InternName{name}}, Patiently(), phase_);
     ASSERT_TRUE(answer.ok());
-    EXPECT_EQ(std::get<wire::NameInterned>(answer->body).id, name.size());
+    EXPECT_EQ(std::get<wire::NameInterned>(answer->packet.body).id, name.size());
   };
   std::thread other([&] { ask("longer name"); });
   ask("name");

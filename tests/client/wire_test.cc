@@ -95,6 +95,71 @@ TEST(WireTest, AnswersOfPinnedMemoryAreUnderstood) {
   EXPECT_EQ(DecodedBody<ReleasePinnedSlab>(packet).offset, 1u << 23);
 }
 
+TEST(WireTest, RequestsForNamedSetsReadAsWritten) {
+  const auto seal = Parsed({1, SealSet{"weights", 7, ~uint64_t{0}}}).seal_set();
+  EXPECT_EQ(seal.name(), "weights");
+  EXPECT_EQ(seal.load(), 7u);
+  EXPECT_EQ(seal.layout(), ~uint64_t{0});
+  const auto open = Parsed({1, OpenSet{"weights", 1, 2, 3, true}}).open_set();
+  EXPECT_EQ(open.name(), "weights");
+  EXPECT_EQ(open.version(), 1u);
+  EXPECT_EQ(open.least_version(), 2u);
+  EXPECT_EQ(open.deadline_ns(), 3u);
+  EXPECT_TRUE(open.may_load());
+  const auto use = Parsed({1, UseSet{4, 5}}).use_set();
+  EXPECT_EQ(use.open(), 4u);
+  EXPECT_EQ(use.deadline_ns(), 5u);
+  const auto pages = Parsed({1, SetPages{4, 5, 6}}).set_pages();
+  EXPECT_EQ(pages.open(), 4u);
+  EXPECT_EQ(pages.tensor(), 5u);
+  EXPECT_EQ(pages.first(), 6u);
+  EXPECT_EQ(Parsed({1, EndUseOfSet{4}}).end_use_of_set().open(), 4u);
+  EXPECT_EQ(Parsed({0, CloseSet{4}}).close_set().open(), 4u);
+  const auto drop = Parsed({1, DropSet{"weights", 2}}).drop_set();
+  EXPECT_EQ(drop.name(), "weights");
+  EXPECT_EQ(drop.version(), 2u);
+}
+
+TEST(WireTest, AnswersOfNamedSetsAreUnderstood) {
+  proto::DaemonPacket packet;
+  packet.mutable_set_sealed()->set_version(3);
+  packet.mutable_set_sealed()->set_open(4);
+  EXPECT_EQ(DecodedBody<SetSealed>(packet).version, 3u);
+  EXPECT_EQ(DecodedBody<SetSealed>(packet).open, 4u);
+  proto::SetOpened& opened = *packet.mutable_set_opened();
+  opened.set_open(5);
+  opened.set_version(6);
+  opened.set_load(7);
+  opened.set_layout(~uint64_t{0});
+  for (uint32_t i = 0; i < 2; ++i) {
+    proto::SetTensor& tensor = *opened.add_tensors();
+    tensor.set_device(i);
+    tensor.set_bytes(uint64_t{1} << 40);
+    tensor.set_page_bytes(1 << 21);
+    tensor.set_offset(512);
+    tensor.set_pages(9);
+  }
+  const auto decoded = DecodedBody<SetOpened>(packet);
+  EXPECT_EQ(decoded.open, 5u);
+  EXPECT_EQ(decoded.version, 6u);
+  EXPECT_EQ(decoded.load, 7u);
+  EXPECT_EQ(decoded.layout, ~uint64_t{0});
+  ASSERT_EQ(decoded.tensors.size(), 2u);
+  EXPECT_EQ(decoded.tensors[1].device, 1u);
+  EXPECT_EQ(decoded.tensors[1].bytes, uint64_t{1} << 40);
+  EXPECT_EQ(decoded.tensors[1].page_bytes, uint64_t{1} << 21);
+  EXPECT_EQ(decoded.tensors[1].offset, 512u);
+  EXPECT_EQ(decoded.tensors[1].pages, 9u);
+  packet.mutable_set_used();
+  DecodedBody<SetUsed>(packet);
+  packet.mutable_set_pages_exported();
+  DecodedBody<SetPagesExported>(packet);
+  packet.mutable_set_use_ended();
+  DecodedBody<SetUseEnded>(packet);
+  packet.mutable_set_dropped()->set_sets(2);
+  EXPECT_EQ(DecodedBody<SetDropped>(packet).sets, 2u);
+}
+
 TEST(WireTest, ZerosAreStillMessages) {
   EXPECT_TRUE(Parsed({0, InternName{}}).has_intern_name());
   EXPECT_TRUE(Parsed({0, PinnedSlabReleased{}}).has_pinned_slab_released());

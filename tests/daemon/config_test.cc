@@ -26,11 +26,11 @@ auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
                ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au, av, aw,
                ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk, bl, bm, bn, bo, bp, bq, br,
-               bs, bt, bu, bv] = config;
+               bs, bt, bu, bv, bw] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
                          z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
                          as, at, au, av, aw, ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk,
-                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv);
+                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv, bw);
 }
 
 // Every key with a value that is not its default.
@@ -78,6 +78,7 @@ priority = "high"
 device_reserve = "1.5GiB"
 visible_memory = "5GiB"
 clients_max = 7
+kept_sets = "3GiB"
 single_user = true
 [host_pool]
 size = "3GiB"
@@ -170,6 +171,7 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.device_reserve, MiB(1536));
   EXPECT_EQ(config.visible_memory, GiB(5));
   EXPECT_EQ(config.clients_max, 7u);
+  EXPECT_EQ(config.kept_sets, GiB(3));
   EXPECT_TRUE(config.single_user);
   EXPECT_EQ(config.pool_size, GiB(3));
   EXPECT_EQ(config.pool_step, MiB(2));
@@ -452,7 +454,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
                                  "limits.file_budget", "limits.host_budget", "limits.peer_budget",
                                  "limits.priority", "limits.remote_budget", "limits.weight",
                                  "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 74u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 75u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

@@ -63,7 +63,10 @@ class FakeConnections final : public Connections {
   void Stall(const Caller& caller) { stalled_.insert(caller.key); }
   void Close(const Caller& caller) { open_.erase(caller.key); }
 
-  bool IsOpen(uint64_t key) const override { return open_.contains(key); }
+  // One for all that are open.
+  Caller* FindCaller(uint64_t key) const override {
+    return open_.contains(key) ? &caller_ : nullptr;
+  }
   void Send(uint64_t key, const proto::DaemonPacket& packet,
             std::vector<ipc::UniqueFd> descriptors) override {
     if (!IsOpen(key)) return;
@@ -84,6 +87,7 @@ class FakeConnections final : public Connections {
   }
 
  private:
+  mutable Caller caller_;
   uint64_t last_key_ = 0;
   std::set<uint64_t> open_;
   std::set<uint64_t> stalled_;

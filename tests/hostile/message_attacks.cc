@@ -120,6 +120,20 @@ void FloodOfNames(Scene& scene) {
   Flood(scene, [&] { return InternPacket(prefix + std::to_string(next++)); });
 }
 
+// Of some names, some of which it is to load; half of the others wait for ever.
+void FloodOfSetOpens(Scene& scene) {
+  uint64_t n = 0;
+  FloodByClients(scene, [&n] {
+    proto::ClientPacket packet;
+    packet.set_request(1);
+    proto::OpenSet& open = *packet.mutable_open_set();
+    open.set_name("set " + std::to_string(++n % 1000));
+    open.set_may_load(n % 3 == 0);
+    open.set_deadline_ns(n % 2 == 0 ? 1 : ~uint64_t{0});
+    return packet.SerializeAsString();
+  });
+}
+
 // Packets that cannot be parsed, or that no client may send.
 void FloodOfNonsense(Scene& scene) {
   const std::string nonsense(60000, '\xff');
@@ -388,6 +402,38 @@ constexpr Attack kAttacks[] = {
     {"flood_wakes",
      [](Scene& scene) {
        FloodByClients(scene, Same([](auto& packet) { packet.mutable_wake(); }));
+     }},
+    {"flood_set_opens", FloodOfSetOpens},
+    {"flood_set_seals",
+     [](Scene& scene) {
+       FloodByClients(scene,
+                      Same([](auto& packet) { packet.mutable_seal_set()->set_name("set"); }));
+     }},
+    {"flood_set_uses",
+     [](Scene& scene) {
+       FloodByClients(scene, Same([](auto& packet) { packet.mutable_use_set()->set_open(1); }));
+     }},
+    {"flood_set_pages",
+     [](Scene& scene) {
+       FloodByClients(scene, Same([](auto& packet) { packet.mutable_set_pages()->set_open(1); }));
+     }},
+    {"flood_set_use_ends",
+     [](Scene& scene) {
+       FloodByClients(scene,
+                      Same([](auto& packet) { packet.mutable_end_use_of_set()->set_open(1); }));
+     }},
+    {"flood_set_closes",
+     [](Scene& scene) {
+       FloodByClients(scene, Same([](auto& packet) { packet.mutable_close_set()->set_open(1); }));
+     }},
+    {"flood_set_drops",
+     [](Scene& scene) {
+       FloodByClients(scene,
+                      Same([](auto& packet) { packet.mutable_drop_set()->set_name("set"); }));
+     }},
+    {"flood_set_lists",
+     [](Scene& scene) {
+       FloodByClients(scene, Same([](auto& packet) { packet.mutable_list_sets(); }));
      }},
     {"flood_give_backs",
      [](Scene& scene) {
