@@ -28,10 +28,12 @@ from ravenstore.errors import (
     VersionMismatch,
     WrongState,
 )
+from ravenstore.named import OpenedSet, Published
 from ravenstore.offload import Explanation, explain, max_memory_plain, offload, step
 from ravenstore.pinned import patch_dataloader, pin_memory, pinned_empty
 from ravenstore.profile import profile
 from ravenstore.regions import capture_graph, read_asleep, region, sleep, stay, tags, wake
+from ravenstore.safetensors import load_safetensors
 from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
 
 if TYPE_CHECKING:
@@ -73,10 +75,12 @@ __all__ = [
     "Lost",
     "MustRecompute",
     "NotFound",
+    "OpenedSet",
     "OutOfMemory",
     "PermissionDenied",
     "Plan",
     "Priority",
+    "Published",
     "RavenstoreError",
     "StatesLost",
     "Stats",
@@ -94,6 +98,7 @@ __all__ = [
     "capture_graph",
     "chunk_loss",
     "explain",
+    "load_safetensors",
     "max_memory_plain",
     "offload",
     "offload_optimizer",

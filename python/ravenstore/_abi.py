@@ -79,6 +79,13 @@ class RegionWakeFlag(enum.IntFlag):
     DO_NOT_WAIT = 1
 
 
+class SetFlag(enum.IntFlag):
+    """ravenstore_set_options.flags."""
+
+    MAY_LOAD = 1
+    SET_FAIL_FAST = 2
+
+
 class GetFlag(enum.IntFlag):
     """ravenstore_get_options.flags."""
 
@@ -209,6 +216,29 @@ class RegionInfo(_Options):
     ]
 
 
+class SetOptions(_Options):
+    """ravenstore_set_options."""
+
+    _fields_: ClassVar = [
+        ("struct_size", c_size_t),
+        ("version", c_uint64),
+        ("least_version", c_uint64),
+        ("timeout_ns", c_uint64),
+        ("flags", c_uint32),
+    ]
+
+
+class SetPart(_Options):
+    """ravenstore_set_part."""
+
+    _fields_: ClassVar = [
+        ("struct_size", c_size_t),
+        ("bytes", c_uint64),
+        ("address", c_void_p),
+        ("device", c_int32),
+    ]
+
+
 STRUCTS: dict[str, type[_Options]] = {
     "ravenstore_connect_options": ConnectOptions,
     "ravenstore_create_options": CreateOptions,
@@ -217,6 +247,8 @@ STRUCTS: dict[str, type[_Options]] = {
     "ravenstore_pinned_options": PinnedOptions,
     "ravenstore_stats": StatsStruct,
     "ravenstore_region_info": RegionInfo,
+    "ravenstore_set_options": SetOptions,
+    "ravenstore_set_part": SetPart,
 }
 
 ENUMS: list[type[enum.IntEnum] | type[enum.IntFlag]] = [
@@ -228,10 +260,11 @@ ENUMS: list[type[enum.IntEnum] | type[enum.IntFlag]] = [
     ConnectFlag,
     RegionSleepFlag,
     RegionWakeFlag,
+    SetFlag,
 ]
 
 # Handles and streams are numbers to Python; None is NULL.
-_store = _tensor = _stream = _address = _region = c_void_p
+_store = _tensor = _stream = _address = _region = _set = c_void_p
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, c_void_p)
 
 # name: (result, argument types)
@@ -295,6 +328,22 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ravenstore_region_keep_in_place": (c_int, [_address, c_int32]),
     "ravenstore_region_read": (c_int, [_address, c_uint64, _address, c_uint64]),
     "ravenstore_region_get_info": (c_int, [_region, POINTER(RegionInfo)]),
+    "ravenstore_set_seal": (
+        c_int,
+        [_store, c_char_p, c_uint64, c_uint64, POINTER(c_uint64)],
+    ),
+    "ravenstore_set_drop": (c_int, [_store, c_char_p, c_uint64]),
+    "ravenstore_set_open": (
+        c_int,
+        [_store, c_char_p, POINTER(SetOptions), POINTER(_set), POINTER(c_uint64)],
+    ),
+    "ravenstore_set_close": (None, [_set]),
+    "ravenstore_set_use": (c_int, [_set, c_uint64]),
+    "ravenstore_set_end_use": (c_int, [_set]),
+    "ravenstore_set_advance": (c_int, [_set, c_uint64, c_uint64]),
+    "ravenstore_set_version": (c_uint64, [_set]),
+    "ravenstore_set_parts": (c_size_t, [_set]),
+    "ravenstore_set_get_part": (c_int, [_set, c_size_t, POINTER(SetPart)]),
     "ravenstore_get_stats": (c_int, [_store, POINTER(StatsStruct)]),
     "ravenstore_backend": (c_char_p, [_store]),
     "ravenstore_host_stream_create": (_stream, []),

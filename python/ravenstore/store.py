@@ -31,7 +31,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import byref, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     import types
 
     import torch
+
+    from ravenstore.named import OpenedSet, Published
 
 DEFAULT_SOCKET = "/run/ravenstore/ravenstore.sock"
 
@@ -640,6 +642,7 @@ class Store:
         host_budget: Size = 0,
         timeout: Duration = 30.0,
         embedded: bool = False,
+        fixed_addresses: bool = False,
     ) -> Store:
         """Attaches to the daemon at `socket`, by default $RAVENSTORE_SOCKET or the node's.
 
@@ -650,6 +653,8 @@ class Store:
         device_budget, host_budget: at most so many bytes on each device and in host memory; 0 is
             what the user may have.
         timeout: bounds the attach and, by default, every wait.
+        fixed_addresses: each tensor has one address for life. Without it a small tensor may have
+            another after each put.
         Errors: Unavailable without a daemon, PermissionDenied, TimedOut, VersionMismatch; NotFound
             when there is no program to start one.
         """
@@ -665,6 +670,7 @@ class Store:
             device_budget=bytes_of(device_budget),
             host_budget=bytes_of(host_budget),
             timeout_ns=max(1, nanoseconds_of(timeout)),
+            flags=_abi.ConnectFlag.FIXED_ADDRESSES if fixed_addresses else 0,
         )
         pointer = c_void_p()
         try:
@@ -872,6 +878,55 @@ class Store:
         the device died: go back to the checkpoint. Never waits."""
         number = self._stream_number(stream, device)
         check(_abi.library().ravenstore_check(self._usable(), number))
+
+    def publish(self, name: str, tensors: Mapping[str, torch.Tensor]) -> Published:
+        """Copies the tensors into a set of that name, which other processes of this user open.
+
+        Where there is one of that name, this is its next version; processes that have the other one
+        open keep it until they advance. Tensors in host memory go to the first device. The set
+        stays at least until the result is closed; see ravenstore.named.
+        Errors: OutOfMemory; WrongState: another process loads that set; InvalidArgument;
+            PermissionDenied: this process's user is not known for certain.
+        """
+        from ravenstore import named
+
+        return named.publish(self, name, tensors)
+
+    def open(
+        self,
+        name: str,
+        *,
+        version: int | None = None,
+        least_version: int | None = None,
+        timeout: Duration | None = None,
+        fail_fast: bool = False,
+        asleep: bool = False,
+    ) -> OpenedSet:
+        """Opens the set of that name: its tensors, to be read. Waits for it, bounded.
+
+        version: that one; by default the newest. least_version: of the newest.
+        timeout: of the wait, and then of that for room; by default the store's.
+        fail_fast: NotFound rather than a wait. asleep: its memory is not used before `wake`.
+        Errors: TimedOut, NotFound; OutOfMemory, with the clients that hold the device's memory.
+        """
+        from ravenstore import named
+
+        return named.open_set(
+            self,
+            name,
+            version=version,
+            least_version=least_version,
+            timeout=timeout,
+            fail_fast=fail_fast,
+            asleep=asleep,
+        )
+
+    def drop(self, name: str, version: int | None = None) -> None:
+        """No process opens the set any more, by default none of its versions. It ends when no
+        process has it open. Errors: NotFound."""
+        from ravenstore import named
+
+        named.drop(self, name, version)
 
     def stats(self) -> Stats:
         """This process's figures; asks the daemon."""

@@ -38,6 +38,8 @@ TYPES = {
     "ravenstore_tensor_t**": ctypes.POINTER(ctypes.c_void_p),
     "ravenstore_region_t*": ctypes.c_void_p,
     "ravenstore_region_t**": ctypes.POINTER(ctypes.c_void_p),
+    "ravenstore_set_t*": ctypes.c_void_p,
+    "ravenstore_set_t**": ctypes.POINTER(ctypes.c_void_p),
     "ravenstore_stream_t": ctypes.c_void_p,
     "ravenstore_stream_t*": ctypes.POINTER(ctypes.c_void_p),
     "ravenstore_host_stream_t": ctypes.c_void_p,
