@@ -17,15 +17,16 @@ TINY = (
     *("--layers", "4", "--width", "128", "--heads", "4", "--length", "256"),
     *("--batch", "8", "--vocabulary", "512"),
 )
+STEPS = ("--steps", "2")
 LLAMA = (*TINY, "--kv-heads", "2", "--inner", "512", "--budget", "40MiB")
 
 
-def run(name, *arguments, first=""):
+def run(name, *arguments, first="", device_total="1GiB"):
     """The example, which finds modules in the folder `first` first."""
     path = str(FOLDER / name)
-    with harness.daemon(device_total="1GiB", pool_size="1GiB") as socket:
+    with harness.daemon(device_total=device_total, pool_size="1GiB") as socket:
         return subprocess.run(
-            [sys.executable, path, "--device", "cpu", "--steps", "2", *arguments],
+            [sys.executable, path, "--device", "cpu", *arguments],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(filter(None, [first, str(harness.ROOT / "python")])),
@@ -40,7 +41,7 @@ def run(name, *arguments, first=""):
 
 class ExamplesTest(unittest.TestCase):
     def assertTrains(self, name, *arguments):
-        done = run(name, *arguments)
+        done = run(name, *STEPS, *arguments)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"step 2: loss \d+\.\d+\npeak: \d+\.\d MiB")
         self.assertRegex(done.stdout, r"taken into the store's care: [1-9]\d* tensors")
@@ -54,7 +55,7 @@ class ExamplesTest(unittest.TestCase):
         self.assertNotEqual(self.assertTrains("lora_llama.py", *LLAMA), "0 B")
 
     def test_lora_llama_runs_out_of_the_same_memory_without_it(self):
-        done = run("lora_llama.py", *LLAMA, "--without")
+        done = run("lora_llama.py", *STEPS, *LLAMA, "--without")
         self.assertEqual(done.returncode, 1)
         self.assertIn("out of memory within 40MiB: ", done.stderr)
         self.assertNotIn("step 1", done.stdout)
@@ -80,7 +81,7 @@ class ExamplesTest(unittest.TestCase):
     def assertGenerates(self, **options):
         words = ("--layers", "2", "--width", "64", "--heads", "4", "--inner", "128")
         words += ("--vocabulary", "64", "--prompt", "8", "--answer", "16")
-        done = run("generate_and_train.py", *words, **options)
+        done = run("generate_and_train.py", *STEPS, *words, **options)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.splitlines()[-1], "the generator follows the trainer")
         size = r"(?!0\.0\b)\d+\.\d"
@@ -99,6 +100,13 @@ class ExamplesTest(unittest.TestCase):
         folder = self.enterContext(tempfile.TemporaryDirectory())
         pathlib.Path(folder, "transformers.py").write_text("raise ImportError('not today')\n")
         self.assertGenerates(first=folder)
+
+    def test_models_in_turn(self):
+        # Room for one and a half of three.
+        done = run("models_in_turn.py", "--layers", "4", "--width", "512", device_total="6MiB")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        answers = "".join(rf"request {i}: model {i % 3}, \d+\.\d ms\n" for i in range(12))
+        self.assertRegex(done.stdout, rf"{answers}3 models of 4\.\d MiB each answered right\n")
 
     def test_an_example_that_lacks_a_package_says_which(self):
         folder = self.enterContext(tempfile.TemporaryDirectory())
