@@ -36,6 +36,8 @@ OVER_COPY_MOST = 1.15
 CHUNK = 16 << 20
 THREADS = 8
 ROUNDS = 3
+SWAP_ROUNDS = 6
+SPARE = 512 << 20  # of device memory, next to one set
 NAMES = (
     "share.attach_s", "share.attach_bytes", "share.load_vs_disk", "turns.swap_16gib_s",
     "turns.unchanged_16gib_s",
@@ -240,12 +242,12 @@ def measure_turns(options, tell):
     total = options.swap_gib * GIB
     both, one_way = copy_seconds(total, both=True), copy_seconds(total, both=False)
     torch.cuda.empty_cache()
-    limit = f"{total * 5 // 4 // GIB}GiB"
+    limit = str(total + SPARE)
     flags = ("--pool-size", f"{2 * options.swap_gib + 4}GiB", "--device-budget", limit)
     changed, unchanged = [], []
     with Daemon(*flags), ravenstore.Store.connect(name="server") as store:
         right = True
-        for number in range(ROUNDS):
+        for number in range(SWAP_ROUNDS):
             sets = []
             for seed in (1, 2):
                 published = store.publish(f"model {seed}", numbers(total, seed))
@@ -256,9 +258,9 @@ def measure_turns(options, tell):
                 if seed == 1:
                     opened.sleep()
             one, other = sets
-            # The second was just published, and has no copy. The pool is pinned after one round.
+            # The second was just published, and has no copy. The pool is pinned after two rounds.
             taken = swap(other, one)
-            if number > 0:
+            if number > 1:
                 changed.append(taken)
             unchanged.append(swap(one, other))
             unchanged.append(swap(other, one))

@@ -13,8 +13,8 @@ sleep.16gib_s, wake.16gib_s: the median cycle but the first; `first_s` is the fi
 the pool's memory is pinned. `bound`: the bytes over the link's rate.
 sleep.returned: of the region's bytes, those that the driver says are free then, the least of all.
 wake.nothing_16gib_ms: without bytes to bring.
-wake.first_tensor_ms: until a kernel has read the first tensor, with `blocking=False`, beyond what
-its bytes take on the link.
+wake.first_tensor_ms: until a kernel has read the first tensor, with `in_order=True`, beyond what
+its bytes take on the link. `all_s`: until a kernel has read the last one.
 sleep.graph: the share of cycles after which a captured graph computes what it did.
 sleep.vs_tms: torch_memory_saver's pause and resume over ours, where its wheel is there. The sum of
 both medians, of three cycles in a process of its own (sleep_rival.py).
@@ -93,6 +93,10 @@ class Weights:
         )
 
 
+def address(tensor):
+    return tensor.data_ptr()
+
+
 def timed(call, *arguments, **options):
     began = time.perf_counter()
     call(*arguments, **options)
@@ -157,10 +161,19 @@ def measure(options, tell):
     ravenstore.sleep("weights")
     torch.cuda.synchronize()
     began = time.perf_counter()
-    ravenstore.wake("weights", blocking=False)
-    int(weights.tensors[0][-1])
-    first = (time.perf_counter() - began) - total / TENSORS / to_device
-    tell("wake.first_tensor_ms", first * 1e3, "ms", FIRST_TENSOR_MS_MOST)
+    ravenstore.wake("weights", in_order=True)
+    first, last = min(weights.tensors, key=address), max(weights.tensors, key=address)
+    ravenstore.wait_for(first)
+    int(first[-1])
+    first_s = (time.perf_counter() - began) - total / TENSORS / to_device
+    ravenstore.wait_for(last)
+    int(last[-1])
+    all_s = time.perf_counter() - began
+    ravenstore.wake("weights")
+    tell(
+        "wake.first_tensor_ms", first_s * 1e3, "ms", FIRST_TENSOR_MS_MOST, all_s=all_s,
+        ok=first_s * 1e3 <= FIRST_TENSOR_MS_MOST and weights.are_right(),
+    )  # fmt: skip
     torch.cuda.synchronize()
     ravenstore.sleep("weights", keep="nothing")
     nothing = timed(ravenstore.wake, "weights")

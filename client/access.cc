@@ -248,7 +248,13 @@ Status Take(Session& session, TensorRecord& tensor, const GetTarget& destination
   while (true) {
     RAVEN_ASSIGN_OR_RETURN(const Begun begun, Begin(session, tensor, destination.target));
     if (begun.hold == Hold::kTaken) return core::Ok();
-    if (begun.hold == Hold::kAwait) return AwaitFetch(session, tensor, deadline.at());
+    if (begun.hold == Hold::kAwait) {
+      Status inherited = AwaitFetch(session, tensor, deadline.at());
+      // It was asked for with another deadline.
+      if (inherited.ok() || ipc::Now() >= deadline.at()) return inherited;
+      RAVEN_RETURN_IF_ERROR(session.CheckUsable());
+      continue;
+    }
     if (begun.hold == Hold::kAsk) {
       const proto::Request request = FetchRequest(session, tensor, destination, deadline.at());
       size_t sent = 0;
@@ -423,12 +429,32 @@ class Batch {
     return status;
   }
 
+  // Afterwards the answers belong to the next gets.
+  Status Begin() {
+    Status status = BeginAll();
+    if (status.ok()) status = Ask();
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      TensorRecord& tensor = *tensors_[i];
+      switch (std::exchange(begun_[i].hold, Hold::kNone)) {
+        case Hold::kAwait:
+          tensor.turn.store(FetchTurn::kAbandoned, std::memory_order_release);
+          break;
+        case Hold::kAsk: CancelFetch(session_, tensor, begun_[i].from); break;
+        case Hold::kTaken: GiveBack(session_, tensor); break;
+        case Hold::kElsewhere:
+        case Hold::kNone: break;
+      }
+    }
+    return status;
+  }
+
  private:
   Status BeginAll() {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       RAVEN_ASSIGN_OR_RETURN(destinations_[i],
                              ResolveTarget(session_, *tensors_[i], stream_, options_));
-      RAVEN_ASSIGN_OR_RETURN(begun_[i], Begin(session_, *tensors_[i], destinations_[i].target));
+      RAVEN_ASSIGN_OR_RETURN(begun_[i],
+                             client::Begin(session_, *tensors_[i], destinations_[i].target));
     }
     return core::Ok();
   }
@@ -508,6 +534,14 @@ Status GetBatch(std::span<TensorRecord* const> tensors, device::StreamHandle str
   RAVEN_RETURN_IF_ERROR(session.CheckUsable());
   Deadline deadline(WaitOf(session, options));
   return Batch(session, tensors, stream, options, deadline).Run(addresses);
+}
+
+Status BeginGets(std::span<TensorRecord* const> tensors, const GetOptions& options) {
+  if (tensors.empty()) return core::Ok();
+  Session& session = *tensors[0]->session;
+  RAVEN_RETURN_IF_ERROR(session.CheckUsable());
+  Deadline deadline(WaitOf(session, options));
+  return Batch(session, tensors, nullptr, options, deadline).Begin();
 }
 
 Status GetInto(TensorRecord& tensor, void* to, device::StreamHandle handle,

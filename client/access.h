@@ -49,6 +49,9 @@ core::Result<void*> Get(TensorRecord& tensor, device::StreamHandle stream,
 // All or none. `addresses` has one place for each tensor.
 core::Status GetBatch(std::span<TensorRecord* const> tensors, device::StreamHandle stream,
                       const GetOptions& options, void** addresses);
+// Asks for those that are away, in this order, and does not wait for the answers: the next get of
+// each takes its own. Until that get a tensor may be in use by nothing but its answer.
+core::Status BeginGets(std::span<TensorRecord* const> tensors, const GetOptions& options);
 // Copies nothing when the bytes must be recomputed.
 core::Status GetInto(TensorRecord& tensor, void* to, device::StreamHandle stream,
                      const GetOptions& options);

@@ -341,6 +341,17 @@ ravenstore_code_t ravenstore_get_batch(ravenstore_store_t* store,
   return recompute ? RAVENSTORE_RECOMPUTE : code;
 }
 
+ravenstore_code_t ravenstore_begin_get_batch(ravenstore_store_t* store,
+                                             ravenstore_tensor_t* const* tensors, size_t count,
+                                             const ravenstore_get_options_t* given) {
+  return Guard([&]() -> Status {
+    RAVEN_ASSIGN_OR_RETURN(const std::vector<TensorRecord*> records,
+                           ResolveAll(store, tensors, count));
+    RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
+    return client::BeginGets(records, options);
+  });
+}
+
 int32_t ravenstore_must_recompute(const ravenstore_tensor_t* tensor) {
   if (tensor == nullptr) return 0;
   const TensorRecord* record = client::LiveRecordOf(HandleOf(tensor));

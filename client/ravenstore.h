@@ -175,6 +175,12 @@ RAVENSTORE_API ravenstore_code_t ravenstore_get_batch(ravenstore_store_t* store,
                                                       size_t count, ravenstore_stream_t stream,
                                                       const ravenstore_get_options_t* options,
                                                       void** addresses);
+/* Asks for tensors that are away, in this order, and does not wait. The next get of each takes what
+ * was brought; until then it stays in Userspace, and is not put. No error if one cannot be brought:
+ * its get says so. options may be NULL; RAVENSTORE_BLOCKING has no effect. */
+RAVENSTORE_API ravenstore_code_t
+ravenstore_begin_get_batch(ravenstore_store_t* store, ravenstore_tensor_t* const* tensors,
+                           size_t count, const ravenstore_get_options_t* options);
 /* 1 from a get that returned RAVENSTORE_RECOMPUTE until the put of the new bytes, else 0: tells
  * which tensors of a batch it was. Never blocks. */
 RAVENSTORE_API int32_t ravenstore_must_recompute(const ravenstore_tensor_t* tensor);
@@ -353,6 +359,8 @@ RAVENSTORE_API void ravenstore_region_close(ravenstore_region_t* region);
  * one before. */
 RAVENSTORE_API ravenstore_region_t* ravenstore_region_enter(ravenstore_region_t* region);
 RAVENSTORE_API ravenstore_region_t* ravenstore_region_here(void);
+/* Of whose allocation the address is; NULL: of no region's. */
+RAVENSTORE_API ravenstore_region_t* ravenstore_region_of(const void* address);
 /* Of the thread's region, for work of any stream. NULL: there is none, or no memory. These two have
  * the form of torch.cuda.memory.CUDAPluggableAllocator's functions. */
 RAVENSTORE_API void* ravenstore_region_alloc(ptrdiff_t bytes, int device,
@@ -374,13 +382,24 @@ RAVENSTORE_API ravenstore_code_t ravenstore_region_sleep(ravenstore_region_t* re
                                                          uint64_t* bytes);
 enum {
   /* For the bytes: later work on `stream` has them. */
-  RAVENSTORE_DO_NOT_WAIT = 1
+  RAVENSTORE_DO_NOT_WAIT = 1,
+  /* Not for the memory either: allocations come in the order of their addresses. None may be used
+   * before its ravenstore_region_await. */
+  RAVENSTORE_IN_ORDER = 2
 };
 /* All its memory is where it was. If it fails, for want of room for instance, the region is asleep,
- * and may be woken again. No error if it is awake. */
+ * and may be woken again. No error if it is awake. While one that was woken in order comes, it
+ * waits for the rest; if that fails the region is as it was. */
 RAVENSTORE_API ravenstore_code_t ravenstore_region_wake(ravenstore_region_t* region, uint32_t flags,
                                                         uint64_t timeout_ns,
                                                         ravenstore_stream_t stream);
+
+/* Later work on `stream` has the bytes of the allocation with the address, whose region was woken
+ * in order. No effect once all of it was waited for. RAVENSTORE_NOT_FOUND: no region has the
+ * address; RAVENSTORE_WRONG_STATE: it sleeps; else as ravenstore_get: it may be called again. */
+RAVENSTORE_API ravenstore_code_t ravenstore_region_await(const void* address,
+                                                         ravenstore_stream_t stream,
+                                                         uint64_t timeout_ns);
 
 /* The physical memory beneath the allocation that has the address stays there, for network cards
  * and others that have registered it; a region with such an allocation does not sleep. stays 0: not

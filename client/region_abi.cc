@@ -74,6 +74,10 @@ ravenstore_region_t* ravenstore_region_here(void) {
   return HandleOf(Region::Here());
 }
 
+ravenstore_region_t* ravenstore_region_of(const void* address) {
+  return HandleOf(Region::Of(address));
+}
+
 void* ravenstore_region_alloc(ptrdiff_t bytes, int device, ravenstore_stream_t /*stream*/) {
   return bytes <= 0 ? nullptr : Region::AllocateHere(static_cast<uint64_t>(bytes), device);
 }
@@ -100,10 +104,19 @@ ravenstore_code_t ravenstore_region_sleep(ravenstore_region_t* region, uint32_t 
 ravenstore_code_t ravenstore_region_wake(ravenstore_region_t* region, uint32_t flags,
                                          uint64_t timeout_ns, ravenstore_stream_t stream) {
   return Guard([&]() -> Status {
-    RAVEN_RETURN_IF_ERROR(CheckRegion(region, flags, RAVENSTORE_DO_NOT_WAIT));
+    RAVEN_RETURN_IF_ERROR(CheckRegion(region, flags, RAVENSTORE_DO_NOT_WAIT | RAVENSTORE_IN_ORDER));
     RegionOf(region)->Wake({.stream = stream,
                             .waits = (flags & RAVENSTORE_DO_NOT_WAIT) == 0,
+                            .in_order = (flags & RAVENSTORE_IN_ORDER) != 0,
                             .timeout = TimeoutOf(timeout_ns)});
+    return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_region_await(const void* address, ravenstore_stream_t stream,
+                                          uint64_t timeout_ns) {
+  return Guard([&]() -> Status {
+    Region::Await(address, stream, TimeoutOf(timeout_ns));
     return core::Ok();
   });
 }

@@ -1,5 +1,7 @@
 #include "client/regions.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -13,6 +15,7 @@ namespace ravenstore::client {
 namespace {
 
 constexpr std::chrono::nanoseconds kNothingToKeep{1};
+constexpr std::chrono::nanoseconds kNoWait{1};
 constexpr char kOfNoRegion[] = "the memory is of no region";
 
 // Which region an address is of. Never destroyed: allocators free at the end of the process.
@@ -70,6 +73,19 @@ Region* Region::Here() noexcept {
   return here;
 }
 
+Region* Region::Of(const void* address) noexcept {
+  if (IsForked()) return nullptr;
+  const std::lock_guard lock(directory().mutex);
+  try {
+    const auto [begin, region] = Find(address);
+    const std::lock_guard its(region->mutex_);
+    OffsetIn(region->allocated_.at(begin), begin, address, 0);
+    return region;
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
 void* Region::AllocateHere(uint64_t bytes, int device) noexcept {
   if (here == nullptr || IsForked()) return nullptr;
   try {
@@ -100,6 +116,7 @@ bool Region::Free(void* address) noexcept {
     region = found.mapped();
   }
   const std::lock_guard lock(region->mutex_);
+  region->not_held_.erase(address);
   region->allocated_.erase(address);
   return true;
 }
@@ -107,20 +124,25 @@ bool Region::Free(void* address) noexcept {
 uint64_t Region::Sleep(const SleepOptions& options) {
   const std::lock_guard lock(mutex_);
   if (is_asleep_) throw Error(RAVENSTORE_WRONG_STATE, "the region is asleep already");
+  // What does not come sleeps.
+  if (is_coming_) static_cast<void>(GetAll({.timeout = options.timeout}));
   PutAll(options);
   try {
     const uint64_t bytes = store_.sleep(options.timeout);
     is_asleep_ = true;
+    is_coming_ = false;
     keeps_bytes_ = options.keeps_bytes;
     return bytes;
   } catch (const Error&) {
-    GetAll({});
+    BeginGets(options.timeout);
+    static_cast<void>(GetAll({.timeout = options.timeout}));
     throw;
   }
 }
 
 void Region::PutAll(const SleepOptions& options) {
   for (auto& [address, tensor] : allocated_) {
+    if (is_coming_ && not_held_.contains(address)) continue;
     store_.put(tensor, nullptr,
                {.not_modified = options.unchanged,
                 .recompute = options.keeps_bytes ? std::chrono::nanoseconds{} : kNothingToKeep});
@@ -129,34 +151,80 @@ void Region::PutAll(const SleepOptions& options) {
 
 void Region::Wake(const WakeOptions& options) {
   const std::lock_guard lock(mutex_);
-  if (!is_asleep_) return;
-  store_.wake();
-  try {
-    GetAll(options);
-  } catch (const Error&) {
-    store_.sleep();
-    throw;
+  const bool was_asleep = is_asleep_;
+  if (was_asleep) {
+    store_.wake();
+    is_asleep_ = false;
+    BeginGets(options.timeout);
   }
-  is_asleep_ = false;
+  if (options.in_order || !is_coming_) return;
+  const std::exception_ptr failure = GetAll(options);
+  if (!failure) return;
+  if (was_asleep) {
+    PutAll({.keeps_bytes = keeps_bytes_, .unchanged = true});
+    store_.sleep();
+    is_asleep_ = true;
+    is_coming_ = false;
+  }
+  std::rethrow_exception(failure);
 }
 
-// All or none.
-void Region::GetAll(const WakeOptions& options) {
+void Region::BeginGets(Timeout timeout) {
   std::vector<ravenstore_tensor_t*> tensors;
-  for (const auto& [address, tensor] : allocated_) tensors.push_back(tensor.handle());
-  std::vector<void*> addresses(tensors.size());
+  not_held_.clear();
+  for (const auto& [address, tensor] : allocated_) {
+    tensors.push_back(tensor.handle());
+    not_held_.insert(address);
+  }
+  is_coming_ = true;
   ravenstore_get_options_t get{};
   get.struct_size = sizeof(get);
-  get.flags = options.waits ? RAVENSTORE_BLOCKING : 0;
-  get.timeout_ns = options.timeout ? static_cast<uint64_t>(options.timeout->count()) : 0;
-  const ravenstore_code_t code = ravenstore_get_batch(
-      store_.handle(), tensors.data(), tensors.size(), options.stream, &get, addresses.data());
-  if (code != RAVENSTORE_RECOMPUTE) internal::ThrowIf(code);
-  auto address = addresses.begin();
-  for (const auto& [expected, tensor] : allocated_) {
-    if (*address++ != expected)
-      throw Error(RAVENSTORE_CORRUPT, "memory of the region is at another address");
+  get.timeout_ns = timeout ? static_cast<uint64_t>(timeout->count()) : 0;
+  // Of an error the gets say more.
+  static_cast<void>(
+      ravenstore_begin_get_batch(store_.handle(), tensors.data(), tensors.size(), &get));
+}
+
+std::exception_ptr Region::GetAll(const WakeOptions& options) {
+  std::exception_ptr failure;
+  WakeOptions each = options;
+  const auto begun = std::chrono::steady_clock::now();
+  for (auto& [address, tensor] : allocated_) {
+    try {
+      GetOne(address, tensor, each);
+    } catch (const Error&) {
+      if (!failure) failure = std::current_exception();
+    }
+    if (options.timeout)
+      each.timeout =
+          std::max(*options.timeout - (std::chrono::steady_clock::now() - begun), kNoWait);
+    if (failure) each.timeout = kNoWait;
   }
+  is_coming_ = failure || !options.waits;
+  return failure;
+}
+
+void Region::GetOne(void* address, Tensor& tensor, const WakeOptions& options) {
+  const bool is_held = !not_held_.contains(address);
+  void* const got =
+      store_.get(tensor, options.stream, {.blocking = options.waits, .timeout = options.timeout});
+  // For the stream's wait alone.
+  if (is_held) store_.put(tensor, options.stream, {.not_modified = true});
+  not_held_.erase(address);
+  if (got != address) throw Error(RAVENSTORE_CORRUPT, "memory of the region is at another address");
+}
+
+void Region::Await(const void* address, Stream stream, Timeout timeout) {
+  std::unique_lock lock(directory().mutex);
+  const auto [begin, region] = Find(address);
+  const std::lock_guard its(region->mutex_);
+  lock.unlock();
+  Tensor& tensor = region->allocated_.at(begin);
+  OffsetIn(tensor, begin, address, 0);
+  if (region->is_asleep_)
+    throw Error(RAVENSTORE_WRONG_STATE, "the region is asleep: wake it first");
+  if (region->is_coming_)
+    region->GetOne(begin, tensor, {.stream = stream, .waits = false, .timeout = timeout});
 }
 
 void Region::Keep(void* address, bool stays) {

@@ -17,8 +17,10 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "client/client.h"
 
@@ -34,6 +36,7 @@ class Region {
   struct WakeOptions {
     Stream stream = nullptr;  // whose later work has the bytes
     bool waits = true;        // until the bytes are there, for work of any stream
+    bool in_order = false;    // or for nothing: each allocation is waited for by Await()
     Timeout timeout = {};
   };
   struct View {
@@ -53,6 +56,8 @@ class Region {
   // Whose memory this thread gets from AllocateHere(); null: of none.
   static void Enter(Region* region) noexcept;
   static Region* Here() noexcept;
+  // Of whose allocation the address is; null: of no region's.
+  static Region* Of(const void* address) noexcept;
   // Of the thread's region. Null: it has none, or no memory; ravenstore_last_error() says why.
   static void* AllocateHere(uint64_t bytes, int device) noexcept;
   // Returns false if the address is no region's. REQUIRES: work that uses it has ended.
@@ -61,8 +66,12 @@ class Region {
   // The bytes of device memory that went back. REQUIRES: work that uses the region's memory has
   // ended. If it throws the region is awake.
   uint64_t Sleep(const SleepOptions& options);
-  // If it throws the region is asleep, and may be woken again. No error if it is awake.
+  // If it throws the region is asleep, and may be woken again. No error if it is awake. After a
+  // wake in order it waits for the rest; if it throws then, the rest may be waited for again.
   void Wake(const WakeOptions& options);
+  // Later work on the stream has the bytes of the allocation with the address, whose region was
+  // woken in order. Throws Error: NOT_FOUND, WRONG_STATE (it sleeps), and what Store::get does.
+  static void Await(const void* address, Stream stream, Timeout timeout = {});
   // The physical memory beneath the allocation with the address stays there, so that the region
   // does not sleep; or not any more. Throws Error: NOT_FOUND, WRONG_STATE (it sleeps).
   static void Keep(void* address, bool stays);
@@ -74,8 +83,14 @@ class Region {
 
  private:
   void* Allocate(uint64_t bytes, int device);
+  // Puts all that are held.
   void PutAll(const SleepOptions& options);
-  void GetAll(const WakeOptions& options);
+  // All are asked for, in the order of their addresses, and none is held.
+  void BeginGets(Timeout timeout);
+  // Those that are not held, as well as the streams' waits for those that are. The first error, if
+  // there is one; all others were tried.
+  std::exception_ptr GetAll(const WakeOptions& options);
+  void GetOne(void* address, Tensor& tensor, const WakeOptions& options);
   void ReadAsleep(Tensor& tensor, void* to, Timeout timeout);
 
   mutable std::mutex mutex_;
@@ -83,6 +98,9 @@ class Region {
   std::map<void*, Tensor> allocated_;  // by address
   bool is_asleep_ = false;
   bool keeps_bytes_ = true;  // while it sleeps
+  // It was woken in order, and streams may have to wait for bytes.
+  bool is_coming_ = false;
+  std::set<void*> not_held_;  // then: allocations whose gets have not ended
 };
 
 }  // namespace ravenstore::client

@@ -32,7 +32,18 @@ from ravenstore.named import OpenedSet, Published
 from ravenstore.offload import Explanation, explain, max_memory_plain, offload, step
 from ravenstore.pinned import patch_dataloader, pin_memory, pinned_empty
 from ravenstore.profile import profile
-from ravenstore.regions import capture_graph, read_asleep, region, sleep, stay, tags, wake
+from ravenstore.regions import (
+    capture_graph,
+    detect_asleep,
+    read_asleep,
+    region,
+    sleep,
+    stay,
+    tags,
+    wait_for,
+    wait_in_forward,
+    wake,
+)
 from ravenstore.safetensors import load_safetensors
 from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
 
@@ -97,6 +108,7 @@ __all__ = [
     "bytes_of",
     "capture_graph",
     "chunk_loss",
+    "detect_asleep",
     "explain",
     "load_safetensors",
     "max_memory_plain",
@@ -113,5 +125,7 @@ __all__ = [
     "stay",
     "step",
     "tags",
+    "wait_for",
+    "wait_in_forward",
     "wake",
 ]

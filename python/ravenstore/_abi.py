@@ -77,6 +77,7 @@ class RegionWakeFlag(enum.IntFlag):
     """ravenstore_region_wake's flags."""
 
     DO_NOT_WAIT = 1
+    IN_ORDER = 2
 
 
 class SetFlag(enum.IntFlag):
@@ -287,6 +288,10 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         c_int,
         [_store, _tensor, _stream, POINTER(GetOptions), POINTER(_address)],
     ),
+    "ravenstore_begin_get_batch": (
+        c_int,
+        [_store, POINTER(_tensor), c_size_t, POINTER(GetOptions)],
+    ),
     "ravenstore_get_batch": (
         c_int,
         [_store, POINTER(_tensor), c_size_t, _stream, POINTER(GetOptions), POINTER(_address)],
@@ -321,10 +326,12 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ravenstore_region_close": (None, [_region]),
     "ravenstore_region_enter": (_region, [_region]),
     "ravenstore_region_here": (_region, []),
+    "ravenstore_region_of": (_region, [_address]),
     "ravenstore_region_alloc": (_address, [c_ssize_t, c_int, _stream]),
     "ravenstore_region_free": (c_int, [_address, c_ssize_t, c_int, _stream]),
     "ravenstore_region_sleep": (c_int, [_region, c_uint32, c_uint64, POINTER(c_uint64)]),
     "ravenstore_region_wake": (c_int, [_region, c_uint32, c_uint64, _stream]),
+    "ravenstore_region_await": (c_int, [_address, _stream, c_uint64]),
     "ravenstore_region_keep_in_place": (c_int, [_address, c_int32]),
     "ravenstore_region_read": (c_int, [_address, c_uint64, _address, c_uint64]),
     "ravenstore_region_get_info": (c_int, [_region, POINTER(RegionInfo)]),

@@ -83,6 +83,11 @@ class _Region:
             self.pools[device] = torch.cuda.MemPool(_allocator().allocator())
         return self.pools[device]
 
+    def release_free_blocks(self) -> None:
+        """What PyTorch keeps for the next tensors goes back. It does not do so for a pool in use,
+        so the next tensors have another one; tensors that are there stay where they are."""
+        self.pools = {}
+
     def graph_pool(self, shared: Any) -> Any:
         """A pool for what a capture allocates. Not that of tensors: a replay writes to memory that
         was freed within the capture. `shared`: of a pool that other graphs have; None: of none.
@@ -280,6 +285,7 @@ def sleep(
     returned = 0
     for each in [_region_of(tag) for tag in tags]:
         _synchronize(each.info().devices)
+        each.release_free_blocks()
         bytes_ = c_uint64()
         check(
             _abi.library().ravenstore_region_sleep(
@@ -293,17 +299,21 @@ def sleep(
 def wake(
     *tags: str,
     blocking: bool = True,
+    in_order: bool = False,
     timeout: Duration | None = None,
 ) -> None:
     """The tags' tensors are where they were, in the order of the tags. No error if one is awake.
 
     blocking: returns when the bytes are there. Else only later work on the current stream has
         them.
+    in_order: returns before. The tensors come in the order of their addresses, and none may be used
+        before `wait_for(tensor)`. Another wake of the tag waits for all.
     timeout: of each tag, by default 30 s.
     Errors: NotFound; OutOfMemory or TimedOut without room, with the clients that hold it. That tag
         sleeps on, as do those after it; those before it are awake. They may be woken again.
     """
     flags = 0 if blocking else _abi.RegionWakeFlag.DO_NOT_WAIT
+    flags |= _abi.RegionWakeFlag.IN_ORDER if in_order else 0
     for each in [_region_of(tag) for tag in tags]:
         _synchronize(0)
         check(
@@ -311,6 +321,35 @@ def wake(
                 each.handle, flags, nanoseconds_of(timeout or 0), _current_stream()
             )
         )
+
+
+def wait_for(*tensors: torch.Tensor, timeout: Duration | None = None) -> None:
+    """Later work on the current stream has the bytes of these tensors, whose tags were woken with
+    `in_order`. Errors: NotFound for one that is no region's; WrongState if its tag sleeps;
+    OutOfMemory or TimedOut without room: it may be called again, or the tag put to sleep."""
+    for tensor in tensors:
+        check(
+            _abi.library().ravenstore_region_await(
+                tensor.untyped_storage().data_ptr(),
+                _current_stream(),
+                nanoseconds_of(timeout or 0),
+            )
+        )
+
+
+@contextlib.contextmanager
+def wait_in_forward(module: torch.nn.Module) -> Iterator[None]:
+    """Within, each of the module's parts waits for its own parameters and buffers before its
+    forward. All of them are in regions. The bytes of the last parts come while the first ones
+    compute."""
+
+    def wait(part: torch.nn.Module, _: object) -> None:
+        wait_for(*part.parameters(recurse=False), *part.buffers(recurse=False))
+
+    with contextlib.ExitStack() as hooks:
+        for part in module.modules():
+            hooks.callback(part.register_forward_pre_hook(wait).remove)
+        yield
 
 
 def _current_stream() -> int | None:
@@ -348,6 +387,41 @@ def read_asleep(tensor: torch.Tensor, *, timeout: Duration | None = None) -> tor
         )
     )
     return copy
+
+
+def detect_asleep() -> contextlib.AbstractContextManager[Any]:
+    """Within, an operation of PyTorch's on a tensor whose tag sleeps raises WrongState, which names
+    the operation and the tag. For debugging: each operation takes some microseconds more. Replays
+    of graphs and kernels that are launched past PyTorch are not seen."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Detector(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, function: Any, _types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if not function.is_view:
+                for each in tree_leaves((args, kwargs)):
+                    if isinstance(each, torch.Tensor):
+                        _refuse_if_asleep(each, function)
+            return function(*args, **(kwargs or {}))
+
+    return Detector()
+
+
+def _refuse_if_asleep(tensor: torch.Tensor, function: object) -> None:
+    import torch
+
+    if tensor.numel() == 0 or not torch._C._has_storage(tensor):
+        return
+    handle = _abi.library().ravenstore_region_of(tensor.untyped_storage().data_ptr())
+    for tag, each in list(_regions.items()):
+        if each.handle.value == handle and each.info().asleep:
+            raise WrongState(
+                f"{function} uses a tensor of shape {tuple(tensor.shape)}, whose tag {tag!r} is"
+                " asleep: wake it first"
+            )
 
 
 def stay(tensor: torch.Tensor, stays: bool = True) -> None:

@@ -343,6 +343,30 @@ TEST_F(AccessTest, BatchAsksForAllBeforeItWaitsForAny) {
   for (Tensor& tensor : tensors) EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
 }
 
+TEST_F(AccessTest, WhatWasAskedForAheadIsTheNextGets) {
+  Tensor away = Away(kBytes, 1);
+  Tensor idle = Idle(kBytes, 2);
+  ravenstore_tensor_t* tensors[] = {away.handle(), idle.handle()};
+  ASSERT_EQ(ravenstore_begin_get_batch(store_.handle(), tensors, 2, nullptr), RAVENSTORE_OK);
+  ASSERT_TRUE(Eventually([&] { return LeaseOf(away).state == LeaseState::kInUse; }));
+  EXPECT_EQ(LeaseOf(idle).state, LeaseState::kIdle) << "it is here";
+  EXPECT_TRUE(Holds(store_.get(away, nullptr), 1, kBytes));
+  EXPECT_EQ(LeaseOf(away).holders, 1u) << "there is one get";
+  EXPECT_EQ(daemon_.counts().fetches, 1u);
+  store_.put(away, nullptr);
+  EXPECT_EQ(LeaseOf(away).state, LeaseState::kIdle);
+}
+
+TEST_F(AccessTest, WhatWasAskedForAheadAndDeniedIsAskedForAgain) {
+  Tensor away = Away(kBytes, 1);
+  ravenstore_tensor_t* const tensor = away.handle();
+  daemon_.FailNextFetch(core::ErrorCode::kOutOfMemory, "full");
+  ASSERT_EQ(ravenstore_begin_get_batch(store_.handle(), &tensor, 1, nullptr), RAVENSTORE_OK);
+  ASSERT_TRUE(Eventually([&] { return LeaseOf(away).state == LeaseState::kAway; }));
+  EXPECT_TRUE(Holds(store_.get(away, nullptr), 1, kBytes));
+  EXPECT_EQ(daemon_.counts().fetches, 2u);
+}
+
 TEST_F(AccessTest, BatchThatFailsHoldsNothing) {
   std::vector<Tensor> tensors;
   std::vector<ravenstore_tensor_t*> handles;

@@ -66,6 +66,17 @@ TEST_F(RegionsTest, AThreadThatIsInNoRegionGetsNothing) {
   Region::Enter(nullptr);
 }
 
+TEST_F(RegionsTest, AnAddressIsOfTheRegionThatHasIt) {
+  auto* const weights = static_cast<uint8_t*>(Allocate(region_, MiB(4)));
+  EXPECT_EQ(Region::Of(weights + MiB(4) - 1), &region_);
+  region_.Sleep({});
+  EXPECT_EQ(Region::Of(weights), &region_);
+  EXPECT_EQ(Region::Of(weights + MiB(4)), nullptr);
+  EXPECT_EQ(Region::Of(&region_), nullptr);
+  EXPECT_TRUE(Region::Free(weights));
+  EXPECT_EQ(Region::Of(weights), nullptr);
+}
+
 TEST_F(RegionsTest, BytesThatNeedNotBeKeptAreNotCopied) {
   void* const cache = Allocate(region_, MiB(40));
   EXPECT_GE(region_.Sleep({.keeps_bytes = false}), MiB(40));
@@ -106,6 +117,60 @@ TEST_F(RegionsTest, AWakeWithoutRoomMayBeTriedAgain) {
   }
   region_.Wake({});
   EXPECT_TRUE(HoldsPattern(weights, MiB(40), 1));
+}
+
+TEST_F(RegionsTest, AllocationsThatComeInOrderAreWaitedForOneByOne) {
+  std::vector<uint8_t*> addresses;
+  for (uint64_t i = 0; i < 12; ++i) {
+    addresses.push_back(static_cast<uint8_t*>(Allocate(region_, MiB(2))));
+    FillPattern(addresses.back(), MiB(2), i);
+  }
+  for (int cycle = 0; cycle < 10; ++cycle) {
+    region_.Sleep({});
+    EXPECT_THROW(Region::Await(addresses[0], nullptr), Error) << "it is asleep";
+    region_.Wake({.in_order = true});
+    EXPECT_FALSE(region_.view().is_asleep);
+    const uint64_t waited = cycle % 2 == 0 ? 12 : 5;
+    for (uint64_t i = 0; i < waited; ++i) {
+      Region::Await(addresses[i] + MiB(1), nullptr);
+      ASSERT_TRUE(HoldsPattern(addresses[i], MiB(2), i));
+      Region::Await(addresses[i], nullptr);
+      FillPattern(addresses[i], MiB(2), i);
+    }
+    if (cycle % 3 == 0) continue;  // the sleep waits for the rest
+    region_.Wake({});
+    for (uint64_t i = 0; i < 12; ++i) ASSERT_TRUE(HoldsPattern(addresses[i], MiB(2), i));
+    Region::Await(addresses[0], nullptr);
+  }
+  EXPECT_THROW(Region::Await(nullptr, nullptr), Error) << "of no region";
+}
+
+TEST_F(RegionsTest, WhatHasNoRoomInAWakeInOrderMayBeWaitedForAgain) {
+  auto* const first = static_cast<uint8_t*>(Allocate(region_, MiB(10)));
+  auto* const second = static_cast<uint8_t*>(Allocate(region_, MiB(30)));
+  auto* const freed = static_cast<uint8_t*>(Allocate(region_, MiB(2)));
+  FillPattern(first, MiB(10), 1);
+  FillPattern(second, MiB(30), 2);
+  region_.Sleep({});
+  {
+    Region other(Options(daemon_));
+    ASSERT_NE(Allocate(other, MiB(40)), nullptr);
+    const std::chrono::milliseconds soon(50);
+    region_.Wake({.in_order = true, .timeout = soon});
+    Region::Await(first, nullptr, soon);
+    EXPECT_TRUE(HoldsPattern(first, MiB(10), 1));
+    EXPECT_THROW(Region::Await(second, nullptr, soon), Error);
+    EXPECT_TRUE(Region::Free(freed));
+    FillPattern(first, MiB(10), 3);
+    EXPECT_THROW(region_.Wake({.timeout = soon}), Error);
+    EXPECT_FALSE(region_.view().is_asleep) << "the first one is in use";
+    region_.Sleep({.timeout = soon});
+    region_.Wake({.in_order = true, .timeout = soon});
+    Region::Await(first, nullptr, soon);
+    EXPECT_TRUE(HoldsPattern(first, MiB(10), 3));
+  }
+  Region::Await(second, nullptr);
+  EXPECT_TRUE(HoldsPattern(second, MiB(30), 2));
 }
 
 TEST_F(RegionsTest, ASleepWithoutRoomForCopiesLeavesItAwake) {
@@ -223,6 +288,8 @@ TEST_F(RegionsTest, TheAbiRefusesNonsense) {
   EXPECT_EQ(ravenstore_region_get_info(nullptr, nullptr), RAVENSTORE_INVALID_ARGUMENT);
   auto* const region = reinterpret_cast<ravenstore_region_t*>(&region_);
   EXPECT_EQ(ravenstore_region_sleep(region, 8, 0, nullptr), RAVENSTORE_INVALID_ARGUMENT);
+  EXPECT_EQ(ravenstore_region_wake(region, 4, 0, nullptr), RAVENSTORE_INVALID_ARGUMENT);
+  EXPECT_EQ(ravenstore_region_await(nullptr, nullptr, 0), RAVENSTORE_NOT_FOUND);
   EXPECT_EQ(ravenstore_region_alloc(-1, 0, nullptr), nullptr);
   EXPECT_EQ(ravenstore_region_free(nullptr, 0, 0, nullptr), 0);
   EXPECT_EQ(ravenstore_region_enter(region), nullptr);

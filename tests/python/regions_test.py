@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import sys
 import threading
 from unittest import mock
 
@@ -129,6 +130,51 @@ class RegionsTest(harness.StoreCase):
         for number, tensor in enumerate(tensors):
             self.assertEqual(float(tensor[0]), number)
 
+    def test_a_model_computes_while_it_wakes(self):
+        tag = self.tag()
+        torch.manual_seed(1)
+        with ravenstore.region(tag):
+            parts = [torch.nn.Linear(512, 512) for _ in range(8)]
+            model = torch.nn.Sequential(*parts, torch.nn.BatchNorm1d(512)).eval()
+        given = torch.randn(8, 512)
+        want = model(given)
+        for _ in range(3):
+            ravenstore.sleep(tag)
+            with self.assertRaisesRegex(ravenstore.WrongState, "asleep"):
+                ravenstore.wait_for(parts[0].weight)
+            ravenstore.wake(tag, in_order=True)
+            with ravenstore.wait_in_forward(model):
+                self.assertTrue(torch.equal(model(given), want))
+            self.assertFalse(any(part._forward_pre_hooks for part in model.modules()))
+            ravenstore.wait_for(parts[0].weight, parts[1].weight[1:])
+        ravenstore.sleep(tag)
+        ravenstore.wake(tag, in_order=True)
+        ravenstore.wake(tag)
+        self.assertTrue(torch.equal(model(given), want))
+        with self.assertRaises(ravenstore.NotFound):
+            ravenstore.wait_for(given)
+
+    def test_operations_on_what_sleeps_are_detected(self):
+        tag = self.tag()
+        with ravenstore.region(tag):
+            model = torch.nn.Linear(64, 32)
+        given = torch.randn(4, 64)
+        want = model(given)
+        with ravenstore.detect_asleep():
+            self.assertTrue(torch.equal(model(given), want))
+            ravenstore.sleep(tag)
+            transposed = model.weight.t()
+            words = rf"aten.addmm.*shape \(32,\), whose tag '{tag}' is asleep"
+            with self.assertRaisesRegex(ravenstore.WrongState, words):
+                model(given)
+            with self.assertRaisesRegex(ravenstore.WrongState, r"shape \(64, 32\)"):
+                transposed.sum()
+            with self.assertRaises(ravenstore.WrongState):
+                model.bias.data.zero_()
+            self.assertEqual(given.sum().shape, ())
+            ravenstore.wake(tag)
+            self.assertTrue(torch.equal(model(given), want))
+
     def test_a_sleeping_tensor_is_read(self):
         tag = self.tag()
         with ravenstore.region(tag):
@@ -220,6 +266,7 @@ class PoolsTest(harness.StoreCase):
             ("MemPool", Pool),
             ("current_device", lambda: self.device),
             ("use_mem_pool", self.use),
+            ("current_stream", lambda: mock.Mock(cuda_stream=0)),
             ("graph", self.capture),
         ):
             self.enterContext(mock.patch.object(torch.cuda, name, what))
@@ -265,6 +312,16 @@ class PoolsTest(harness.StoreCase):
             second = self.inside[0]
         self.assertEqual((first[1], second[1]), (0, 1))
         self.assertIsNot(first[0], second[0])
+
+    def test_a_sleep_releases_what_is_free(self):
+        with ravenstore.region("free"):
+            before = self.inside[0][0]
+        with mock.patch.object(regions, "_synchronize"):
+            ravenstore.sleep("free")
+            ravenstore.wake("free")
+        self.assertEqual(sys.getrefcount(before), 2, "PyTorch ends a pool that nothing refers to")
+        with ravenstore.region("free"):
+            self.assertIsNot(self.inside[0][0], before)
 
     def test_graphs_share_memory_only_if_they_say_so(self):
         with ravenstore.region("graphs"):
