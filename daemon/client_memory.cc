@@ -133,6 +133,7 @@ void ClientMemory::Retire() {
   for (const auto& [page, unit] : mappings_.EndMaps()) owner_->Mapped(client_, unit);
   for (const auto& order : std::exchange(unmade_, {})) owner_->Mapped(client_, order.unit);
   if (const auto page = mappings_.EndUnmap()) owner_->Unmapped(client_, *page);
+  for (const auto& [memory, index] : mappings_.EndReleases()) physical_.Destroy(index);
 }
 
 // ---- Pages that are made ahead.

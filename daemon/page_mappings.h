@@ -67,6 +67,8 @@ class PageMappings {
   std::optional<core::plan::PhysicalPage> EndUnmap() {
     return std::exchange(unmapping_, std::nullopt);
   }
+  // By memory, the indexes of pages that it has not released.
+  std::map<uint32_t, uint32_t> EndReleases() { return std::exchange(releasing_, {}); }
 
  private:
   // Returns false if it is mapped nowhere.

@@ -513,6 +513,17 @@ TEST_F(ClientPagesTest, SparesGoWhenTheClientMayHaveNoMore) {
   EXPECT_EQ(pages_->made(), 3u);
 }
 
+// The destructor expects that no page is left.
+TEST_F(ClientPagesTest, SoDoThoseThatTheClientHasNotReleasedWhenItIsGone) {
+  Begin(8, MiB(64));
+  tensors_.resize(1);
+  ASSERT_TRUE(Create(0, kPage * 3));
+  PumpUntil([this] { return pages_->made() == 4; });
+  executor_->SetShare(3);
+  executor_->Start();
+  EXPECT_EQ(gone_, 4) << "the fifth waits for the client's mapper";
+}
+
 TEST_F(ClientPagesTest, SoDoThoseThatAreBeingMade) {
   Begin(8, MiB(64));
   tensors_.resize(2);
