@@ -1,11 +1,13 @@
-// Processes that publish, load and read named sets are killed at every step, and so is the daemon.
-// No reader ever sees wrong bytes, and nothing is left behind.
+// Processes that publish, load and read named sets, and that put regions to sleep and wake them,
+// are killed at every step, and so is the daemon. Wrong bytes are never seen, and nothing is left
+// behind.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -16,6 +18,7 @@
 
 #include "client/client.h"
 #include "client/ctl/session.h"
+#include "client/regions.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/pattern.h"
 #include "tests/daemon/stats_of.h"
@@ -25,11 +28,13 @@
 namespace ravenstore::daemon {
 namespace {
 
+using client::Region;
 using std::chrono::milliseconds;
 
 constexpr int kFine = 0;
 constexpr int kWrongBytes = 7;
 constexpr uint64_t kSizes[] = {KiB(700), MiB(3) + 512};
+constexpr milliseconds kSoon(200);
 constexpr int kNames = 3;
 constexpr int kProcesses = 6;
 
@@ -74,6 +79,7 @@ class Actor {
   void Turn() {
     const std::string name = "set " + std::to_string(Any(kNames));
     try {
+      if (Any(3) == 0) return SleepAndWake();
       if (Any(3) == 0) return static_cast<void>(Publish(name, 0));
       Store store = Connect();
       uint64_t load = 0;
@@ -98,7 +104,7 @@ class Actor {
     std::vector<Tensor> tensors;
     for (const uint64_t size : kSizes) {
       Step();
-      tensors.push_back(store.create(size, {.timeout = milliseconds(200)}));
+      tensors.push_back(store.create(size, {.timeout = kSoon}));
       auto* const words = static_cast<uint64_t*>(tensors.back().data());
       // The bytes say of which seed they are.
       FillPattern(words + 1, size - sizeof(seed), seed);
@@ -110,6 +116,41 @@ class Actor {
     store.seal(name, load);
     Step();
     return store;
+  }
+  void SleepAndWake() {
+    Step();
+    Region region({.socket = socket_, .name = "sleeper"});
+    std::vector<void*> blocks;
+    for (const uint64_t size : kSizes) {
+      Step();
+      Region::Enter(&region);
+      void* const block = Region::AllocateHere(size, 0);
+      Region::Enter(nullptr);
+      if (block == nullptr) return;
+      blocks.push_back(block);
+    }
+    std::optional<uint64_t> seed;
+    for (uint64_t cycles = 1 + Any(4); cycles > 0; --cycles) {
+      const bool unchanged = seed && Any(3) == 0;
+      if (!unchanged) seed = random_();
+      for (size_t i = 0; i < blocks.size() && !unchanged; ++i)
+        FillPattern(blocks[i], kSizes[i], *seed + i);
+      Step();
+      const bool keeps_bytes = unchanged || Any(4) > 0;
+      region.Sleep({.keeps_bytes = keeps_bytes, .unchanged = unchanged, .timeout = kSoon});
+      Step();
+      const bool in_order = Any(2) == 0;
+      region.Wake({.in_order = in_order, .timeout = kSoon});
+      for (size_t i = 0; i < blocks.size(); ++i) {
+        if (in_order) {
+          Step();
+          Region::Await(blocks[i], nullptr, kSoon);
+        }
+        if (keeps_bytes && WrongBytes(blocks[i], kSizes[i], *seed + i) != 0)
+          throw Done{kWrongBytes};
+      }
+      if (!keeps_bytes) seed.reset();
+    }
   }
   static void Check(const NamedSet& set) {
     std::optional<uint64_t> of;
@@ -124,7 +165,7 @@ class Actor {
   void Read(NamedSet& set) {
     for (uint64_t i = 0; i < 1 + Any(4); ++i) {
       Step();
-      set.use(milliseconds(200));
+      set.use(kSoon);
       Check(set);
       Step();
       switch (Any(3)) {
@@ -146,7 +187,7 @@ class Actor {
 
 int Rounds() {
   const char* const rounds = std::getenv("RAVENSTORE_DEATH_ROUNDS");
-  return rounds == nullptr ? 6 : std::atoi(rounds);
+  return rounds == nullptr ? 15 : std::atoi(rounds);
 }
 
 class NamedSetsDeathsTest : public testing::Test {
@@ -160,9 +201,8 @@ class NamedSetsDeathsTest : public testing::Test {
       const uint64_t own = random();
       const int steps = static_cast<int>(random() % 60);
       const bool dies = random() % 4 > 0;
-      actors_.push_back(std::make_unique<ipc::Child>([this, own, steps, dies] {
-        return Actor(daemon_.socket(), own, steps, dies).Run();
-      }));
+      actors_.push_back(std::make_unique<ipc::Child>(
+          [this, own, steps, dies] { return Actor(daemon_.socket(), own, steps, dies).Run(); }));
     }
     // Some are killed within a call.
     for (uint64_t kills = random() % 3; kills > 0; --kills) {
@@ -173,6 +213,7 @@ class NamedSetsDeathsTest : public testing::Test {
   void End(uint64_t seed) {
     for (auto& actor : actors_) {
       const int code = actor->Wait();
+      if (code == -SIGKILL) ++killed_;
       EXPECT_TRUE(code == kFine || code == -SIGKILL) << "seed " << seed << ": exit " << code;
     }
     actors_.clear();
@@ -194,6 +235,7 @@ class NamedSetsDeathsTest : public testing::Test {
 
   DaemonProcess daemon_{Flags()};
   std::vector<std::unique_ptr<ipc::Child>> actors_;
+  int killed_ = 0;
 };
 
 TEST_F(NamedSetsDeathsTest, NoReaderSeesWrongBytesAndNothingIsLeft) {
@@ -204,7 +246,10 @@ TEST_F(NamedSetsDeathsTest, NoReaderSeesWrongBytesAndNothingIsLeft) {
     TimeLimit limit(kTestPatience);
     while (!IsEmpty() && !limit.IsOver()) sched_yield();
     EXPECT_TRUE(IsEmpty()) << "seed " << seed;
+    Store store = Store::connect({.socket = daemon_.socket()});
+    EXPECT_NO_THROW(store.create(MiB(20))) << "all room is there again; seed " << seed;
   }
+  std::printf("%d processes were killed\n", killed_);
 }
 
 TEST_F(NamedSetsDeathsTest, ProcessesOutliveTheDaemon) {
