@@ -14,7 +14,11 @@ using core::ToInt;
 
 PageLimits::PageLimits(Options options)
     : options_(std::move(options)),
-      copies_({.capacity = options_.host_capacity, .kept_part = options_.guaranteed_part}) {}
+      copies_({.capacity = options_.host_capacity,
+               .kept_part = options_.guaranteed_part,
+               .exchange = options_.page.empty()
+                               ? Bytes{}
+                               : *std::max_element(options_.page.begin(), options_.page.end())}) {}
 
 void PageLimits::SetBudgets(TenantId tenant, const Budgets& budgets) {
   tenants_[tenant] = budgets;

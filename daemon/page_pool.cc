@@ -40,9 +40,10 @@ Status PagePool::AddDevice(DeviceId device, const std::string& name, core::Pacer
                   &link.in);
 }
 
-Status PagePool::AddHost(PagePool* host, bool covered) {
+Status PagePool::AddHost(PagePool* host, bool covered, Bytes exchange) {
   host_ = host;
   covered_ = covered;
+  exchange_ = exchange;
   return OpenLane(
       options_.name + " to the host", [this] { return memory_->OpenToHost(); }, nullptr, &to_host_);
 }
@@ -76,7 +77,7 @@ void PagePool::ForEachLane(Visit visit) const {
 
 Bytes PagePool::Room() const {
   const Bytes room = Minus(pieces_.Room(), reserved_);
-  return covered_ ? std::min(room, host_->Room()) : room;
+  return covered_ ? std::min(room, Minus(host_->Room(), exchange_)) : room;
 }
 
 void PagePool::Allocate(Bytes bytes, Then then) {

@@ -66,9 +66,10 @@ class PagePool {
   // May take long. Errors: those of the device.
   core::Status AddDevice(core::DeviceId device, const std::string& name,
                          core::Pacer* pacer = nullptr);
-  // Copies may move on to the host pool, which outlives this. May take long. Errors: those of the
-  // device. REQUIRES: AwayMemory::OpenToHost can be called.
-  core::Status AddHost(PagePool* host, bool covered);
+  // Copies may move on to the host pool, which outlives this. If this is covered, the rest of the
+  // host pool stays at least `exchange`. May take long. Errors: those of the device. REQUIRES:
+  // AwayMemory::OpenToHost can be called.
+  core::Status AddHost(PagePool* host, bool covered, core::Bytes exchange = {});
 
   // ---- Memory.
   const PoolMemory& memory() const { return pieces_; }
@@ -156,6 +157,7 @@ class PagePool {
   PoolMemory pieces_;
   PagePool* host_ = nullptr;  // where copies may move on to
   bool covered_ = false;
+  core::Bytes exchange_;
   core::Bytes reserved_;
   std::deque<Waiting> waiting_;
   std::map<core::DeviceId, Link> links_;

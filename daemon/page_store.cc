@@ -40,6 +40,10 @@ std::vector<Bytes> PagesFor(const PageStore::Options& options) {
   return pages;
 }
 
+Bytes LargestOf(const std::vector<Bytes>& pages) {
+  return pages.empty() ? Bytes{} : *std::max_element(pages.begin(), pages.end());
+}
+
 }  // namespace
 
 PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
@@ -55,6 +59,7 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
               .links = options_.links,
               .others = options_.others,
               .device_granularity = options_.device_granularity,
+              .exchange = LargestOf(PagesFor(options_)),
               .transfers = options_.transfers},
              devices_, host,
              {.grow = [this](core::GrowPool action) { replies_.push_back(action); },
@@ -151,6 +156,7 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
   }
   if (tables_.stats.waiting > 0 && now >= late_look_) {
     late_look_ = now + kPatience;
+    rooms_.Grew();
     for (Device& device : tables_.devices) device.advances = true;
   }
   const auto advances = [this] {

@@ -104,7 +104,8 @@ core::Status StorePools::Open(const device::Devices& devices) {
       RAVEN_RETURN_IF_ERROR(member.pool->AddDevice(DeviceId{i}, devices[i]->info().uuid, pacer));
     }
     if (member.comes_and_goes())
-      RAVEN_RETURN_IF_ERROR(member.pool->AddHost(&host(), member.of.pool.covered));
+      RAVEN_RETURN_IF_ERROR(
+          member.pool->AddHost(&host(), member.of.pool.covered, options_.exchange));
   }
   return core::Ok();
 }

@@ -47,6 +47,7 @@ class StorePools {
     std::vector<core::LinkModel> links{};  // of each device to the host
     std::vector<Other> others{};
     core::Bytes device_granularity = core::MiB(2);  // of memory that is harvested
+    core::Bytes exchange{};                         // as CopyQuota::exchange()
     TransferLane::Options transfers{};
   };
   struct Hooks {

@@ -26,10 +26,14 @@ namespace {
 // else. Longer: its owner waits.
 constexpr auto kEvacuateAgain = std::chrono::milliseconds(5);
 
-// After pinned blocks wanted its memory the host pool does not grow for this time. Idle slabs of
-// pinned memory are reclaimed for copies once in this time. Shorter: blocks find less memory, and
-// slabs are asked for more often. Longer: copies wait for memory.
+// After pinned blocks wanted its memory the host pool does not grow for this time. Shorter: blocks
+// find less memory. Longer: copies wait for memory.
 constexpr auto kPinnedPause = std::chrono::milliseconds(100);
+
+// Idle slabs of pinned memory are reclaimed for copies, or a unit comes back to a free page, once
+// in this time. Shorter: slabs are asked for more often, and units come back that their clients do
+// not use. Longer: copies wait for memory.
+constexpr auto kReclaimAgain = std::chrono::milliseconds(100);
 
 Bytes BudgetIn(const core::Budgets& budgets, PoolId pool) {
   const auto found = budgets.others.find(pool);
@@ -62,6 +66,46 @@ Bytes NeededOf(const StoreTables& tables, const StoreRooms::MovesTo& moves_to, D
   return std::max(held, wanted);
 }
 
+// Of each device.
+std::vector<StoreRooms::Exchanges> ExchangesOf(const StoreTables& tables) {
+  std::vector<StoreRooms::Exchanges> exchanges(tables.devices.size());
+  for (const auto& [pages, part] : tables.parts) {
+    if (part->client->gone) continue;
+    const core::PageBooks& books = tables.ExecutorOf(*part).books();
+    const core::plan::CopyPools& pools = books.copies().pools();
+    StoreRooms::Exchanges& of = exchanges[ToInt(pages->device())];
+    of.wait |= core::plan::AwaitsReturn(books.view());
+    of.births |= core::plan::AwaitsBirth(books.view());
+    of.may_follow |= pools.used(pages->host()) > pools.redundant(pages->host());
+  }
+  return exchanges;
+}
+
+// Calls wait, and no other tenant's.
+bool WaitsAlone(const StoreTables& tables, core::TenantId tenant) {
+  return tables.stats.waiting > 0 &&
+         std::none_of(tables.clients.begin(), tables.clients.end(), [tenant](const auto& client) {
+           return client.second->tenant != tenant && client.second->stats.waiting > 0;
+         });
+}
+
+// A call of the part has reached the limit. A unit comes back from the host pool if its client has
+// a free page for it. Returns false if there is none.
+bool BringBack(StoreTables* tables, const StoreTables::Part& part, core::CopyQuota::Limit limit) {
+  for (const auto& [pages, other] : tables->parts) {
+    if (other->client->gone ||
+        !tables->quotas.copies().MayDrop(other->client->id, part.client->id, limit))
+      continue;
+    const auto unit =
+        core::plan::NextReturn(tables->ExecutorOf(*other).books().view(), pages->host());
+    if (!unit) continue;
+    tables->Moved(*other).books().Demand(*unit);
+    tables->Progressed(*other);
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 StoreRooms::StoreRooms(const Options& options, StoreTables* tables, StorePools* pools, Hooks hooks)
@@ -85,13 +129,14 @@ bool StoreRooms::HavePoolsChanged() {
 }
 
 void StoreRooms::Divide() {
+  exchanges_ = ExchangesOf(tables_);
   for (const auto& [id, member] : pools_.all()) {
     if (id != core::kHostPool) {
       Divide(id, member);
       continue;
     }
     ForEachUser(*member.pool, [this](Part& part, PoolNumber number) {
-      if (SetPool(part, number, HostCapacityOf(part))) tables_.Progressed(part);
+      if (SetPool(part, number, HostRoomOf(part))) tables_.Progressed(part);
     });
   }
 }
@@ -113,34 +158,46 @@ void StoreRooms::Divide(PoolId id, const StorePools::Member& member) {
   StorePools::Divide(*member.pool, &uses);
   for (size_t i = 0; i < uses.size(); ++i) {
     const auto [part, number] = users[i];
-    if (SetPool(*part, number, uses[i].may_have)) tables_.Progressed(*part);
+    if (SetPool(*part, number, {.capacity = uses[i].may_have})) tables_.Progressed(*part);
   }
 }
 
-Bytes StoreRooms::HostCapacityOf(const Part& part) {
+// Where creates have filled the pool or a tenant's part of it, a tensor could not leave for another
+// to come back. One page of each is kept for that. An exchange of one client uses it at a time.
+// Until a unit has come back no page is born on devices with such tensors.
+StoreRooms::Room StoreRooms::HostRoomOf(const Part& part) {
+  using Limit = core::CopyQuota::Limit;
   const ClientId client = part.client->id;
-  const Bytes used = tables_.ExecutorOf(part).books().copies().pools().used(part.pages->host());
+  const PoolNumber host = part.pages->host();
+  const core::plan::MoveView view = tables_.ExecutorOf(part).books().view();
   core::CopyQuota& copies = tables_.quotas.copies();
-  grew_ |= copies.SetCopies(client, part.pages->device(), used);
-  Bytes room = copies.Room(client);
-  // Pages that others have called for leave also where the pool's rest is kept: for those others.
-  if (const uint32_t surplus = tables_.ExecutorOf(part).books().view().surplus; surplus > 0) {
-    using Limit = core::CopyQuota::Limit;
-    room = std::max(
-        room, std::min({copies.Room(client, Limit::kClient), copies.Room(client, Limit::kTenant),
-                        part.pages->page() * surplus}));
-  }
-  return used + std::min(room, pools_.host().Room());
+  grew_ |= copies.SetCopies(client, part.pages->device(), view.copies.used(host));
+  Bytes of_pool = copies.Room(client, Limit::kPool);
+  // Pages that other tenants have called for leave also where the pool's rest is kept: for those.
+  if (view.surplus > 0 && !WaitsAlone(tables_, part.client->tenant))
+    of_pool = std::max(of_pool, part.pages->page() * view.surplus + copies.exchange());
+  const Bytes shared =
+      std::min({copies.Room(client, Limit::kTenant), of_pool, pools_.host().Room()});
+  const Bytes room = std::min(copies.Room(client, Limit::kClient), shared);
+  const Exchanges& on = exchanges_[ToInt(part.pages->device())];
+  // Where a create waits it may get the page of a unit that leaves for others: no unit would come
+  // back then, and no page could be born.
+  const bool exchanges =
+      on.wait && (!on.births || (view.surplus == 0 && core::plan::AwaitsReturn(view)));
+  return {.capacity = view.copies.used(host) + room,
+          .kept = Minus(room + copies.exchange(), shared),
+          .exchanges = exchanges,
+          .births = !on.may_follow || shared + view.copies.redundant(host) >= copies.exchange()};
 }
 
 void StoreRooms::UpdateRoom(const Part& part) {
-  if (!part.client->gone) SetPool(part, part.pages->host(), HostCapacityOf(part));
+  if (!part.client->gone) SetPool(part, part.pages->host(), HostRoomOf(part));
 }
 
 void StoreRooms::BeginCreate(const Part& part) {
   // Limits that were set before the call count.
   if (std::exchange(divides_, false)) Divide();
-  SetPool(part, part.pages->host(), tables_.quotas.copies().Most(part.client->id));
+  SetPool(part, part.pages->host(), {.capacity = tables_.quotas.copies().Most(part.client->id)});
 }
 
 void StoreRooms::Forget(ClientId client) {
@@ -165,7 +222,7 @@ core::Tick StoreRooms::NextWake() const {
   return std::min(evacuate_at_ > tables_.now ? evacuate_at_ : core::kNever, pinned_wanted_until_);
 }
 
-bool StoreRooms::SetPool(const Part& part, PoolNumber pool, Bytes capacity) {
+bool StoreRooms::SetPool(const Part& part, PoolNumber pool, const Room& room) {
   core::plan::CopyPool as = tables_.ExecutorOf(part).books().view().limits.pools[pool];
   const StorePools::Member& member = *pools_.Of(part.pages->device())[pool];
   const core::LinkModel link = member.LinkOf(part.pages->device());
@@ -173,10 +230,14 @@ bool StoreRooms::SetPool(const Part& part, PoolNumber pool, Bytes capacity) {
   // No memory is borrowed from other nodes for units that stay.
   const bool ahead = pool == part.pages->host() ? !room_for_ || *room_for_ == part.client->id
                                                 : member.of.pool.kind != core::PoolKind::kRemote;
-  if (as.capacity == capacity && as.ahead == ahead && as.in_rate == link.up_bytes_per_second &&
+  if (as.capacity == room.capacity && as.kept == room.kept && as.exchanges == room.exchanges &&
+      as.births == room.births && as.ahead == ahead && as.in_rate == link.up_bytes_per_second &&
       as.out_rate == link.down_bytes_per_second)
     return false;
-  as.capacity = capacity;
+  as.capacity = room.capacity;
+  as.kept = room.kept;
+  as.exchanges = room.exchanges;
+  as.births = room.births;
   as.ahead = ahead;
   as.in_rate = link.up_bytes_per_second;
   as.out_rate = link.down_bytes_per_second;
@@ -204,31 +265,43 @@ void StoreRooms::MakeRoomForCopies(const Part& part) {
     return;
   }
   UpdateRoom(part);
-  const auto lacks = core::plan::LackedCopyRoom(tables_.ExecutorOf(part).books().view());
+  const core::plan::MoveView view = tables_.ExecutorOf(part).books().view();
+  const core::plan::CopyPool& host = view.limits.pools[part.pages->host()];
+  auto lacks = core::plan::LackedCopyRoom(view);
+  if (lacks && !host.exchanges) *lacks += host.kept;
+  if (!view.copies.MayBeBorn() && core::plan::AwaitsBirth(view)) lacks = copies.exchange();
   if (!lacks) return;
   for (const Limit limit : {Limit::kClient, Limit::kTenant, Limit::kPool}) {
     Bytes room = copies.Room(asker, limit);
     if (limit == Limit::kPool) room = std::min(room, pools_.host().Room());
     if (room >= *lacks) continue;
-    const Part* first = nullptr;
-    for (const auto& [pages, other] : tables_.parts) {
-      const ClientId holder = other->client->id;
-      if (other == &part || other->client->gone || !copies.MayDrop(holder, asker, limit)) continue;
-      if (tables_.ExecutorOf(*other).books().copies().pools().redundant(pages->host()) == Bytes{})
-        continue;
-      if (first == nullptr ||
-          copies.RankOf(holder, asker) < copies.RankOf(first->client->id, asker))
-        first = other;
-    }
-    if (first == nullptr) return ReclaimPinned(*part.client, limit);
-    room_for_ = asker;
-    UpdateRoom(*first);
-    // Its memory is free after the next start of the executor.
-    core::PageBooks& books = tables_.Moved(*first).books();
-    books.MoveCopy(*core::CopyToDrop(books, first->pages->host()), core::plan::kNoPool);
-    tables_.Progressed(*first);
+    if (DropCopyFor(part, limit) || tables_.now < reclaims_at_) return;
+    const bool reclaims = BringBack(&tables_, part, limit) || ReclaimPinned(*part.client, limit);
+    if (reclaims) reclaims_at_ = tables_.now + kReclaimAgain;
     return;
   }
+}
+
+bool StoreRooms::DropCopyFor(const Part& part, core::CopyQuota::Limit limit) {
+  const core::CopyQuota& copies = tables_.quotas.copies();
+  const ClientId asker = part.client->id;
+  const Part* first = nullptr;
+  for (const auto& [pages, other] : tables_.parts) {
+    const ClientId holder = other->client->id;
+    if (other == &part || other->client->gone || !copies.MayDrop(holder, asker, limit)) continue;
+    if (tables_.ExecutorOf(*other).books().copies().pools().redundant(pages->host()) == Bytes{})
+      continue;
+    if (first == nullptr || copies.RankOf(holder, asker) < copies.RankOf(first->client->id, asker))
+      first = other;
+  }
+  if (first == nullptr) return false;
+  room_for_ = asker;
+  UpdateRoom(*first);
+  // Its memory is free after the next start of the executor.
+  core::PageBooks& books = tables_.Moved(*first).books();
+  books.MoveCopy(*core::CopyToDrop(books, first->pages->host()), core::plan::kNoPool);
+  tables_.Progressed(*first);
+  return true;
 }
 
 // ---- Memory that comes and goes.
@@ -296,13 +369,12 @@ void StoreRooms::On(const core::PinnedWanted& event) {
   pinned_wanted_until_ = tables_.now + kPinnedPause;
 }
 
-void StoreRooms::ReclaimPinned(const StoreTables::Client& client, core::CopyQuota::Limit limit) {
-  if (limit == core::CopyQuota::Limit::kClient || tables_.quotas.copies().pinned() == Bytes{} ||
-      tables_.now < reclaims_pinned_at_)
-    return;
-  reclaims_pinned_at_ = tables_.now + kPinnedPause;
+bool StoreRooms::ReclaimPinned(const StoreTables::Client& client, core::CopyQuota::Limit limit) {
+  if (limit == core::CopyQuota::Limit::kClient || tables_.quotas.copies().pinned() == Bytes{})
+    return false;
   const bool of_tenant = limit == core::CopyQuota::Limit::kTenant;
   hooks_.reclaim({of_tenant ? std::optional(client.tenant) : std::nullopt});
+  return true;
 }
 
 void StoreRooms::EndPinnedWanted() {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "core/books/copy_quota.h"
 #include "core/events.h"
@@ -22,6 +23,12 @@ class StoreRooms {
   struct Options {
     core::Bytes host_capacity;
     core::Bytes device_granularity = core::MiB(2);  // of memory that is harvested
+  };
+  // Of the clients of a device: a tensor leaves it for another to come back.
+  struct Exchanges {
+    bool wait = false;        // a call waits for bytes that are away
+    bool births = false;      // a call waits for a page to be born
+    bool may_follow = false;  // some bytes are in the host pool alone
   };
   // As DeviceMoves::WaitsOn.
   using MovesTo = std::function<std::optional<core::DeviceId>(core::ClientId, core::TensorNumber)>;
@@ -85,14 +92,24 @@ class StoreRooms {
   bool HavePoolsChanged();
   // Of pools other than the host's, where the quotas have the limits.
   void Divide(core::PoolId id, const StorePools::Member& member);
-  // Bytes of the host pool that the part's copies may take.
-  core::Bytes HostCapacityOf(const Part& part);
-  // The capacity for the part's copies. Returns true if it or the rates of the link have changed.
-  bool SetPool(const Part& part, core::plan::PoolNumber pool, core::Bytes capacity);
+  // What the part's copies may take of a pool, as in plan::CopyPool.
+  struct Room {
+    core::Bytes capacity;
+    core::Bytes kept{};
+    bool exchanges = false;
+    bool births = true;
+  };
+  Room HostRoomOf(const Part& part);
+  // Returns true if the room or the rates of the link have changed.
+  bool SetPool(const Part& part, core::plan::PoolNumber pool, const Room& room);
+  // A redundant copy of another part is dropped for a call of this one, which has reached the
+  // limit. Returns false if there is none.
+  bool DropCopyFor(const Part& part, core::CopyQuota::Limit limit);
   void LimitHarvests();
   void Evacuate();
   // Copies for a call of the client have reached this limit: idle slabs of pinned memory go.
-  void ReclaimPinned(const StoreTables::Client& client, core::CopyQuota::Limit limit);
+  // Returns false if there are none.
+  bool ReclaimPinned(const StoreTables::Client& client, core::CopyQuota::Limit limit);
   // A block has the memory of the host pool that it waited for, or does not wait any more.
   void EndPinnedWanted();
   void LoseCopies(PagePool* pool);
@@ -107,7 +124,8 @@ class StoreRooms {
   bool grew_ = false;                              // since TakeGrown()
   core::Tick evacuate_at_{};                       // not before
   std::optional<core::ClientId> room_for_;         // a call of its waits for room in the host pool
-  core::Tick reclaims_pinned_at_{};                // not before
+  std::vector<Exchanges> exchanges_;               // by device; of the last Divide()
+  core::Tick reclaims_at_{};                       // not before
   core::Tick pinned_wanted_until_ = core::kNever;  // never: no block waits for the host pool's
 };
 

@@ -197,7 +197,8 @@ core::Status StoreViews::MayPin(ClientId client, Bytes block, Bytes slab,
                                 const core::CopyQuota::Idle& without) const {
   const core::CopyQuota& copies = tables_.quotas.copies();
   const PoolMemory& host = pools_.host().memory();
-  const Bytes made = std::max(host.made(), host.used() + pools_.host().reserved());
+  const Bytes exchange = host.used() > Bytes{} ? copies.exchange() : Bytes{};
+  const Bytes made = std::max(host.made(), host.used() + pools_.host().reserved() + exchange);
   if (copies.MayPin(client, block, slab, without, made)) return core::Ok();
   std::vector<Holder> holders;
   for (const auto& [id, of] : tables_.clients)
@@ -241,9 +242,9 @@ std::string StoreViews::WhyNoRoom(const StoreTables::Part& part, Bytes size) con
   if (const Bytes kept = GuaranteedToOthers(device, tenant); kept > Bytes{})
     text += " other tenants are guaranteed " + core::SizeText(kept) + ";";
   const core::CopyQuota& copies = tables_.quotas.copies();
-  if (copies.Room(client) < part.pages->page()) {
+  if (copies.Room(client) < part.pages->page() + copies.exchange()) {
     text += " of the host pool of " + core::SizeText(host_capacity_) +
-            " this client has no more for copies;";
+            " this client has no more for copies (a page stays free, for gets);";
     if (copies.IsKeptFrom(client, part.pages->page())) text += HostHolder();
   }
   return text + " put or free tensors, raise the budgets, or wait longer";

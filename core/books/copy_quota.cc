@@ -66,8 +66,9 @@ bool CopyQuota::MayPin(ClientId client, Bytes block, Bytes slab, const Idle& idl
   const Tenant& tenant = TenantOf(of);
   const Bytes held = tenant.held() - std::min(tenant.pinned, idle.own);
   const Bytes pinned = Minus(pinned_, idle.own + idle.others);
-  return block <= Room(client, Limit::kClient) && slab <= Minus(tenant.budgets.host, held) &&
-         slab <= Minus(options_.capacity, made + pinned) && slab <= Unkept(copies_ + pinned, held);
+  const Bytes needs = slab + (tenant.copies > Bytes{} ? options_.exchange : Bytes{});
+  return block <= Room(client, Limit::kClient) && needs <= Minus(tenant.budgets.host, held) &&
+         slab <= Minus(options_.capacity, made + pinned) && needs <= Unkept(copies_ + pinned, held);
 }
 
 bool CopyQuota::IsKeptFrom(ClientId client, Bytes more) const {

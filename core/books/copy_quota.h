@@ -27,6 +27,7 @@ class CopyQuota {
   struct Options {
     Bytes capacity;
     uint64_t kept_part = 0;  // one in this number is kept; 0: nothing is
+    Bytes exchange{};        // the most that one copy takes
   };
   // Idle slabs of pinned memory, which can be released.
   struct Idle {
@@ -50,6 +51,9 @@ class CopyQuota {
   void SetPinned(ClientId client, Bytes blocks) { clients_.at(client).pinned = blocks; }
   void SetPinned(TenantId tenant, Bytes slabs);
   Bytes pinned() const { return pinned_; }
+  // Room that a tenant with copies keeps for exchanges, and so do all: of a copy that leaves for
+  // another to come back.
+  Bytes exchange() const { return options_.exchange; }
 
   // ---- Questions.
   enum class Limit : uint8_t { kClient, kTenant, kPool };

@@ -13,6 +13,22 @@ void CopyPools::Remove(PoolNumber pool, Bytes bytes) {
   counts_[pool].used -= bytes;
 }
 
+bool CopyPools::CanLeave(Bytes bytes) const {
+  for (PoolNumber pool = 0; pool < size(); ++pool) {
+    if (CanLeave(pool, bytes)) return true;
+  }
+  return false;
+}
+
+bool CopyPools::MayBeBorn() const {
+  bool births = true;
+  for (PoolNumber pool = 0; pool < size(); ++pool) {
+    if (pools_[pool].births && CanLeave(pool, page_)) return true;
+    births &= pools_[pool].births;
+  }
+  return births;
+}
+
 Bytes CopyPools::used() const {
   Bytes all;
   for (const Counts& counts : counts_) all += counts.used;

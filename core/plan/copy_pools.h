@@ -30,6 +30,11 @@ struct CopyPool {
   double out_rate = 0;   // from the device
   Duration per_copy{0};  // added to the time of its bytes
   bool ahead = true;     // units that stay may be copied there: no other client waits for the room
+  // Room for exchanges, where a unit leaves for another that a call waits for. No unit leaves there
+  // for a create; by a plan units leave there if no pool has other room.
+  Bytes kept{};
+  bool exchanges = false;  // such a call waits
+  bool births = true;      // no exchange uses that room: pages may be born
 
   Duration InOf(Bytes bytes) const { return TimeOf(bytes, in_rate); }
   Duration OutOf(Bytes bytes) const { return TimeOf(bytes, out_rate); }
@@ -50,13 +55,24 @@ class CopyPools {
   bool HasRoom(PoolNumber pool, Bytes bytes) const { return bytes <= Free(pool); }
   // A resident unit of that size may be copied there before it leaves.
   bool CanCopyAhead(PoolNumber pool, Bytes bytes) const {
-    return pools_[pool].ahead && HasRoom(pool, bytes);
+    return pools_[pool].ahead && HasRoom(pool, bytes + pools_[pool].kept);
   }
   // There is room, with that of redundant copies.
   bool CanCopyOut(PoolNumber pool, Bytes bytes) const {
     const Counts& of = counts_[pool];
     return Minus(pools_[pool].capacity, of.used - of.redundant) >= bytes;
   }
+  // A unit of that size may leave for the calls that wait, to the pool or to any.
+  bool CanLeave(PoolNumber pool, Bytes bytes) const {
+    return CanCopyOut(pool, bytes + KeptFromCalls(pool));
+  }
+  bool CanLeave(Bytes bytes) const;
+  // The same of a resident unit whose copy in the pool is redundant, and is not when it has left.
+  bool CanDrop(PoolNumber pool, Bytes bytes) const {
+    return KeptFromCalls(pool) == Bytes{} || CanLeave(pool, bytes);
+  }
+  // No pool's kept bytes are in use, or another pool has room for a page.
+  bool MayBeBorn() const;
 
   void Add(PoolNumber pool, Bytes bytes);
   void Remove(PoolNumber pool, Bytes bytes);
@@ -80,6 +96,9 @@ class CopyPools {
     Bytes coming;
   };
 
+  Bytes KeptFromCalls(PoolNumber pool) const {
+    return pools_[pool].exchanges ? Bytes{} : pools_[pool].kept;
+  }
   Bytes Free(PoolNumber pool) const { return Minus(pools_[pool].capacity, counts_[pool].used); }
 
   const std::vector<CopyPool>& pools_;

@@ -43,54 +43,57 @@ std::optional<Next> FirstComing(const MoveView& view) {
   return first;
 }
 
+// While an exchange uses the room that is kept for it, free pages are for units that come back.
+std::optional<Next> FirstBorn(const MoveView& view) {
+  return view.copies.MayBeBorn() ? view.queues.First(Queue::kBorn) : std::nullopt;
+}
+
 bool MayCome(const MoveView& view, const Next& next) {
   return next.need == MoveQueues::kWaitedFor || Fits(view, next);
 }
 
-// The first pool with room; kNoPool: there is none.
-PoolNumber NearestPool(const MoveView& view, Bytes bytes) {
-  for (PoolNumber pool = 0; pool < view.copies.size(); ++pool) {
-    if (view.copies.CanCopyOut(pool, bytes)) return pool;
+// Where the copy of a unit goes that leaves for a pool: the nearest pool with room takes those for
+// which their pool has none. Room that is kept for exchanges is the last. kNoPool: none has room.
+PoolNumber TargetOf(const MoveView& view, Bytes bytes, PoolNumber planned) {
+  using May = bool (CopyPools::*)(PoolNumber, Bytes) const;
+  for (const May may : {&CopyPools::CanLeave, &CopyPools::CanCopyOut}) {
+    if (planned != kNoPool && (view.copies.*may)(planned, bytes)) return planned;
+    for (PoolNumber pool = 0; pool < view.copies.size(); ++pool) {
+      if ((view.copies.*may)(pool, bytes)) return pool;
+    }
   }
   return kNoPool;
 }
 
-// Where the copy of a unit goes that leaves for a pool: the nearest pool with room takes those for
-// which their pool has none. kNoPool: none has.
-PoolNumber TargetOf(const MoveView& view, Unit unit, PoolNumber planned) {
-  const Bytes bytes = view.units[unit].bytes;
-  if (planned != kNoPool && view.copies.CanCopyOut(planned, bytes)) return planned;
-  return NearestPool(view, bytes);
+PoolNumber NearestPool(const MoveView& view, Bytes bytes) {
+  return TargetOf(view, bytes, kNoPool);
 }
 
-// Of the units that leave, those whose copies go to the pool.
-std::optional<Next> FirstLeaving(const MoveView& view, PoolNumber pool) {
-  std::optional<Next> first;
-  const auto add = [&](PoolNumber planned) {
-    const auto next = view.queues.First(
-        Queue::kLeaves, planned, [&](Unit unit) { return TargetOf(view, unit, planned) == pool; });
-    if (next && (!first || next->need < first->need)) first = next;
-  };
-  add(pool);
-  // A nearer pool takes them all.
-  for (PoolNumber nearer = 0; nearer < pool; ++nearer) {
-    if (view.copies.CanCopyOut(nearer, view.limits.page)) return first;
-  }
-  add(kNoPool);
-  for (PoolNumber other = 0; other < view.copies.size(); ++other) {
-    if (other != pool && !view.copies.CanCopyOut(other, view.limits.page)) add(other);
-  }
-  return first;
-}
-
-bool CanLeave(const MoveView& view, Unit unit) {
-  return NearestPool(view, view.units[unit].bytes) != kNoPool;
+// Of the units that leave, one for whose target `may(pool)` is true.
+template <typename May>
+std::optional<Next> FirstLeaving(const MoveView& view, May may) {
+  return view.queues.FirstOfAll(Queue::kLeaves, [&](Unit unit) {
+    return may(TargetOf(view, view.units[unit].bytes, view.plan.PoolOf(unit)));
+  });
 }
 
 // Of the idle dirty units for which a pool has room.
 std::optional<Next> FirstDirty(const MoveView& view) {
-  return view.queues.First(Queue::kIdleDirty, kNoPool,
-                           [&view](Unit unit) { return CanLeave(view, unit); });
+  return view.queues.First(Queue::kIdleDirty, kNoPool, [&view](Unit unit) {
+    return view.copies.CanLeave(view.units[unit].bytes);
+  });
+}
+
+// Of the idle clean units that may leave.
+std::optional<Next> FirstClean(const MoveView& view) {
+  return view.queues.FirstOfAll(Queue::kIdleClean, [&view](Unit unit) {
+    const UnitState& state = view.units[unit];
+    return state.pool == kNoPool || view.copies.CanDrop(state.pool, state.bytes);
+  });
+}
+
+bool Waits(const std::optional<Next>& next) {
+  return next && next->need == MoveQueues::kWaitedFor;
 }
 
 std::optional<MapChoice> FindMemory(const MoveView& view, const Next& next) {
@@ -121,7 +124,8 @@ Bytes ExpectedGrowth::Before(Position need) const {
 }
 
 std::optional<Unit> NextOut(const MoveView& view, PoolNumber pool) {
-  if (const auto next = FirstLeaving(view, pool)) return next->unit;
+  const auto leaves = FirstLeaving(view, [pool](PoolNumber target) { return target == pool; });
+  if (leaves) return leaves->unit;
   // Without a plan the unit that is needed last is copied ahead; it stays until its memory is
   // needed.
   if (!view.plan.empty()) return std::nullopt;
@@ -141,20 +145,17 @@ std::optional<Unit> NextIn(const MoveView& view, PoolNumber pool) {
 
 std::optional<MapChoice> NextMap(const MoveView& view) {
   const auto comes = FirstComing(view);
-  const auto born = view.queues.First(Queue::kBorn);
+  const auto born = FirstBorn(view);
   const bool may_come = comes && MayCome(view, *comes);
-  const auto is_waited_for = [](const auto& next) {
-    return next && next->need == MoveQueues::kWaitedFor;
-  };
   if (may_come && (!born || comes->need <= born->need)) {
     if (const auto choice = FindMemory(view, *comes)) return choice;
   }
   // While a call waits for memory nothing is mapped ahead: it would leave again for that call.
-  if (is_waited_for(comes) && !is_waited_for(born)) return std::nullopt;
+  if (Waits(comes) && !Waits(born)) return std::nullopt;
   if (born) {
     if (const auto choice = FindMemory(view, *born)) return choice;
   }
-  if (is_waited_for(born)) return std::nullopt;
+  if (Waits(born)) return std::nullopt;
   if (may_come && born && born->need < comes->need) return FindMemory(view, *comes);
   return std::nullopt;
 }
@@ -162,7 +163,7 @@ std::optional<MapChoice> NextMap(const MoveView& view) {
 std::optional<Position> FirstLack(const MoveView& view) {
   std::optional<Position> lack;
   const auto comes = FirstComing(view);
-  const auto born = view.queues.First(Queue::kBorn);
+  const auto born = FirstBorn(view);
   if (comes && MayCome(view, *comes) && !FindMemory(view, *comes)) lack = comes->need;
   if (born && !FindMemory(view, *born)) lack = std::min(lack.value_or(born->need), born->need);
   return lack;
@@ -171,7 +172,7 @@ std::optional<Position> FirstLack(const MoveView& view) {
 std::optional<Position> LastSpare(const MoveView& view) {
   if (view.supply.Find(false)) {
     const auto comes = FirstComing(view);
-    const auto born = view.queues.First(Queue::kBorn);
+    const auto born = FirstBorn(view);
     const Position own = std::min(born ? born->need : kNoPosition,
                                   comes && MayCome(view, *comes) ? comes->need : kNoPosition);
     if (own == kNoPosition) return own;
@@ -193,27 +194,49 @@ std::optional<Unit> NextExchange(const MoveView& view) {
   if (clean && may_leave(*clean)) return clean->unit;
   const auto dirty = view.queues.First(Queue::kIdleDirty);
   const bool link_is_free = view.queues.IsEmpty(Queue::kLeaves) && view.leaving < kForcedMost;
-  if (link_is_free && dirty && CanLeave(view, dirty->unit) && may_leave(*dirty)) return dirty->unit;
+  if (link_is_free && dirty && may_leave(*dirty) &&
+      NearestPool(view, view.units[dirty->unit].bytes) != kNoPool)
+    return dirty->unit;
   return std::nullopt;
 }
 
 size_t LeavingNow(const MoveView& view) {
-  for (PoolNumber pool = 0; pool < view.copies.size(); ++pool) {
-    if (FirstLeaving(view, pool)) return view.queues.size(Queue::kLeaves);
-  }
-  return 0;
+  const auto any = FirstLeaving(view, [](PoolNumber target) { return target != kNoPool; });
+  return any ? view.queues.size(Queue::kLeaves) : 0;
 }
 
 std::optional<Bytes> LackedCopyRoom(const MoveView& view) {
   if (FirstDirty(view) || LeavingNow(view) > 0) return std::nullopt;
   auto first = view.queues.First(Queue::kLeaves);
   if (!first) first = view.queues.First(Queue::kIdleDirty);
+  if (!first && !FirstClean(view)) first = view.queues.First(Queue::kIdleClean);
   if (!first) return std::nullopt;
   return view.units[first->unit].bytes;
 }
 
+bool AwaitsReturn(const MoveView& view) {
+  return Waits(FirstComing(view));
+}
+
+bool AwaitsBirth(const MoveView& view) {
+  return Waits(view.queues.First(Queue::kBorn));
+}
+
+std::optional<Unit> NextReturn(const MoveView& view, PoolNumber pool) {
+  const bool has_page = view.supply.Find(false) || !view.queues.IsEmpty(Queue::kDead);
+  const bool has_away = view.copies.used(pool) > view.copies.redundant(pool);
+  if (!has_page || !has_away || view.surplus > 0 || AwaitsReturn(view)) return std::nullopt;
+  std::optional<Unit> last;
+  for (Unit unit = 0; unit < view.units.size(); ++unit) {
+    const UnitState& state = view.units[unit];
+    if (state.life != PageState::kAway || state.pool != pool || state.in_place > 0) continue;
+    if (!last || state.last_use > view.units[*last].last_use) last = unit;
+  }
+  return last;
+}
+
 std::optional<Unit> NextEmergency(const MoveView& view) {
-  const auto clean = view.queues.First(Queue::kIdleClean);
+  const auto clean = FirstClean(view);
   const auto dirty = FirstDirty(view);
   if (!clean) return dirty ? std::optional(dirty->unit) : std::nullopt;
   if (!dirty || dirty->rank() <= clean->rank()) return clean->unit;

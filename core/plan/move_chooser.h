@@ -80,6 +80,12 @@ std::optional<Unit> NextExchange(const MoveView& view);
 // Where a call waits for memory and nothing is leaving: the idle unit that leaves first
 // (eviction_rank.h), of those that are clean or for which a pool has room.
 std::optional<Unit> NextEmergency(const MoveView& view);
+// A call waits for memory: for a unit whose bytes are away, or for one that has none yet.
+bool AwaitsReturn(const MoveView& view);
+bool AwaitsBirth(const MoveView& view);
+// The unit that is away in the pool and was used last, where a page is free for it. nullopt: there
+// is none, or a call waits for another unit to return. O(units).
+std::optional<Unit> NextReturn(const MoveView& view, PoolNumber pool);
 // Units that leave; 0 if no pool has room for any of them.
 size_t LeavingNow(const MoveView& view);
 // The bytes of the unit that leaves first, if no pool has room for any unit that is dirty.

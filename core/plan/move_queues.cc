@@ -27,8 +27,13 @@ std::pair<MoveQueues::Queue, Position> MoveQueues::QueueOf(Unit unit, const Unit
 
 PoolNumber MoveQueues::PoolOf(Unit unit, Queue queue, const UnitState& state,
                               const ResidencyPlan& plan) {
-  if (queue == Queue::kComes || queue == Queue::kArrives) return state.pool;
-  return queue == Queue::kLeaves ? plan.PoolOf(unit) : kNoPool;
+  switch (queue) {
+    case Queue::kComes:
+    case Queue::kArrives:
+    case Queue::kIdleClean: return state.pool;
+    case Queue::kLeaves: return plan.PoolOf(unit);
+    default: return kNoPool;
+  }
 }
 
 void MoveQueues::Update(Unit unit, const UnitState& state, const ResidencyPlan& plan) {
@@ -50,6 +55,7 @@ void MoveQueues::Update(Unit unit, const UnitState& state, const ResidencyPlan& 
                      : state.IsDirty() ? Queue::kIdleDirty
                                        : Queue::kIdleClean;
   const Entry entry{.queue = idle,
+                    .pool = PoolOf(unit, idle, state, plan),
                     .leaving_class = LeavingClass(state.priority),
                     .need = plan.NextNeed(unit),
                     .bytes = bytes_in(idle)};
@@ -101,12 +107,7 @@ std::optional<MoveQueues::Next> MoveQueues::First(Queue queue, PoolNumber pool) 
 }
 
 std::optional<MoveQueues::Next> MoveQueues::First(Queue queue) const {
-  std::optional<Next> first = First(queue, kNoPool);
-  for (PoolNumber pool = 0; pool < pools_; ++pool) {
-    const auto next = First(queue, pool);
-    if (next && (!first || work_[first->unit].rank < work_[next->unit].rank)) first = next;
-  }
-  return first;
+  return FirstOfAll(queue, [](Unit) { return true; });
 }
 
 bool MoveQueues::IsEmpty(Queue queue) const {

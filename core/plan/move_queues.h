@@ -7,15 +7,14 @@
 //   dead     resident, and nothing lives there; the one needed last first
 //   drops    leaves in its present gap, and a copy of its bytes exists: it is dropped immediately
 //   leaves   leaves in its present gap, and is dirty; by the position where it leaves
-// A unit whose copy kernels use in place does not come. Of comes and arrives each pool for copies
-// has a queue, by where the copy is; of leaves by where it goes, and one for units that may go to
-// any. Idle units are in one of two further queues, the one of the lowest priority and needed last
-// first (eviction_rank.h). Units needed at the same position are ordered by their last use, the
-// least recent first. Without a plan, units whose need is unknown are ordered by their worth first
-// (use_worth.h).
+// A unit whose copy kernels use in place does not come. Idle units are in one of two further
+// queues, clean or dirty, the one of the lowest priority and needed last first (eviction_rank.h).
+// Units needed at the same position are ordered by their last use, the least recent first. Without
+// a plan, units whose need is unknown are ordered by their worth first (use_worth.h).
 //
-// Leaving units and dirty idle ones are also apart by the power of two of their bytes: they may
-// have to fit what little room a pool has.
+// Of comes, arrives and clean idle units each pool for copies has a queue, by where the copy is; of
+// leaves by where it goes, and one for units that may go to any. Leaving and idle units are also
+// apart by the power of two of their bytes: they may have to fit what little room a pool has.
 //
 // Owns: the queues; neither units nor plan. The caller reports each change of a unit's state or of
 // its next need. Units: positions, bytes. Threads: one at a time. Cost: O(log units) a call, and
@@ -77,6 +76,9 @@ class MoveQueues {
   // `may` is a limit of the bytes, a unit is found if there is one. Cost: O(size classes).
   template <typename May>
   std::optional<Next> First(Queue queue, PoolNumber pool, May may) const;
+  // The same of all pools; the limit may be another for each pool.
+  template <typename May>
+  std::optional<Next> FirstOfAll(Queue queue, May may) const;
   bool IsEmpty(Queue queue) const;
   size_t size(Queue queue) const;
   bool Contains(Queue queue, Unit unit) const;
@@ -116,12 +118,11 @@ class MoveQueues {
 
   static std::pair<Queue, Position> QueueOf(Unit unit, const UnitState& state,
                                             const ResidencyPlan& plan);
-  static bool LastFirst(Queue queue) {
-    return queue == Queue::kDead || queue == Queue::kIdleClean || queue == Queue::kIdleDirty;
+  static bool IsIdle(Queue queue) {
+    return queue == Queue::kIdleClean || queue == Queue::kIdleDirty;
   }
-  static bool HasSizeClasses(Queue queue) {
-    return queue == Queue::kLeaves || queue == Queue::kIdleDirty;
-  }
+  static bool LastFirst(Queue queue) { return queue == Queue::kDead || IsIdle(queue); }
+  static bool HasSizeClasses(Queue queue) { return queue == Queue::kLeaves || IsIdle(queue); }
   static size_t ClassOf(Bytes bytes) { return std::bit_width(bytes.count()); }
   static PoolNumber PoolOf(Unit unit, Queue queue, const UnitState& state,
                            const ResidencyPlan& plan);
@@ -139,8 +140,7 @@ class MoveQueues {
   }
   // REQUIRES, of both: the unit is in that queue.
   const Entry& EntryOf(Queue queue, Unit unit) const {
-    const bool idle = queue == Queue::kIdleClean || queue == Queue::kIdleDirty;
-    return (idle ? idle_ : work_)[unit];
+    return (IsIdle(queue) ? idle_ : work_)[unit];
   }
   Next NextOf(Queue queue, Unit unit) const {
     const Entry& entry = EntryOf(queue, unit);
@@ -174,6 +174,17 @@ std::optional<MoveQueues::Next> MoveQueues::First(Queue queue, PoolNumber pool, 
   }
   if (!first) return std::nullopt;
   return NextOf(queue, *first);
+}
+
+template <typename May>
+std::optional<MoveQueues::Next> MoveQueues::FirstOfAll(Queue queue, May may) const {
+  std::optional<Next> first = First(queue, kNoPool, may);
+  for (PoolNumber pool = 0; pool < pools_; ++pool) {
+    const auto next = First(queue, pool, may);
+    if (next && (!first || EntryOf(queue, first->unit).rank < EntryOf(queue, next->unit).rank))
+      first = next;
+  }
+  return first;
 }
 
 }  // namespace ravenstore::core::plan

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ipc/clock.h"
 #include "tests/daemon/page_store_fixture.h"
@@ -173,7 +176,7 @@ TEST_F(PageStoreTest, ACopyCountsForItsTenantToo) {
 
 // A client that fills the pool with copies of tensors that are back keeps no other from it.
 TEST_F(PageStoreTest, RedundantCopiesOfOthersMakeRoomForACallThatWaits) {
-  Apply(core::TenantLimits{kTenant, {.device = MiB(8), .host = MiB(6)}});
+  Apply(core::TenantLimits{kTenant, {.device = MiB(8), .host = MiB(8)}});
   Fill(kClient, 0, 5);
   const auto& away = AwayOf(kClient);
   ASSERT_GE(away.size(), 1u);
@@ -184,7 +187,7 @@ TEST_F(PageStoreTest, RedundantCopiesOfOthersMakeRoomForACallThatWaits) {
     const TensorId tensor = Await<core::FetchReply>(SlotId{slot}).tensor;
     Put(tensor, 1);
   }
-  // More than that of the one that is away; all of 6 MiB where one was made ahead.
+  // More than that of the one that is away; all but a page of the limit where one was made ahead.
   ASSERT_GE(CopiesOf(kClient), MiB(4));
   // One page: the first tensor leaves for the second.
   Attach(kSecond, kTenant, {MiB(2), MiB(64)});
@@ -209,23 +212,13 @@ TEST_F(PageStoreTest, TensorsAreExchangedWhereTheHostPoolHasNoRoomForAPage) {
   }
 }
 
-// It has all of the device, and of the host pool all that is not kept.
+// It has all of the device, and of the host pool all that is not kept, but for a page.
 TEST_F(PageStoreTest, PagesOfAClientThatHoldsAllLeaveForOthers) {
-  constexpr auto kSoon = std::chrono::milliseconds(100);
   Attach(kSecond, kOther);
-  for (uint32_t slot = 0;; ++slot) {
-    AskFor(SlotId{slot}, kClient, MiB(2), /*fail_fast=*/false, ipc::Now() + kSoon);
-    std::optional<core::AllocReply> reply;
-    bool is_full = false;
-    PumpUntil([&] {
-      reply = Take<core::AllocReply>(SlotId{slot});
-      is_full = Take<core::AllocError>(SlotId{slot}).has_value();
-      return reply || is_full;
-    });
-    if (is_full) break;
-    Put(reply->tensor, 1);
-  }
-  EXPECT_GE(CopiesOf(kClient), MiB(48));
+  Fill(kClient, 0, 4 + 24 - 1);
+  EXPECT_EQ(CopiesOf(kClient), MiB(46));
+  AskFor(SlotId{27}, kClient, MiB(2), false, ipc::Now() + std::chrono::milliseconds(100));
+  Await<core::AllocError>(SlotId{27});
   Create(SlotId{0}, kSecond);
 }
 
@@ -260,6 +253,126 @@ TEST_F(PageStoreOf64PagesTest, AUserWhoComesFindsMemoryThoughAnotherIsStopped) {
   processes_.at(kSecond)->is_stopped = true;
   Create(SlotId{0}, kThird);
   Create(SlotId{1}, kThird);
+}
+
+// ---- A full host pool.
+
+// It is there before the store, and after.
+struct FaultyDevice {
+  std::atomic<bool> fails{false};  // copies to the device
+  device::Devices devices = device::OpenHostDevices(
+      {.total = MiB(64), .fault = [this](device::HostStep step) {
+         const bool is_fault = fails && step.kind == device::HostStep::Kind::kUp;
+         return is_fault ? device::HostFault::kRefused : device::HostFault::kNone;
+       }});
+};
+
+// Clients of one page each, whose creates have filled the host pool of 16 MiB or their tenant's
+// part of it.
+class FullHostPoolTest : private FaultyDevice, public PageStoreFixture {
+ protected:
+  static constexpr std::array<ClientId, 4> kAll{ClientId{11}, ClientId{12}, ClientId{13},
+                                                ClientId{14}};
+
+  FullHostPoolTest() : PageStoreFixture(FaultyDevice::devices, {}, MiB(16), MiB(8)) {
+    Detach(kClient);
+    for (const ClientId client : kAll) Attach(client, kTenant, {MiB(2), MiB(64)});
+  }
+  static constexpr core::Duration kPatience = std::chrono::seconds(60);
+  // A page each on the device; three quarters of the pool for one tenant, without a page.
+  static constexpr uint32_t kTensors = 4 + 6 - 1;
+
+  // Returns false if it is refused.
+  bool TryCreate(ClientId client, core::Duration within = std::chrono::milliseconds(100)) {
+    const SlotId slot{created_[client]};
+    AskFor(slot, client, MiB(2), false, ipc::Now() + within);
+    std::optional<core::AllocReply> reply;
+    bool is_refused = false;
+    PumpUntil([&] {
+      reply = Take<core::AllocReply>(slot, client);
+      is_refused = Take<core::AllocError>(slot, client).has_value();
+      return reply || is_refused;
+    });
+    if (!reply) return false;
+    ++created_[client];
+    Put(reply->tensor, 1);
+    return true;
+  }
+  // With that number of tensors, of the clients in turn.
+  void FillHostPool(uint32_t tensors) {
+    for (uint32_t i = 0; i < tensors; ++i)
+      ASSERT_TRUE(TryCreate(kAll[i % kAll.size()], kPatience)) << i;
+    for (const ClientId client : kAll) EXPECT_FALSE(TryCreate(client));
+  }
+  TensorId TensorOf(ClientId client, SlotId slot) { return store_->views().Find(client, slot); }
+  void AskForAway(ClientId client, core::Tick deadline = core::kNever) {
+    asked_[client] = *AwayOf(client).begin();
+    Apply(core::FetchRequested{TensorOf(client, asked_[client]), kDevice, deadline});
+  }
+  // All at a time, each for a tensor that is away, which it then changes.
+  void ExpectGetsGoOn() {
+    for (uint32_t round = 0; round < 10; ++round) {
+      for (const ClientId client : kAll) AskForAway(client);
+      for (const ClientId client : kAll) {
+        Put(Await<core::FetchReply>(asked_[client], client).tensor, round + 2);
+        ASSERT_FALSE(HasFailure()) << "round " << round;
+      }
+    }
+  }
+
+  void SetFaults(bool on) { fails = on; }
+
+  std::map<ClientId, uint32_t> created_;
+  std::map<ClientId, SlotId> asked_;
+};
+
+TEST_F(FullHostPoolTest, GetsGoOnWhereCreatesHaveFilledThePool) {
+  FillHostPool(kTensors);
+  ExpectGetsGoOn();
+}
+
+TEST_F(FullHostPoolTest, GetsGoOnWhereCreatesHaveFilledTheTenantsPart) {
+  Apply(core::TenantLimits{kTenant, {.device = MiB(8), .host = MiB(10)}});
+  FillHostPool(kTensors - 1);
+  ExpectGetsGoOn();
+}
+
+// Its page would come from a client whose tensor cannot leave.
+TEST_F(FullHostPoolTest, GetsGoOnWhileACreateOfANewClientWaits) {
+  FillHostPool(kTensors);
+  Attach(kSecond, kTenant, {MiB(2), MiB(64)});
+  AskFor(SlotId{0}, kSecond);
+  ExpectGetsGoOn();
+  EXPECT_FALSE(Take<core::AllocReply>(SlotId{0}, kSecond));
+}
+
+// Its page is free then, and the tensor that has left for it is in the room for exchanges.
+TEST_F(FullHostPoolTest, AfterAGetThatFailsNoCreateHasTheRoomForExchanges) {
+  FillHostPool(kTensors);
+  SetFaults(true);
+  AskForAway(kAll[0]);
+  Await<core::FetchError>(asked_[kAll[0]], kAll[0]);
+  SetFaults(false);
+  EXPECT_FALSE(TryCreate(kAll[0]));
+  ExpectGetsGoOn();
+}
+
+TEST_F(FullHostPoolTest, ATensorComesBackToAFreePageToMakeRoomForOthers) {
+  FillHostPool(kTensors);
+  uint32_t slot = 0;
+  while (AwayOf(kAll[0]).count(SlotId{slot}) > 0) ++slot;
+  Apply(core::Freed{TensorOf(kAll[0], SlotId{slot})});
+  EXPECT_TRUE(TryCreate(kAll[1], kPatience));
+  EXPECT_FALSE(TryCreate(kAll[1]));
+  ExpectGetsGoOn();
+}
+
+TEST_F(FullHostPoolTest, PinnedMemoryLeavesRoomForExchanges) {
+  Apply(core::TenantLimits{kTenant, {.device = MiB(8), .host = MiB(10)}});
+  EXPECT_TRUE(store_->views().MayPin(kAll[0], MiB(10), MiB(10)).ok()) << "nothing is exchanged";
+  while (CopiesOf(kAll[0]) < MiB(4)) ASSERT_TRUE(TryCreate(kAll[0], kPatience));
+  EXPECT_FALSE(store_->views().MayPin(kAll[0], MiB(6), MiB(6)).ok());
+  EXPECT_TRUE(store_->views().MayPin(kAll[0], MiB(4), MiB(4)).ok());
 }
 
 // ---- Priorities, and what users see.

@@ -62,6 +62,16 @@ TEST_F(CopyQuotaTest, PinnedMemoryCounts) {
   EXPECT_FALSE(quota_.MayPin(kFirst, MiB(2), MiB(4), {}, MiB(54)));
 }
 
+TEST(CopyQuotaExchangeTest, PinnedMemoryLeavesRoomForAnExchangeToATenantWithCopies) {
+  CopyQuota quota{{.capacity = MiB(64), .exchange = MiB(2)}};
+  quota.SetBudgets(kAnn, {.device = {}, .host = MiB(8)});
+  quota.Attach(kFirst, kAnn, MiB(64));
+  EXPECT_TRUE(quota.MayPin(kFirst, MiB(8), MiB(8), {}, Bytes{}));
+  quota.SetCopies(kFirst, kDevice, MiB(1));
+  EXPECT_TRUE(quota.MayPin(kFirst, MiB(5), MiB(5), {}, Bytes{}));
+  EXPECT_FALSE(quota.MayPin(kFirst, MiB(6), MiB(6), {}, Bytes{}));
+}
+
 TEST_F(CopyQuotaTest, APartIsKeptForTenantsThatHoldLittle) {
   quota_.SetCopies(kThird, kDevice, MiB(56));
   EXPECT_EQ(quota_.Room(kThird), Bytes{});

@@ -39,6 +39,42 @@ TEST(CopyPoolsTest, SmallUnitsHaveTheLastRoom) {
   EXPECT_TRUE(copies.CanCopyAhead(0, KiB(16)));
 }
 
+TEST(CopyPoolsTest, TheKeptRoomIsForExchangesAlone) {
+  std::vector<CopyPool> pools{{.capacity = kPage * 2, .kept = kPage}};
+  CopyPools copies(pools, kPage);
+  EXPECT_TRUE(copies.CanLeave(0, kPage));
+  EXPECT_TRUE(copies.CanDrop(0, kPage));
+  copies.Add(0, kPage);
+  EXPECT_FALSE(copies.CanLeave(kPage));
+  EXPECT_FALSE(copies.CanDrop(0, kPage));
+  EXPECT_FALSE(copies.CanCopyAhead(0, kPage));
+  pools[0].exchanges = true;
+  EXPECT_TRUE(copies.CanLeave(kPage));
+  EXPECT_TRUE(copies.CanDrop(0, kPage));
+  EXPECT_FALSE(copies.CanCopyAhead(0, kPage));
+}
+
+// Its limit was lowered: a unit that is dropped takes no more of it.
+TEST(CopyPoolsTest, UnitsAreDroppedWhereNothingIsKeptThoughThePoolIsFull) {
+  const std::vector<CopyPool> pools{{.capacity = kPage}};
+  CopyPools copies(pools, kPage);
+  copies.Add(0, kPage * 2);
+  EXPECT_FALSE(copies.CanLeave(0, kPage));
+  EXPECT_TRUE(copies.CanDrop(0, kPage));
+}
+
+TEST(CopyPoolsTest, WhereAnotherPoolHasRoomNoExchangeKeepsPagesFromBeingBorn) {
+  std::vector<CopyPool> pools{{.capacity = kPage}, {.capacity = kPage}};
+  CopyPools copies(pools, kPage);
+  copies.Add(0, kPage);
+  pools[0].births = false;
+  EXPECT_TRUE(copies.MayBeBorn());
+  copies.Add(1, kPage);
+  EXPECT_FALSE(copies.MayBeBorn());
+  pools[0].births = true;
+  EXPECT_TRUE(copies.MayBeBorn()) << "no exchange is under way";
+}
+
 TEST(CopyPoolsTest, APoolThatShrankHasNoRoomBeforeCopiesBeyondItAreGone) {
   std::vector<CopyPool> pools{{.capacity = kPage * 4}};
   CopyPools copies(pools, kPage);

@@ -237,6 +237,92 @@ TEST_F(MoveChooserTest, WithoutAPlanACleanUnitLeavesIfItIsNeededHalfAsLate) {
   EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(0));
 }
 
+// Of the pool's two pages one is kept for exchanges.
+class KeptRoomTest : public MoveChooserTest {
+ protected:
+  KeptRoomTest() : MoveChooserTest({{.capacity = MiB(4), .kept = MiB(2)}}) {}
+};
+
+TEST_F(KeptRoomTest, AUnitLeavesForACreateOnlyIfTheKeptRoomStays) {
+  Set(0, {.life = PageState::kDirty, .live = 1});
+  EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(0));
+  copies_.Add(0, MiB(2));
+  EXPECT_FALSE(NextEmergency(View()));
+  EXPECT_EQ(LackedCopyRoom(View()), std::optional(MiB(2)));
+  copies_.AddRedundant(0, MiB(2));
+  EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(0));
+  copies_.Add(0, MiB(2));
+  Set(0, {});
+  Set(2, {.life = PageState::kClean, .live = 1});  // without it its copy would be needed
+  EXPECT_FALSE(NextEmergency(View()));
+  EXPECT_EQ(LackedCopyRoom(View()), std::optional(MiB(2)));
+}
+
+TEST_F(KeptRoomTest, TheUnitThatWasUsedLastReturnsToAFreePage) {
+  copies_.Add(0, MiB(4));
+  Set(0, {.live = 1, .last_use = 1});
+  Set(2, {.live = 1, .last_use = 2});
+  EXPECT_FALSE(NextReturn(View(), 0)) << "no page is free";
+  supply_.AddUnmapped(0);
+  EXPECT_EQ(NextReturn(View(), 0), std::optional<Unit>(2));
+  Set(0, {.demanded = true, .live = 1});
+  EXPECT_TRUE(AwaitsReturn(View()));
+  EXPECT_FALSE(NextReturn(View(), 0)) << "the page is for the unit that a call waits for";
+}
+
+// A page of the nearer pool is kept for exchanges, and no more is free there.
+class KeptRoomOfTwoPoolsTest : public MoveChooserTest {
+ protected:
+  KeptRoomOfTwoPoolsTest()
+      : MoveChooserTest({{.capacity = MiB(4), .kept = MiB(2)}, {.capacity = MiB(4)}}) {
+    copies_.Add(0, MiB(2));
+  }
+};
+
+TEST_F(KeptRoomOfTwoPoolsTest, ACleanUnitOfTheOtherPoolLeavesForACreate) {
+  // It would leave first.
+  Set(0, {.life = PageState::kClean, .live = 1, .pool = 0, .last_use = 1});
+  copies_.AddRedundant(0, MiB(2));
+  copies_.Add(0, MiB(2));
+  EXPECT_FALSE(NextEmergency(View()));
+  for (const Unit unit : {2u, 4u})
+    Set(unit, {.life = PageState::kClean, .live = 1, .pool = 1, .last_use = unit});
+  EXPECT_EQ(NextEmergency(View()), std::optional<Unit>(2));
+}
+
+TEST_F(KeptRoomOfTwoPoolsTest, UnitsLeaveForTheOtherPool) {
+  Set(0, {.life = PageState::kDirty, .forced = true, .live = 1});
+  EXPECT_FALSE(NextOut(View(), 0));
+  EXPECT_EQ(NextOut(View(), 1), std::optional<Unit>(0));
+  copies_.Add(1, MiB(4));
+  EXPECT_EQ(NextOut(View(), 0), std::optional<Unit>(0)) << "no other room is left";
+}
+
+TEST_F(KeptRoomOfTwoPoolsTest, UnitsThatStayAreCopiedToTheOtherPool) {
+  growth_ = {.bytes = MiB(2), .until = 4};
+  Set(0, {.life = PageState::kDirty, .live = 1});
+  EXPECT_FALSE(NextOut(View(), 0));
+  EXPECT_EQ(NextOut(View(), 1), std::optional<Unit>(0));
+}
+
+class UsedReserveTest : public MoveChooserTest {
+ protected:
+  UsedReserveTest() : MoveChooserTest({{.capacity = MiB(2), .births = false}}) {}
+};
+
+TEST_F(UsedReserveTest, NoPageIsBornWhileAnExchangeUsesTheKeptRoom) {
+  supply_.AddUnmapped(0);
+  copies_.Add(0, MiB(2));
+  Set(2, {.demanded = true});
+  EXPECT_TRUE(AwaitsBirth(View()));
+  EXPECT_FALSE(NextMap(View()));
+  EXPECT_FALSE(FirstLack(View()));
+  EXPECT_EQ(LastSpare(View()), std::optional(kNoPosition)) << "its page is for others";
+  Set(0, {.demanded = true, .live = 1});
+  ASSERT_TRUE(NextMap(View()));
+  EXPECT_EQ(NextMap(View())->unit, 0u);
+}
+
 // A page each; the first is nearer.
 class TwoPoolsTest : public MoveChooserTest {
  protected:

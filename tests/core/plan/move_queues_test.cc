@@ -76,6 +76,28 @@ TEST_F(MoveQueuesTest, IdleUnitsAreByNeedThenByRecency) {
   EXPECT_EQ(First(Queue::kIdleClean), 8u);
 }
 
+TEST_F(MoveQueuesTest, CleanIdleUnitsAreFoundByTheirPoolAndSize) {
+  MoveQueues queues(2);
+  const ResidencyPlan none;
+  const auto add = [&](Unit unit, PoolNumber pool, Bytes bytes) {
+    queues.Update(
+        unit,
+        {.life = PageState::kClean, .live = 1, .pool = pool, .bytes = bytes, .last_use = unit + 1},
+        none);
+  };
+  for (const Unit unit : {0u, 2u, 4u}) add(unit, 0, MiB(2));
+  add(6, 1, MiB(2));
+  add(8, 0, MiB(1));
+  EXPECT_EQ(queues.First(Queue::kIdleClean)->unit, 0u);
+  EXPECT_EQ(queues.First(Queue::kIdleClean, 1)->unit, 6u);
+  const auto small = [](Unit unit) { return unit == 8; };
+  EXPECT_EQ(queues.FirstOfAll(Queue::kIdleClean, small)->unit, 8u);
+  const auto others = [](Unit unit) { return unit == 6 || unit == 8; };
+  EXPECT_EQ(queues.FirstOfAll(Queue::kIdleClean, others)->unit, 6u);
+  add(6, 0, MiB(2));  // its copy is in the other pool now
+  EXPECT_FALSE(queues.First(Queue::kIdleClean, 1));
+}
+
 TEST_F(MoveQueuesTest, WithoutAPlanIdleUnitsAreByWorthThenByRecency) {
   const UnitState often{.life = PageState::kClean, .live = 1, .last_use = 6, .worth = 3};
   const UnitState rarely{.life = PageState::kClean, .live = 1, .last_use = 8, .worth = 2};
