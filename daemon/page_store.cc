@@ -144,11 +144,7 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
   bool busy = pools_.Poll(now);
   busy |= requests_.moves().Poll(now);
   busy |= clients_.ForgetRows();
-  if (rooms_.TakeGrown()) {
-    for (const auto& [pages, part] : tables_.parts) {
-      if (part->client->stats.waiting > 0) tables_.Progressed(*part);
-    }
-  }
+  rooms_.WakeForRoom();
   while (!retries_.empty() && retries_.begin()->first <= now) {
     ClientPages* const pages = retries_.extract(retries_.begin()).value().second;
     pages->Retry();

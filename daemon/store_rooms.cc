@@ -73,12 +73,20 @@ std::vector<StoreRooms::Exchanges> ExchangesOf(const StoreTables& tables) {
     if (part->client->gone) continue;
     const core::PageBooks& books = tables.ExecutorOf(*part).books();
     const core::plan::CopyPools& pools = books.copies().pools();
+    const core::plan::MoveView view = books.view();
     StoreRooms::Exchanges& of = exchanges[ToInt(pages->device())];
-    of.wait |= core::plan::AwaitsReturn(books.view());
-    of.births |= core::plan::AwaitsBirth(books.view());
+    of.lacks |= core::plan::AwaitsReturn(view) &&
+                books.memory().pages() + view.expected < view.limits.pages;
     of.may_follow |= pools.used(pages->host()) > pools.redundant(pages->host());
   }
   return exchanges;
+}
+
+// A call of the client waits, or one of others that its pages are to leave for.
+bool AwaitsRoom(const StoreTables& tables, const StoreTables::Part& part) {
+  return !part.client->gone &&
+         (part.client->stats.waiting > 0 ||
+          (tables.stats.waiting > 0 && tables.ExecutorOf(part).books().view().surplus > 0));
 }
 
 // Calls wait, and no other tenant's.
@@ -180,10 +188,9 @@ StoreRooms::Room StoreRooms::HostRoomOf(const Part& part) {
       std::min({copies.Room(client, Limit::kTenant), of_pool, pools_.host().Room()});
   const Bytes room = std::min(copies.Room(client, Limit::kClient), shared);
   const Exchanges& on = exchanges_[ToInt(part.pages->device())];
-  // Where a create waits it may get the page of a unit that leaves for others: no unit would come
-  // back then, and no page could be born.
-  const bool exchanges =
-      on.wait && (!on.births || (view.surplus == 0 && core::plan::AwaitsReturn(view)));
+  // A page that others have called for leaves for such a call alone: if a create had it, no unit
+  // would come back, and no page could be born.
+  const bool exchanges = view.surplus > 0 ? on.lacks : core::plan::AwaitsReturn(view);
   return {.capacity = view.copies.used(host) + room,
           .kept = Minus(room + copies.exchange(), shared),
           .exchanges = exchanges,
@@ -204,8 +211,11 @@ void StoreRooms::Forget(ClientId client) {
   if (room_for_ == client) room_for_.reset();
 }
 
-bool StoreRooms::TakeGrown() {
-  return std::exchange(grew_, false);
+void StoreRooms::WakeForRoom() {
+  if (!std::exchange(grew_, false)) return;
+  for (const auto& [pages, part] : tables_.parts) {
+    if (AwaitsRoom(tables_, *part)) tables_.Progressed(*part);
+  }
 }
 
 void StoreRooms::Work(bool is_busy) {
@@ -260,7 +270,7 @@ void StoreRooms::MakeRoomForCopies(const Part& part) {
   using Limit = core::CopyQuota::Limit;
   const core::CopyQuota& copies = tables_.quotas.copies();
   const ClientId asker = part.client->id;
-  if (part.client->stats.waiting == 0) {
+  if (!AwaitsRoom(tables_, part)) {
     if (room_for_ == asker) room_for_.reset();
     return;
   }

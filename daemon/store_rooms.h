@@ -26,8 +26,7 @@ class StoreRooms {
   };
   // Of the clients of a device: a tensor leaves it for another to come back.
   struct Exchanges {
-    bool wait = false;        // a call waits for bytes that are away
-    bool births = false;      // a call waits for a page to be born
+    bool lacks = false;       // a call waits for bytes that are away, and for others' page for them
     bool may_follow = false;  // some bytes are in the host pool alone
   };
   // As DeviceMoves::WaitsOn.
@@ -58,10 +57,10 @@ class StoreRooms {
   // ---- What the store does.
   // Limits of clients or tenants have changed, or clients have come or gone.
   void LimitsChanged() { divides_ = grew_ = true; }
-  // Calls that wait may go on: room has come.
+  // Calls that wait may go on: room has come. WakeForRoom() says so to their clients' parts.
   void Grew() { grew_ = true; }
   bool has_grown() const { return grew_; }
-  bool TakeGrown();
+  void WakeForRoom();
   // Redundant copies make room for copies that wait for memory.
   void MakeRoomInPools();
   // `is_busy`: something has happened since the last time.
@@ -72,7 +71,8 @@ class StoreRooms {
   void UpdateRoom(const StoreTables::Part& part);
   // The rooms of all clients in all pools.
   void Divide();
-  // Others' redundant copies make room for those of a client whose call waits.
+  // Others' redundant copies make room for those of a client whose call waits, or whose pages are
+  // to leave for others' calls that do.
   void MakeRoomForCopies(const StoreTables::Part& part);
   // The client is gone.
   void Forget(core::ClientId client);
@@ -121,7 +121,7 @@ class StoreRooms {
   const Hooks hooks_;
   uint64_t pools_version_ = 0;
   bool divides_ = true;                            // again: something has changed
-  bool grew_ = false;                              // since TakeGrown()
+  bool grew_ = false;                              // since WakeForRoom()
   core::Tick evacuate_at_{};                       // not before
   std::optional<core::ClientId> room_for_;         // a call of its waits for room in the host pool
   std::vector<Exchanges> exchanges_;               // by device; of the last Divide()

@@ -1,6 +1,7 @@
 #include "core/schedule/free_pages.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/check.h"
 
@@ -61,15 +62,19 @@ void FreePages::Unassign(const ScheduledClient& client) {
 
 void FreePages::Assign(std::span<ScheduledClient* const> clients, const DeviceTenants& tenants) {
   while (unassigned_ > 0 && !all_have_theirs_) {
-    uint32_t most = 0;  // that a client lacks
+    std::pair<bool, uint32_t> most;  // an exchange ends with it; what a client lacks
     PageExecutor* found = nullptr;
     for (ScheduledClient* const client : clients) {
       const PageBooks& books = client->executor().books();
       const uint32_t has = books.memory().pages() + books.memory().expected();
-      if (books.view().limits.pages <= has || books.view().limits.pages - has <= most) continue;
+      if (books.view().limits.pages <= has) continue;
+      const plan::MoveView view = books.view();
+      const bool returns = !view.copies.MayBeBorn() && plan::AwaitsReturn(view);
+      const std::pair lacks(returns, view.limits.pages - has);
+      if (lacks <= most) continue;
       if (tenants.Growth(client->tenant(), clients) == 0) continue;
       if (tenants.KeepsFree() && tenants.HasItsShares(client->tenant(), clients)) continue;
-      most = books.view().limits.pages - has;
+      most = lacks;
       found = &client->executor();
     }
     all_have_theirs_ = found == nullptr;

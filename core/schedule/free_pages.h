@@ -1,8 +1,10 @@
 // Physical pages of a device that no client owns, and which client gets the next one.
 //
 // A page that a client releases is destroyed, and another is made for its next owner, one at a
-// time. Pages are assigned to the client that has the fewest of its share. A page may be assigned
-// ahead: before its owner has released it.
+// time. Pages are assigned to the client that has the fewest of its share. Where an exchange uses
+// kept room (core/plan/copy_pools.h) clients whose calls wait for bytes that are away are first: a
+// page that left for them would be of no use to others. A page may be assigned ahead: before its
+// owner has released it.
 //
 // Owns: the counts. Units: pages. Threads: one at a time. Errors: none. Cost: O(clients) a page.
 #pragma once

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -276,6 +277,9 @@ class FullHostPoolTest : private FaultyDevice, public PageStoreFixture {
 
   FullHostPoolTest() : PageStoreFixture(FaultyDevice::devices, {}, MiB(16), MiB(8)) {
     Detach(kClient);
+    // Pages go to the first of those that lack as many. It has no tensor.
+    Attach(kSecond, kTenant, {MiB(2), MiB(64)});
+    Apply(core::Freed{Create(SlotId{0}, kSecond)});
     for (const ClientId client : kAll) Attach(client, kTenant, {MiB(2), MiB(64)});
   }
   static constexpr core::Duration kPatience = std::chrono::seconds(60);
@@ -305,17 +309,23 @@ class FullHostPoolTest : private FaultyDevice, public PageStoreFixture {
     for (const ClientId client : kAll) EXPECT_FALSE(TryCreate(client));
   }
   TensorId TensorOf(ClientId client, SlotId slot) { return store_->views().Find(client, slot); }
-  void AskForAway(ClientId client, core::Tick deadline = core::kNever) {
+  void AskForAway(ClientId client) {
     asked_[client] = *AwayOf(client).begin();
-    Apply(core::FetchRequested{TensorOf(client, asked_[client]), kDevice, deadline});
+    Apply(core::FetchRequested{TensorOf(client, asked_[client]), kDevice, core::kNever});
+  }
+  void FreeResident(ClientId client) {
+    uint32_t slot = 0;
+    while (AwayOf(client).count(SlotId{slot}) > 0) ++slot;
+    Apply(core::Freed{TensorOf(client, SlotId{slot})});
   }
   // All at a time, each for a tensor that is away, which it then changes.
   void ExpectGetsGoOn() {
     for (uint32_t round = 0; round < 10; ++round) {
       for (const ClientId client : kAll) AskForAway(client);
       for (const ClientId client : kAll) {
-        Put(Await<core::FetchReply>(asked_[client], client).tensor, round + 2);
+        const TensorId tensor = Await<core::FetchReply>(asked_[client], client).tensor;
         ASSERT_FALSE(HasFailure()) << "round " << round;
+        Put(tensor, round + 2);
       }
     }
   }
@@ -340,10 +350,11 @@ TEST_F(FullHostPoolTest, GetsGoOnWhereCreatesHaveFilledTheTenantsPart) {
 // Its page would come from a client whose tensor cannot leave.
 TEST_F(FullHostPoolTest, GetsGoOnWhileACreateOfANewClientWaits) {
   FillHostPool(kTensors);
-  Attach(kSecond, kTenant, {MiB(2), MiB(64)});
   AskFor(SlotId{0}, kSecond);
   ExpectGetsGoOn();
   EXPECT_FALSE(Take<core::AllocReply>(SlotId{0}, kSecond));
+  EXPECT_FALSE(Take<core::AllocError>(SlotId{0}, kSecond)) << "it waits";
+  EXPECT_EQ(HeldBy(kSecond), Bytes{});
 }
 
 // Its page is free then, and the tensor that has left for it is in the room for exchanges.
@@ -359,12 +370,60 @@ TEST_F(FullHostPoolTest, AfterAGetThatFailsNoCreateHasTheRoomForExchanges) {
 
 TEST_F(FullHostPoolTest, ATensorComesBackToAFreePageToMakeRoomForOthers) {
   FillHostPool(kTensors);
-  uint32_t slot = 0;
-  while (AwayOf(kAll[0]).count(SlotId{slot}) > 0) ++slot;
-  Apply(core::Freed{TensorOf(kAll[0], SlotId{slot})});
+  FreeResident(kAll[0]);
   EXPECT_TRUE(TryCreate(kAll[1], kPatience));
   EXPECT_FALSE(TryCreate(kAll[1]));
   ExpectGetsGoOn();
+}
+
+// With a fifth client, whose tensor leaves for theirs: one client has no page.
+class PagelessClientTest : public FullHostPoolTest {
+ protected:
+  PagelessClientTest() {
+    Attach(kFifth, kTenant, {MiB(2), MiB(64)});
+    EXPECT_TRUE(TryCreate(kFifth, kPatience));
+    FillHostPool(kTensors - 1);
+    EXPECT_TRUE(std::any_of(kAll.begin(), kAll.end(),
+                            [this](ClientId client) { return HeldBy(client) == Bytes{}; }));
+  }
+  // One after the other; `modifies`: each changes its tensor.
+  void ExpectGetsGoOnInTurn(bool modifies = true) {
+    for (uint32_t round = 0; round < 10; ++round) {
+      for (const ClientId client : {kFifth, kAll[0], kAll[1], kAll[2], kAll[3]}) {
+        if (AwayOf(client).empty()) continue;
+        AskForAway(client);
+        const TensorId tensor = Await<core::FetchReply>(asked_[client], client).tensor;
+        ASSERT_FALSE(HasFailure()) << "round " << round << ", client " << core::ToInt(client);
+        Put(tensor, modifies ? round + 2 : 1);
+      }
+    }
+  }
+
+  static constexpr ClientId kFifth{15};
+};
+
+TEST_F(PagelessClientTest, GetsGoOn) {
+  ExpectGetsGoOnInTurn();
+}
+
+// The copies of their tensors stay, and are redundant.
+TEST_F(PagelessClientTest, GetsThatReadGoOn) {
+  ExpectGetsGoOnInTurn(/*modifies=*/false);
+}
+
+TEST_F(PagelessClientTest, GetsGoOnWhileACreateOfANewClientWaits) {
+  AskFor(SlotId{0}, kSecond);
+  ExpectGetsGoOnInTurn();
+  EXPECT_FALSE(Take<core::AllocReply>(SlotId{0}, kSecond));
+  EXPECT_FALSE(Take<core::AllocError>(SlotId{0}, kSecond)) << "it waits";
+  EXPECT_EQ(HeldBy(kSecond), Bytes{});
+}
+
+TEST_F(PagelessClientTest, ACreateThatWaitsHasTheRoomOfClientsThatLeave) {
+  AskFor(SlotId{0}, kSecond);
+  for (const ClientId client : kAll) Apply(core::ClientGone{client});
+  Await<core::AllocReply>(SlotId{0}, kSecond);
+  for (const ClientId client : kAll) AwaitEnd(client);
 }
 
 TEST_F(FullHostPoolTest, PinnedMemoryLeavesRoomForExchanges) {
