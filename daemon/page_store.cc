@@ -76,11 +76,12 @@ PageStore::PageStore(Options options, device::Devices devices, AwayMemory* host,
                   },
               .reclaim = [this](core::ReclaimPinned action) { replies_.push_back(action); }}),
       views_(&tables_, &pools_, options_.host_capacity),
+      pages_(&tables_, &pools_, &rooms_, &requests_, &hooks_),
       clients_({.device_capacity = options_.device_capacity,
                 .arena = options_.arena,
                 .checks = options_.checks},
                devices_, &tables_, &rooms_, &pools_, workers_, mailbox_, hooks_.attachment,
-               static_cast<ClientPages::Owner*>(this)),
+               &pages_),
       requests_(devices_, options_.transfers, &tables_, &rooms_, &views_,
                 {.part = [this](Client& client, DeviceId device) -> Part& {
                    return clients_.PartOf(client, device);
@@ -145,11 +146,7 @@ bool PageStore::Poll(Tick now, core::Plan* plan) {
   busy |= requests_.moves().Poll(now);
   busy |= clients_.ForgetRows();
   rooms_.WakeForRoom();
-  while (!retries_.empty() && retries_.begin()->first <= now) {
-    ClientPages* const pages = retries_.extract(retries_.begin()).value().second;
-    pages->Retry();
-    Progressed(pages);
-  }
+  pages_.Retry();
   if (tables_.stats.waiting > 0 && now >= late_look_) {
     late_look_ = now + kPatience;
     rooms_.Grew();
@@ -212,8 +209,7 @@ void PageStore::On(const core::ClientGone& event) {
 
 bool PageStore::Forget(ClientId client) {
   if (!clients_.IsQuiet(client)) return false;
-  for (const auto& [device, part] : tables_.clients.at(client)->parts)
-    std::erase_if(retries_, [&](const auto& retry) { return retry.second == part.pages.get(); });
+  pages_.Forget(*tables_.clients.at(client));
   clients_.Forget(client);
   return true;
 }
@@ -353,89 +349,6 @@ void PageStore::On(const core::Freed& event) {
   tables_.Progressed(part);
 }
 
-// ---- ClientPages::Owner.
-
-bool PageStore::Revoke(ClientPages* pages, TensorNumber tensor) {
-  Part& part = tables_.PartOf(pages);
-  const ClientId client = part.client->id;
-  // The client waits for a tensor that moves: its word is no other's.
-  if (!requests_.moves().Moves(client, tensor) && !hooks_.drop(client, SlotOf(tensor)))
-    return false;
-  part.client->rows[ToInt(SlotOf(tensor))].past.prefetched = false;
-  part.client->SetAway(SlotOf(tensor), true);
-  return true;
-}
-
-bool PageStore::IsUnused(ClientPages* pages, TensorNumber tensor) const {
-  return hooks_.is_idle(tables_.parts.at(pages)->client->id, SlotOf(tensor));
-}
-
-void PageStore::Publish(ClientPages* pages, TensorNumber tensor) {
-  Part& part = tables_.PartOf(pages);
-  part.client->SetAway(SlotOf(tensor), false);
-  part.client->rows[ToInt(SlotOf(tensor))].past.prefetched = true;
-  ++part.client->stats.prefetches;
-  ++tables_.stats.prefetches;
-  hooks_.publish(part.client->id, SlotOf(tensor), pages->device(), pages->AddressOf(tensor));
-}
-
-void PageStore::Grant(ClientPages* pages, TensorNumber tensor) {
-  Part& part = tables_.PartOf(pages);
-  part.granted.push_back(SlotOf(tensor));
-  tables_.Progressed(part);
-}
-
-void PageStore::Refuse(ClientPages* pages, TensorNumber tensor) {
-  Part& part = tables_.PartOf(pages);
-  part.refused.push_back(SlotOf(tensor));
-  tables_.Progressed(part);
-}
-
-bool PageStore::Promise(ClientPages* pages, TensorNumber tensor) {
-  Part& part = tables_.PartOf(pages);
-  const SlotId slot = SlotOf(tensor);
-  if (!requests_.CanPromise(part, slot) ||
-      !hooks_.promise(part.client->id, slot, pages->device(), pages->AddressOf(tensor)))
-    return false;
-  requests_.Promised(part, slot);
-  return true;
-}
-
-void PageStore::Arrived(ClientPages* pages, TensorNumber tensor) {
-  Part& part = tables_.PartOf(pages);
-  hooks_.end_promise(part.client->id, SlotOf(tensor), core::Ok());
-  part.ended_promises.push_back(SlotOf(tensor));
-  tables_.Progressed(part);
-}
-
-void PageStore::Break(ClientPages* pages, TensorNumber tensor) {
-  Part& part = tables_.PartOf(pages);
-  Row& row = part.client->rows[tensor];
-  const std::string why = row.lost
-                              ? requests_.ErrorOf(pages, tensor, core::CallResult::kLost).message
-                              : "a copy of its bytes failed";
-  hooks_.end_promise(part.client->id, SlotOf(tensor), Error{ErrorCode::kLost, why});
-  if (!row.lost) row.lost_by = PoolOf(part, tensor);
-  row.lost = true;
-  row.lives = false;
-  part.client->live -= row.size;
-  part.ended_promises.push_back(SlotOf(tensor));
-  // It was about to move to another device.
-  if (row.request) part.refused.push_back(SlotOf(tensor));
-  tables_.Progressed(part);
-}
-
-core::PoolId PageStore::PoolOf(const Part& part, TensorNumber tensor) const {
-  const core::PageExecutor& executor = tables_.ExecutorOf(part);
-  const core::plan::UnitSpan& units = executor.tensors()[tensor].units;
-  for (uint32_t i = 0; i < units.count; ++i) {
-    const core::plan::UnitState& state = executor.books()[units[i]];
-    if (!state.IsResident() && state.pool != core::plan::kNoPool)
-      return pools_.Of(part.pages->device())[state.pool]->of.id;
-  }
-  return core::kHostPool;
-}
-
 void PageStore::EndPromise(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
   row.is_promised = false;
@@ -443,69 +356,7 @@ void PageStore::EndPromise(Part& part, SlotId slot) {
   if (row.is_left) On(core::Freed{row.id});
 }
 
-void PageStore::Mapped(ClientPages* pages, core::plan::Unit unit) {
-  Part& part = tables_.PartOf(pages);
-  tables_.Moved(part).Mapped(unit);
-}
-
-void PageStore::Unmapped(ClientPages* pages, core::plan::PhysicalPage page) {
-  Part& part = tables_.PartOf(pages);
-  tables_.Moved(part).Unmapped(page);
-}
-
-// A copy is redundant when the unit is resident: it may make room for another client's.
-void PageStore::CopiedIn(ClientPages* pages, core::plan::Unit unit, bool ok) {
-  Part& part = tables_.PartOf(pages);
-  if (tables_.stats.waiting > 0) rooms_.Grew();
-  tables_.SchedulerOf(part).Arrived(part.client->id, unit, core::PageScheduler::Arrival::kCopiedIn,
-                                    ok);
-}
-
-void PageStore::CopiedOut(ClientPages* pages, core::plan::Unit unit, bool ok) {
-  Part& part = tables_.PartOf(pages);
-  if (tables_.stats.waiting > 0) rooms_.Grew();
-  tables_.Moved(part).CopiedOut(unit, ok);
-}
-
-void PageStore::MapsQueued(ClientPages* pages) {
-  hooks_.send_maps(tables_.PartOf(pages).client->id);
-}
-
-void PageStore::RetryAt(ClientPages* pages, Tick at) {
-  retries_.insert({at, pages});
-}
-
-void PageStore::PageGone(ClientPages* pages) {
-  Part& part = tables_.PartOf(pages);
-  tables_.SchedulerOf(part).PageReleased(part.client->id);
-  tables_.Progressed(part);
-}
-
-void PageStore::Progressed(ClientPages* pages) {
-  tables_.Progressed(tables_.PartOf(pages));
-}
-
-bool PageStore::MayMakePage(ClientPages* pages) {
-  return rooms_.MayMakePage(*pages);
-}
-
-void PageStore::UpdateRoom(ClientPages* pages) {
-  rooms_.UpdateRoom(tables_.PartOf(pages));
-}
-
-void PageStore::CopyMoved(ClientPages* pages, core::plan::Unit unit, core::plan::PoolNumber pool) {
-  Part& part = tables_.PartOf(pages);
-  tables_.Moved(part).books().MoveCopy(unit, pool);
-  rooms_.UpdateRoom(part);
-}
-
-void PageStore::DropCopy(ClientPages* pages, core::plan::Unit unit) {
-  Part& part = tables_.PartOf(pages);
-  std::vector<TensorNumber> lost;
-  tables_.Moved(part).Lose(unit, &lost);
-  RAVEN_CHECK(lost.empty());
-  tables_.Progressed(part);
-}
+// ---- core::PageMaker.
 
 void PageStore::MakePage(ClientId client) {
   tables_.On(advancing_).makes = client;
@@ -560,9 +411,9 @@ void PageStore::CountMoves(Part& part) {
 
 Tick PageStore::NextWake() const {
   Tick next = requests_.NextWake();
-  if (!retries_.empty()) next = std::min(next, retries_.begin()->first);
   if (tables_.stats.waiting > 0) next = std::min(next, late_look_);
-  return std::min({next, rooms_.NextWake(), pools_.NextWake(), sleepers_.NextWake()});
+  return std::min(
+      {next, pages_.NextWake(), rooms_.NextWake(), pools_.NextWake(), sleepers_.NextWake()});
 }
 
 }  // namespace ravenstore::daemon

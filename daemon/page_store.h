@@ -5,8 +5,8 @@
 // changes of the lease words go by ClientPages and the hooks.
 //
 // Its clients and what they may hold are in store_clients.h, calls that wait in store_requests.h,
-// the room for copies in store_rooms.h, and what it says of itself in store_views.h. All work on
-// the same tables (store_tables.h).
+// what pages ask and report in store_pages.h, the room for copies in store_rooms.h, and what it
+// says of itself in store_views.h. All work on the same tables (store_tables.h).
 //
 // Owns: the tables, the pools' bookkeeping. Units: bytes. Threads: the planner loop.
 #pragma once
@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "daemon/client_pages.h"
 #include "daemon/sleepers.h"
 #include "daemon/store_clients.h"
+#include "daemon/store_pages.h"
 #include "daemon/store_pools.h"
 #include "daemon/store_requests.h"
 #include "daemon/store_rooms.h"
@@ -36,7 +36,7 @@ namespace ravenstore::daemon {
 // Whether the physical memory beneath a tensor stays there from now on.
 enum class Keeping : uint8_t { kBegins, kEnds };
 
-class PageStore final : private ClientPages::Owner, private core::PageMaker {
+class PageStore final : private core::PageMaker {
  public:
   struct Options {
     std::vector<core::Bytes> device_capacity;  // bytes that the store may take of each device
@@ -53,22 +53,8 @@ class PageStore final : private ClientPages::Owner, private core::PageMaker {
     MoveChecks* checks = nullptr;  // as ClientPages::Options
     TransferLane::Options transfers;
   };
-  // What is done to a client's rows and segment.
-  struct Hooks {
+  struct Hooks : StorePages::Hooks {
     std::function<std::pair<std::shared_ptr<Attachment>, MapOrders*>(core::ClientId)> attachment;
-    // Lease Idle -> Away; false: a get was faster.
-    std::function<bool(core::ClientId, core::SlotId)> drop;
-    // Lease Away -> Idle, unless a fetch is on its way.
-    std::function<void(core::ClientId, core::SlotId, core::DeviceId, core::Bytes)> publish;
-    // Lease Fetching -> InUse; the client's stream waits for the bytes, until EndPromise. Returns
-    // false if they cannot be promised: there is no fetch, or no word to wait for.
-    std::function<bool(core::ClientId, core::SlotId, core::DeviceId, core::Bytes)> promise;
-    // The bytes are there, or are lost. The client may be gone.
-    std::function<void(core::ClientId, core::SlotId, const core::Status&)> end_promise;
-    // Its word is that of its last put, whose stream has come there.
-    std::function<bool(core::ClientId, core::SlotId)> is_idle;
-    // Of MapOrders.
-    std::function<void(core::ClientId)> send_maps;
     // As StorePools::Hooks. Not set: there is none.
     std::function<core::Pacer*(core::DeviceId)> pacer{};
   };
@@ -123,28 +109,6 @@ class PageStore final : private ClientPages::Owner, private core::PageMaker {
   void On(const core::FreeSeen& event);
   void On(const core::Freed& event);
 
-  // ---- ClientPages::Owner.
-  bool Revoke(ClientPages* pages, core::TensorNumber tensor) override;
-  void Publish(ClientPages* pages, core::TensorNumber tensor) override;
-  void Grant(ClientPages* pages, core::TensorNumber tensor) override;
-  void Refuse(ClientPages* pages, core::TensorNumber tensor) override;
-  bool Promise(ClientPages* pages, core::TensorNumber tensor) override;
-  void Arrived(ClientPages* pages, core::TensorNumber tensor) override;
-  void Break(ClientPages* pages, core::TensorNumber tensor) override;
-  void Mapped(ClientPages* pages, core::plan::Unit unit) override;
-  void Unmapped(ClientPages* pages, core::plan::PhysicalPage page) override;
-  void CopiedIn(ClientPages* pages, core::plan::Unit unit, bool ok) override;
-  void CopiedOut(ClientPages* pages, core::plan::Unit unit, bool ok) override;
-  void MapsQueued(ClientPages* pages) override;
-  void Progressed(ClientPages* pages) override;
-  void PageGone(ClientPages* pages) override;
-  void RetryAt(ClientPages* pages, core::Tick at) override;
-  void CopyMoved(ClientPages* pages, core::plan::Unit unit, core::plan::PoolNumber pool) override;
-  void DropCopy(ClientPages* pages, core::plan::Unit unit) override;
-  bool MayMakePage(ClientPages* pages) override;
-  void UpdateRoom(ClientPages* pages) override;
-  bool IsUnused(ClientPages* pages, core::TensorNumber tensor) const override;
-
   // ---- core::PageMaker. Pages are for the scheduler whose Advance() it is.
   void MakePage(core::ClientId client) override;
   // A worker makes it.
@@ -157,8 +121,6 @@ class PageStore final : private ClientPages::Owner, private core::PageMaker {
   void Reach(Part& part, core::SlotId slot);
   // Its client has freed it.
   void Free(Part& part, core::SlotId slot);
-  // Where bytes of the tensor come from that are not on the device yet.
-  core::PoolId PoolOf(const Part& part, core::TensorNumber tensor) const;
   // The row's promise has ended: the client's uses of it may end, too.
   void EndPromise(Part& part, core::SlotId slot);
   // The scheduler of a device begins what there is to do, and requests are answered.
@@ -176,12 +138,12 @@ class PageStore final : private ClientPages::Owner, private core::PageMaker {
   StoreTables tables_;
   StoreRooms rooms_;
   const StoreViews views_;
+  StorePages pages_;
   StoreClients clients_;
   StoreRequests requests_;
   Sleepers sleepers_;
   core::Tick late_look_{};  // for clients that are late, while calls wait
   core::DeviceId advancing_{};
-  std::set<std::pair<core::Tick, ClientPages*>> retries_;
 };
 
 }  // namespace ravenstore::daemon
