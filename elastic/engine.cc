@@ -60,6 +60,7 @@ Engine::Engine(EngineOptions options, const Driver& driver)
       tables_(&driver_),
       pace_(&driver_),
       ranges_(1),
+      segments_(options_.part, &streams_),
       maps_away_(options_.maps_away),
       all_mapped_(options_.maps_away),
       broken_(!options_.moves) {
@@ -122,15 +123,11 @@ Status Engine::Init() {
 
 Bytes Engine::AwayOf(uint32_t number) const {
   const Range& range = ranges_[number];
-  if (!IsSegment(range)) return memory_->AwayOf(number);
-  Bytes away;
-  for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
-    away += pages_[page]->away() ? pages_[page]->size : Bytes{0};
-  return away;
+  return IsSegment(range) ? segments_.AwayOf(range.pages) : memory_->AwayOf(number);
 }
 
 core::Bytes Engine::LiveBytes() const {
-  return options_.part * open_->live_pages() + segments_;
+  return options_.part * open_->live_pages() + segments_.live();
 }
 
 void Engine::PinFor(Bytes at_once) {
@@ -394,10 +391,11 @@ void Engine::Name(const Use& use, Submission* submission) {
     if (range.holders++ == 0 && !IsSegment(range)) open_->Hold(number);
     for (uint32_t page = range.pages.first; page < range.pages.second; ++page) {
       submission->pages.push_back(PageId{page});
-      pages_[page]->stamp = stamp_;
-      ++pages_[page]->busy;
+      Page& of = segments_.At(PageId{page});
+      of.stamp = stamp_;
+      ++of.busy;
     }
-    Reservation* with = ReservationOf(range);
+    Reservation* with = segments_.ReservationOf(range.pages);
     if (with == nullptr || std::exchange(with->stamp, stamp_) == stamp_) continue;
     submission->reservations.push_back(with);
     ++with->busy;
@@ -452,7 +450,7 @@ void Engine::HoldRange(uint32_t number, core::Tick deadline, Lock& lock) {
 }
 
 bool Engine::IsMoving(const Submission& submission) const {
-  return (submission.unknown && (moving_ > 0 || !memory_->IsQuiet())) ||
+  return (submission.unknown && (segments_.moving() > 0 || !memory_->IsQuiet())) ||
          std::any_of(submission.reservations.begin(), submission.reservations.end(),
                      [](const Reservation* with) { return with->moving > 0; });
 }
@@ -494,9 +492,9 @@ Status Engine::ReachRange(uint32_t number, Lock& lock) {
 
 // A segment's, which could not be mapped when it was moved.
 void Engine::ReachPage(PageId id, Lock& lock) {
-  Page& page = At(id);
+  Page& page = segments_.At(id);
   if (page.reservation == nullptr || page.part == nullptr || page.is_mapped || page.moving) return;
-  BeginMoving(page);
+  segments_.BeginMoving(&page);
   const Part& part = *page.part;
   lock.unlock();
   Status mapped = core::Ok();
@@ -506,7 +504,7 @@ void Engine::ReachPage(PageId id, Lock& lock) {
     mapped = parts_->Map(page.begin, part);
   }
   lock.lock();
-  EndMoving(page);
+  segments_.EndMoving(&page);
   page.is_mapped = mapped.ok();
   if (!mapped.ok()) Fail("memory on the host cannot be reached", mapped.error());
   changed_.notify_all();
@@ -547,7 +545,7 @@ core::Duration Engine::Reach(const Submission& submission, Lock& lock) {
     }
   }
   for (const PageId id : submission.pages) {
-    if (!At(id).is_mapped) ReachPage(id, lock);
+    if (!segments_.At(id).is_mapped) ReachPage(id, lock);
   }
   return began ? ipc::Now() - *began : core::Duration{};
 }
@@ -736,7 +734,7 @@ void Engine::End(Submission* submission, bool enqueued) {
       enqueued ? streams_.Enqueued(submission->stream) : streams_.Now(submission->stream);
   LeaveRanges(submission, enqueued ? std::optional(point) : std::nullopt);
   for (const PageId id : submission->pages) {
-    Page& page = At(id);
+    Page& page = segments_.At(id);
     --page.busy;
     if (enqueued) NoteLast(&page.uses, point);
   }
@@ -759,10 +757,11 @@ void Engine::Pin(CUdeviceptr address, bool is_followed) {
   if (number == Addresses::kNobody) return;
   Range& range = ranges_[number];
   PinRange(number);
-  Reservation* with = ReservationOf(range);
+  Reservation* with = segments_.ReservationOf(range.pages);
   if (with != nullptr && !std::exchange(with->pinned, true)) {
     for (uint32_t other = 1; other < ranges_.size(); ++other) {
-      if (ranges_[other].live && ReservationOf(ranges_[other]) == with) PinRange(other);
+      if (ranges_[other].live && segments_.ReservationOf(ranges_[other].pages) == with)
+        PinRange(other);
     }
   }
   // Who is told its address next may use it at once.
@@ -784,8 +783,7 @@ void Engine::PinRange(uint32_t number) {
   if (std::exchange(range.pinned, true)) return;
   stats_.pinned += range.size;
   if (!IsSegment(range) && range.holders++ == 0) open_->Hold(number);
-  for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
-    pages_[page]->pinned = true;
+  segments_.Pin(range.pages);
 }
 
 void Engine::StreamGone(CUstream stream) {
@@ -805,7 +803,7 @@ EngineStats Engine::stats() const {
   const Lock lock(locks_);
   EngineStats stats = stats_;
   const JobPages::Stats& moved = memory_->pages().stats();
-  stats.away = memory_->Away() + segments_away_;
+  stats.away = memory_->Away() + segments_.away();
   stats.moved_in += moved.moved_in;
   stats.moved_out += moved.moved_out;
   stats.dropped += moved.dropped;

@@ -62,6 +62,7 @@
 #include "elastic/pinner.h"
 #include "elastic/range_id.h"
 #include "elastic/recorder.h"
+#include "elastic/segment_table.h"
 #include "elastic/shown.h"
 #include "elastic/streams.h"
 #include "elastic/table_finder.h"
@@ -69,8 +70,6 @@
 #include "ipc/clock.h"
 
 namespace ravenstore::elastic {
-
-using PageId = RangeId;  // of a segment
 
 struct EngineOptions {
   CUdevice device = 0;
@@ -120,13 +119,6 @@ struct EngineStats {
   core::Duration room_waited{};
 };
 
-// Where a part of a segment is, or is to be, mapped.
-struct SegmentMapping {
-  CUdeviceptr at;
-  const Part* part;
-  bool is_mapped;
-};
-
 class Engine {
  public:
   // What one call touches.
@@ -139,21 +131,11 @@ class Engine {
     TableFinder::Kind kind = {};               // what it runs
     std::span<const CUdeviceptr> others = {};  // words that may be addresses of other memory
   };
-  // Addresses that the job reserved. What is mapped there is used together.
-  struct Reservation {
-    core::Bytes size;
-    size_t segments = 0;  // that are mapped there
-    uint32_t busy = 0;    // submissions that name any of them
-    uint32_t moving = 0;  // pages of theirs
-    bool pinned = false;
-    std::vector<Point> uses;  // the last of each stream that may not have passed
-    uint64_t stamp = 0;       // of the submission that named it last
-  };
   // A call between Begin and End.
   struct Submission {
     std::vector<RangeId> ranges;
-    std::vector<PageId> pages;               // of the segments among these
-    std::vector<Reservation*> reservations;  // of these segments
+    std::vector<PageId> pages;                             // of the segments among these
+    std::vector<SegmentTable::Reservation*> reservations;  // of these segments
     CUstream stream = nullptr;
     bool unknown = false;
     int64_t call = 0;  // its number, for the plan
@@ -214,29 +196,13 @@ class Engine {
   Recorder* recorder() const { return options_.recorder.get(); }
 
  private:
-  // Of a segment.
-  struct Page {
-    CUdeviceptr begin = 0;
-    core::Bytes size;
-    Part* part = nullptr;        // not to be looked at: it may be gone before its move has ended
-    Place place = Place::kHost;  // of the part
-    bool is_mapped = false;      // the part, where the page is
-    bool live = false;
-    bool pinned = false;
-    uint32_t busy = 0;  // submissions that use it, and threads that change it
-    bool moving = false;
-    std::vector<Point> uses;             // the last of each stream that may not have passed
-    uint64_t stamp = 0;                  // of the submission that used it last
-    Reservation* reservation = nullptr;  // of a mapped one: used with the rest of it
-
-    bool away() const { return part == nullptr || place == Place::kHost; }
-    Parts::There there() const { return {part, is_mapped}; }
-  };
+  using Page = SegmentTable::Page;
+  using Reservation = SegmentTable::Reservation;
   struct Range {
     CUdeviceptr begin = 0;
     core::Bytes size;  // whole granules
     core::Bytes asked;
-    std::pair<uint32_t, uint32_t> pages;  // of a segment, from the first to before the last
+    SegmentTable::Pages pages;  // none but of a segment
     bool live = false;
     bool pinned = false;
     uint32_t holders = 0;     // submissions between Begin and End, and a pin
@@ -334,32 +300,17 @@ class Engine {
   core::Duration at() const;
 
   // ---- Segments.
-  Page& At(PageId id) { return *pages_[core::ToInt(id)]; }
-  std::pair<uint32_t, uint32_t> SegmentPages(core::Bytes size);
-  void SetPart(PageId id, Parts::There there);
   Part* TakeDevicePart(core::Bytes size, Patience* patience, Lock& lock);
   // As Parts::Take, without the lock.
   core::Result<Part*> TakePart(Place place, core::Bytes size, Lock& lock);
   // Of either place, the host first.
   core::Result<Part*> TakeAnyPart(core::Bytes size, Lock& lock);
-  Reservation* ReservationAt(CUdeviceptr begin, core::Bytes size);
-  Reservation* ReservationOf(const Range& range) const {
-    return IsSegment(range) ? pages_[range.pages.first]->reservation : nullptr;
-  }
-  // Where a segment's parts are, or are to be, mapped.
-  std::vector<SegmentMapping> MappingsOf(const Range& range, CUdeviceptr begin) const;
-  void SetMapped(const Range& range, bool is_mapped);
-  bool IsMoving(const Range& range) const;
   void Hold(const Range& range, Lock& lock);
-  void Unhold(const Range& range);
   void LeaveAddresses(Range& range);
   void EndSegment(RangeId id, Lock& lock);
   core::Status AwaitPassed(Reservation* reservation, Lock& lock);
   // Copies what lies there to `whole`, without the lock.
-  core::Status CopyInto(const std::vector<SegmentMapping>& mappings, const Part& whole);
-  void BeginMoving(Page& page);
-  void EndMoving(Page& page);
-  bool CanMove(Page& page);
+  core::Status CopyInto(const std::vector<SegmentTable::Mapping>& mappings, const Part& whole);
   // The segment that leaves, or comes, next.
   std::optional<PageId> NextSegment();
   bool StartSegment(Lock& lock);
@@ -415,17 +366,9 @@ class Engine {
   uint32_t pacing_ = 0;          // calls that wait for the GPU to come nearer
   std::optional<int64_t> slow_;  // under way for so long that nobody waits for it any more
   std::deque<Range> ranges_;     // by number, which is their addresses' owner; 0 is nobody
-  std::vector<std::unique_ptr<Page>> pages_;  // of segments, by number
-  // Of segments that are no more, by size: each first one. They are held for good.
-  std::map<core::Bytes, std::vector<uint32_t>> unused_segments_;
-  std::map<CUdeviceptr, std::unique_ptr<Reservation>> reservations_;  // by begin
-  core::Bytes segments_;                                              // live
-  core::Bytes segments_device_;  // of their parts, on the device or on their way there
-  core::Bytes segments_away_;
-  core::Bytes segments_wanted_;  // that wait for room on the device
-  size_t moving_ = 0;            // pages of segments
-  uint32_t reaching_ = 0;        // threads that map pages that no call of theirs holds
-  core::Tick short_until_{};     // the device has no more parts than are held
+  SegmentTable segments_;
+  uint32_t reaching_ = 0;     // threads that map pages that no call of theirs holds
+  core::Tick short_until_{};  // the device has no more parts than are held
   uint32_t unknowns_ = 0;
   std::vector<Point> unknown_uses_;
   std::vector<std::unique_ptr<Submission>> submissions_;

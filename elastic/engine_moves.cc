@@ -16,8 +16,6 @@ using core::Status;
 
 namespace {
 
-// Moves of segments under way: one is copied, the next is there when that ends, and one is mapped.
-constexpr size_t kMoves = 3;
 // While moves are under way, or what should move may not yet, it looks again this often.
 constexpr std::chrono::microseconds kPoll{100};
 constexpr std::chrono::microseconds kRetry{200};
@@ -77,9 +75,9 @@ void Engine::Run() {
     Advance();
     if (!stopping_ && !broken_ && (TakeHostPart(lock) || StartSegment(lock))) continue;
     asleep_ = !HasWork();
-    wake_.wait_for(lock, asleep_                              ? AskAfter(job_share_)
-                         : memory_->IsQuiet() && moving_ == 0 ? core::Duration(kRetry)
-                                                              : core::Duration(kPoll));
+    wake_.wait_for(lock, asleep_                                         ? AskAfter(job_share_)
+                         : memory_->IsQuiet() && segments_.moving() == 0 ? core::Duration(kRetry)
+                                                                         : core::Duration(kPoll));
     asleep_ = false;
   }
 }
@@ -142,8 +140,7 @@ bool Engine::TakeHostPart(Lock& lock) {
 }
 
 void Engine::SetPages() {
-  const Bytes ranges =
-      core::Minus(parts_->limit(Place::kDevice), segments_device_ + segments_wanted_);
+  const Bytes ranges = core::Minus(parts_->limit(Place::kDevice), segments_.on_device());
   uint64_t pages = ranges.count() / options_.part.count();
   if (short_until_ != core::Tick{})
     pages = std::min(pages, memory_->pages().held().count() / options_.part.count());
@@ -173,8 +170,8 @@ void Engine::AskLimit(Lock& lock) {
   const core::Tick now = ipc::Now();
   if (!options_.limit || now - limit_asked_ < AskAfter(job_share_)) return;
   limit_asked_ = now;
-  const JobShare::Demand demand = memory_->Demand(
-      {.segments = segments_device_ + segments_wanted_, .held = parts_->held(Place::kDevice)});
+  const JobShare::Demand demand =
+      memory_->Demand({.segments = segments_.on_device(), .held = parts_->held(Place::kDevice)});
   lock.unlock();
   const auto device = options_.share ? options_.share(demand) : std::nullopt;
   const Bytes most = job_share_.Of(device, options_.limit(), now - core::Tick{});
@@ -206,7 +203,7 @@ void Engine::Show(Lock& lock) {
   row.host = parts_->held(Place::kHost).count();
   row.host_limit = parts_->limit(Place::kHost).count();
   row.live = stats_.live.count();
-  row.away = (memory_->Away() + segments_away_).count();
+  row.away = (memory_->Away() + segments_.away()).count();
   row.pinned = stats_.pinned.count();
   row.peak = stats_.peak.count();
   row.enough = stats_.enough.count();
@@ -231,8 +228,8 @@ void Engine::Show(Lock& lock) {
 // Other threads do not ask the driver: they may be capturing, which that would break. It is asked
 // beside the job's own calls of it: where all fits, only now and then.
 void Engine::Look() {
-  const bool waits = !is_all_there_ || moving_ > 0 || pacing_ > 0 || tables_.AnyUnderWay() ||
-                     unknowns_ > 0 || !memory_->IsQuiet();
+  const bool waits = !is_all_there_ || segments_.moving() > 0 || pacing_ > 0 ||
+                     tables_.AnyUnderWay() || unknowns_ > 0 || !memory_->IsQuiet();
   const core::Tick now = ipc::Now();
   if (!waits && now - looked_ < kAskLimit) return;
   looked_ = now;
@@ -245,12 +242,13 @@ void Engine::Look() {
 }
 
 bool Engine::HasWork() {
-  if (!memory_->IsQuiet() || moving_ > 0 || pacing_ > 0 || tables_.AnyUnderWay()) return true;
+  if (!memory_->IsQuiet() || segments_.moving() > 0 || pacing_ > 0 || tables_.AnyUnderWay())
+    return true;
   if (broken_) return false;
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
   const bool any_ends = open_->logged() > 0 || memory_->calls().HasEnds();
   const bool waits = any_ends && (memory_->IsShort() || memory_->IsAnyAway());
-  return waits || over || segments_wanted_ > Bytes{0} || NextSegment().has_value();
+  return waits || over || segments_.wanted() > Bytes{0} || NextSegment().has_value();
 }
 
 void Engine::NoteIllegalAddress() {

@@ -25,17 +25,17 @@ constexpr std::chrono::microseconds kLookAgain{50};
 // Moves under way: one is copied, the next is there when that ends, and one is mapped.
 constexpr size_t kMoves = 3;
 
-Status UnmapAll(const std::vector<SegmentMapping>& mappings, Parts* parts, Mover* mover) {
+Status UnmapAll(const std::vector<SegmentTable::Mapping>& mappings, Parts* parts, Mover* mover) {
   const Mover::Pause pause(mover);
-  for (const SegmentMapping& mapping : mappings) {
+  for (const SegmentTable::Mapping& mapping : mappings) {
     if (mapping.is_mapped) RAVEN_RETURN_IF_ERROR(parts->Unmap(mapping.at, *mapping.part));
   }
   return core::Ok();
 }
 
-Status MapAll(std::vector<SegmentMapping>* mappings, Parts* parts, Mover* mover) {
+Status MapAll(std::vector<SegmentTable::Mapping>* mappings, Parts* parts, Mover* mover) {
   const Mover::Pause pause(mover);
-  for (SegmentMapping& mapping : *mappings) {
+  for (SegmentTable::Mapping& mapping : *mappings) {
     RAVEN_RETURN_IF_ERROR(parts->Map(mapping.at, *mapping.part));
     mapping.is_mapped = true;
   }
@@ -48,67 +48,35 @@ std::optional<CUdeviceptr> Engine::Reserve(Bytes size) {
   const Lock lock(locks_);
   if (size == Bytes{0} || size.RoundDown(granule_) != size) return std::nullopt;
   const auto begin = addresses_->Take(size, Addresses::kNobody);
-  if (begin) {
-    auto reservation = std::make_unique<Reservation>();
-    reservation->size = size;
-    reservations_.emplace(*begin, std::move(reservation));
-  }
+  if (begin) segments_.Reserve(*begin, size);
   return begin;
 }
 
 bool Engine::Unreserve(CUdeviceptr begin, Bytes size) {
   Lock lock(locks_);
-  const auto found = reservations_.find(begin);
-  if (found == reservations_.end()) return false;
-  Reservation& reservation = *found->second;
-  if (reservation.size != size || reservation.segments > 0) return false;
+  const Reservation* reservation = segments_.ReservationAt(begin, size);
+  if (reservation == nullptr || reservation->begin != begin || reservation->size != size ||
+      reservation->segments > 0)
+    return false;
   // Calls of other threads that named what was there.
-  while (reservation.busy > 0) changed_.wait_for(lock, kLookAgain);
-  reservations_.erase(found);
+  while (reservation->busy > 0) changed_.wait_for(lock, kLookAgain);
+  segments_.Unreserve(begin);
   addresses_->Give(begin, size);
   return true;
-}
-
-Engine::Reservation* Engine::ReservationAt(CUdeviceptr begin, Bytes size) {
-  auto found = reservations_.upper_bound(begin);
-  if (found == reservations_.begin()) return nullptr;
-  --found;
-  const bool within = begin + size.count() <= found->first + found->second->size.count();
-  return within ? found->second.get() : nullptr;
-}
-
-// One behind the other.
-std::pair<uint32_t, uint32_t> Engine::SegmentPages(Bytes size) {
-  const auto count =
-      static_cast<uint32_t>(size.RoundUp(options_.part).count() / options_.part.count());
-  auto& unused = unused_segments_[size];
-  if (!unused.empty()) {
-    const uint32_t first = unused.back();
-    unused.pop_back();
-    return {first, first + count};
-  }
-  const auto first = static_cast<uint32_t>(pages_.size());
-  for (Bytes at; at < size; at += options_.part) {
-    pages_.push_back(std::make_unique<Page>());
-    pages_.back()->size = std::min(options_.part, size - at);
-    pages_.back()->busy = 1;  // until it is mapped
-  }
-  return {first, first + count};
 }
 
 Result<RangeId> Engine::CreateSegment(Bytes size) {
   Lock lock(locks_);
   if (size == Bytes{0} || size.RoundDown(granule_) != size)
     return Error{ErrorCode::kInvalidArgument, "not a multiple of the driver's granule"};
-  const auto [first, end] = SegmentPages(size);
+  const SegmentTable::Pages pages = segments_.Create(size);
   const uint32_t number = NewRange({.asked = size, .size = size});
   const RangeId id{number};
-  ranges_[number].pages = {first, end};
-  segments_ += size;
+  ranges_[number].pages = pages;
   ShowRange(number);
   Patience patience(options_.patience);
-  for (uint32_t page = first; page < end; ++page) {
-    const Bytes bytes = pages_[page]->size;
+  for (uint32_t page = pages.first; page < pages.second; ++page) {
+    const Bytes bytes = segments_.At(PageId{page}).size;
     Part* part = TakeDevicePart(bytes, &patience, lock);
     if (part == nullptr) {
       auto any = TakeAnyPart(bytes, lock);
@@ -118,36 +86,23 @@ Result<RangeId> Engine::CreateSegment(Bytes size) {
       }
       part = *any;
     }
-    SetPart(PageId{page}, {part, false});
+    segments_.SetPart(PageId{page}, {part, false});
+    SetPages();
   }
   return id;
-}
-
-std::vector<SegmentMapping> Engine::MappingsOf(const Range& range, CUdeviceptr begin) const {
-  std::vector<SegmentMapping> mappings;
-  for (uint32_t page = range.pages.first; page < range.pages.second; ++page) {
-    const Bytes at = options_.part * (page - range.pages.first);
-    mappings.push_back({begin + at.count(), pages_[page]->part, pages_[page]->is_mapped});
-  }
-  return mappings;
-}
-
-void Engine::SetMapped(const Range& range, bool is_mapped) {
-  for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
-    pages_[page]->is_mapped = is_mapped;
 }
 
 Status Engine::MapSegment(RangeId id, CUdeviceptr begin) {
   Lock lock(locks_);
   Range& range = ranges_[core::ToInt(id)];
   const Bytes size = range.size;
-  Reservation* reservation = ReservationAt(begin, size);
+  Reservation* reservation = segments_.ReservationAt(begin, size);
   bool is_free = range.begin == 0 && reservation != nullptr;
   for (Bytes at; is_free && at < size; at += granule_)
     is_free = addresses_->At(begin + at.count()) == Addresses::kNobody;
   if (!is_free || begin % granule_.count() != 0)
     return Error{ErrorCode::kInvalidArgument, "no free addresses of one reservation"};
-  std::vector<SegmentMapping> mappings = MappingsOf(range, begin);
+  std::vector<SegmentTable::Mapping> mappings = segments_.MappingsOf(range.pages, begin);
   range.begin = begin;
   ++reservation->segments;
   lock.unlock();
@@ -161,42 +116,32 @@ Status Engine::MapSegment(RangeId id, CUdeviceptr begin) {
     --reservation->segments;
     return status;
   }
-  for (uint32_t page = range.pages.first; page < range.pages.second; ++page) {
-    pages_[page]->begin = mappings[page - range.pages.first].at;
-    pages_[page]->reservation = reservation;
-  }
-  SetMapped(range, true);
+  segments_.Mapped(range.pages, begin, reservation);
   addresses_->SetOwner(begin, size, core::ToInt(id));
   if (reservation->pinned) PinRange(core::ToInt(id));
-  Unhold(range);
   return core::Ok();
 }
 
 // Nothing of it moves from here on. What is mapped nowhere is held already.
 void Engine::Hold(const Range& range, Lock& lock) {
-  for (uint32_t page = range.pages.first; page < range.pages.second; ++page) ++pages_[page]->busy;
-  changed_.wait(lock, [&] { return !IsMoving(range); });
-}
-
-void Engine::Unhold(const Range& range) {
-  for (uint32_t page = range.pages.first; page < range.pages.second; ++page) --pages_[page]->busy;
+  segments_.Hold(range.pages);
+  changed_.wait(lock, [&] { return !segments_.IsMoving(range.pages); });
 }
 
 void Engine::LeaveAddresses(Range& range) {
   addresses_->SetOwner(range.begin, range.size, Addresses::kNobody);
-  --ReservationOf(range)->segments;
+  segments_.Unmapped(range.pages);
   range.begin = 0;
-  SetMapped(range, false);
-  for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
-    pages_[page]->reservation = nullptr;
 }
 
 Status Engine::UnmapSegment(RangeId id) {
   Lock lock(locks_);
   Range& range = ranges_[core::ToInt(id)];
-  if (ReservationOf(range) == nullptr) return Error{ErrorCode::kWrongState, "it is not mapped"};
+  if (segments_.ReservationOf(range.pages) == nullptr)
+    return Error{ErrorCode::kWrongState, "it is not mapped"};
   Hold(range, lock);
-  const std::vector<SegmentMapping> mappings = MappingsOf(range, range.begin);
+  const std::vector<SegmentTable::Mapping> mappings =
+      segments_.MappingsOf(range.pages, range.begin);
   lock.unlock();
   const Status status = UnmapAll(mappings, parts_.get(), mover_.get());
   lock.lock();
@@ -216,36 +161,21 @@ void Engine::DestroySegment(RangeId id) {
 // REQUIRES: it is mapped nowhere.
 void Engine::EndSegment(RangeId id, Lock& lock) {
   const uint32_t number = core::ToInt(id);
-  const auto [first, end] = ranges_[number].pages;
-  for (uint32_t page = first; page < end; ++page) {
+  const SegmentTable::Pages pages = ranges_[number].pages;
+  for (uint32_t number_in = pages.first; number_in < pages.second; ++number_in) {
+    Page& page = segments_.At(PageId{number_in});
     // Calls of other threads that named it end, and the engine's thread may be about to find that
     // nothing can be done for it.
-    while (pages_[page]->busy > 1) changed_.wait_for(lock, kLookAgain);
-    Part* part = pages_[page]->part;
+    while (page.busy > 1) changed_.wait_for(lock, kLookAgain);
+    Part* part = page.part;
     if (part == nullptr) continue;
-    SetPart(PageId{page}, {});
+    segments_.SetPart(PageId{number_in}, {});
+    SetPages();
     parts_->Give(part);
   }
-  for (uint32_t page = first; page < end; ++page) pages_[page]->pinned = false;
-  unused_segments_[ranges_[number].size].push_back(first);
-  segments_ -= ranges_[number].size;
+  segments_.End(pages, ranges_[number].size);
   EndRange(number);
   unused_ranges_.push_back(number);
-}
-
-// Segments move by recency, and only over the limit or where there is room.
-void Engine::SetPart(PageId id, Parts::There there) {
-  Page& page = At(id);
-  page.is_mapped = there.is_mapped;
-  if (there.part == page.part) return;
-  const auto sum = [&]() -> Bytes& {
-    return page.place == Place::kDevice ? segments_device_ : segments_away_;
-  };
-  if (page.part != nullptr) sum() -= page.size;
-  page.part = there.part;
-  if (page.part != nullptr) page.place = page.part->place;
-  if (page.part != nullptr) sum() += page.size;
-  SetPages();
 }
 
 Result<Part*> Engine::TakePart(Place place, Bytes size, Lock& lock) {
@@ -256,7 +186,7 @@ Result<Part*> Engine::TakePart(Place place, Bytes size, Lock& lock) {
 }
 
 Part* Engine::TakeDevicePart(Bytes size, Patience* patience, Lock& lock) {
-  segments_wanted_ += size;
+  segments_.Want(size);
   SetPages();
   Part* part = nullptr;
   std::optional<core::Tick> began;
@@ -279,7 +209,7 @@ Part* Engine::TakeDevicePart(Bytes size, Patience* patience, Lock& lock) {
     AwaitChange(kLookAgain, lock);
   }
   if (began) NoteRoomWait(*began);
-  segments_wanted_ -= size;
+  segments_.EndWant(size);
   SetPages();
   return part;
 }
@@ -290,89 +220,60 @@ Result<Part*> Engine::TakeAnyPart(Bytes size, Lock& lock) {
     if (taken.ok()) return taken;
     // A part that was on its way to the host has left room on the device.
     taken = TakePart(Place::kDevice, size, lock);
-    if (taken.ok() || (memory_->IsQuiet() && moving_ == 0)) return taken;
+    if (taken.ok() || (memory_->IsQuiet() && segments_.moving() == 0)) return taken;
     Advance();
     AwaitChange(kLookAgain, lock);
   }
 }
 
-void Engine::BeginMoving(Page& page) {
-  page.moving = true;
-  if (page.reservation != nullptr) ++page.reservation->moving;
-  ++moving_;
-}
-
-void Engine::EndMoving(Page& page) {
-  page.moving = false;
-  if (page.reservation != nullptr) --page.reservation->moving;
-  --moving_;
-}
-
-bool Engine::CanMove(Page& page) {
-  Reservation* with = page.reservation;
-  if (with != nullptr && (with->busy > 0 || !streams_.HavePassed(&with->uses))) return false;
-  return page.part != nullptr && !page.pinned && page.busy == 0 && !page.moving &&
-         streams_.HavePassed(&page.uses) && !IsFrozen();
-}
-
+// Segments move by recency, and only over the limit or where there is room.
 std::optional<PageId> Engine::NextSegment() {
   const Bytes limit = parts_->limit(Place::kDevice);
-  const bool over = segments_device_ > limit;
+  const bool over = segments_.parts_on_device() > limit;
   const Bytes in_use = options_.part * (memory_->books().memory().pages() -
                                         std::min(memory_->books().memory().pages(),
                                                  memory_->books().view().supply.total()));
-  const Bytes room = core::Minus(limit, segments_device_ + segments_wanted_ + in_use);
-  if (broken_ || segments_ == Bytes{0} || moving_ >= kMoves) return std::nullopt;
-  std::optional<PageId> next;
-  for (uint32_t number = 0; number < pages_.size(); ++number) {
-    Page& page = *pages_[number];
-    if (page.part == nullptr || page.away() == over || (!over && page.size > room)) continue;
-    if (!CanMove(page)) continue;
-    if (next && (page.stamp < At(*next).stamp) != over) continue;
-    next = PageId{number};
-  }
-  return next;
+  const Bytes room = core::Minus(limit, segments_.on_device() + in_use);
+  if (broken_ || segments_.live() == Bytes{0} || segments_.moving() >= kMoves) return std::nullopt;
+  const auto next = segments_.Next(over, room);
+  return next && !IsFrozen() ? next : std::nullopt;
 }
 
 bool Engine::StartSegment(Lock& lock) {
   const auto id = NextSegment();
   if (!id) return false;
-  Page& page = At(*id);
+  Page& page = segments_.At(*id);
   const bool leaves = !page.away();
-  if (!leaves) segments_wanted_ += page.size;
+  if (!leaves) segments_.Want(page.size);
   SetPages();
   ++page.busy;
   const auto part = TakePart(leaves ? Place::kHost : Place::kDevice, page.size, lock);
   --page.busy;
-  const bool can_move = part.ok() && CanMove(page) && page.away() != leaves;
+  const bool can_move =
+      part.ok() && segments_.CanMove(&page) && !IsFrozen() && page.away() != leaves;
   if (can_move) {
-    BeginMoving(page);
+    segments_.BeginMoving(&page);
     mover_->Begin({*id, page.begin, page.there(), *part, true, true});
     return true;
   }
   if (part.ok()) parts_->Give(*part);
-  if (!leaves) segments_wanted_ -= page.size;
+  if (!leaves) segments_.EndWant(page.size);
   SetPages();
   return part.ok();
 }
 
 void Engine::EndMove(const Mover::Move& move, const Parts::Replaced& replaced) {
   const Lock lock(locks_);
-  Page& page = At(move.page);
+  Page& page = segments_.At(move.page);
   const bool came = page.away();
-  EndMoving(page);
+  segments_.EndMoving(&page);
   changed_.notify_all();
   wake_.notify_one();
-  if (came) segments_wanted_ -= page.size;
-  SetPart(move.page, replaced.there);
+  if (came) segments_.EndWant(page.size);
+  segments_.SetPart(move.page, replaced.there);
   SetPages();
   if (!replaced.status.ok()) return Fail("a part could not be moved", replaced.status.error());
   (came ? stats_.moved_in : stats_.moved_out) += page.size;
-}
-
-bool Engine::IsMoving(const Range& range) const {
-  return std::any_of(pages_.begin() + range.pages.first, pages_.begin() + range.pages.second,
-                     [](const auto& page) { return page->moving; });
 }
 
 Status Engine::AwaitPassed(Reservation* reservation, Lock& lock) {
@@ -397,13 +298,13 @@ Status Engine::AwaitPassed(Reservation* reservation, Lock& lock) {
 Result<CUdeviceptr> Engine::HandOver(RangeId id, CUmemGenericAllocationHandle handle) {
   Lock lock(locks_);
   Range& range = ranges_[core::ToInt(id)];
-  Reservation* reservation = ReservationOf(range);
+  Reservation* reservation = segments_.ReservationOf(range.pages);
   if (reservation != nullptr) Hold(range, lock);
   const auto let_go = [&] {
-    if (reservation != nullptr) Unhold(range);
+    if (reservation != nullptr) segments_.Unhold(range.pages);
   };
   const CUdeviceptr begin = range.begin;
-  const std::vector<SegmentMapping> mappings = MappingsOf(range, begin);
+  const std::vector<SegmentTable::Mapping> mappings = segments_.MappingsOf(range.pages, begin);
   Status status = AwaitPassed(reservation, lock);
   if (!status.ok()) {
     let_go();
@@ -411,7 +312,7 @@ Result<CUdeviceptr> Engine::HandOver(RangeId id, CUmemGenericAllocationHandle ha
   }
   // From here on calls that name it wait.
   for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
-    BeginMoving(*pages_[page]);
+    segments_.BeginMoving(&segments_.At(PageId{page}));
   lock.unlock();
   const Part whole{Place::kDevice, range.size, handle, 0};
   status = CopyInto(mappings, whole);
@@ -420,7 +321,7 @@ Result<CUdeviceptr> Engine::HandOver(RangeId id, CUmemGenericAllocationHandle ha
   if (begin != 0 && status.ok()) status = parts_->Map(begin, whole);
   lock.lock();
   for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
-    EndMoving(*pages_[page]);
+    segments_.EndMoving(&segments_.At(PageId{page}));
   changed_.notify_all();
   if (!status.ok()) {
     let_go();
@@ -432,7 +333,7 @@ Result<CUdeviceptr> Engine::HandOver(RangeId id, CUmemGenericAllocationHandle ha
   return begin;
 }
 
-Status Engine::CopyInto(const std::vector<SegmentMapping>& mappings, const Part& whole) {
+Status Engine::CopyInto(const std::vector<SegmentTable::Mapping>& mappings, const Part& whole) {
   const RelaxedCapture relaxed(driver_);
   CUdeviceptr at = 0;
   const size_t size = whole.size.count();
