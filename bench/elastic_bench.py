@@ -568,12 +568,12 @@ def idle(bench):
             whole = job.held()
             for _ in range(2):
                 began = time.perf_counter()
-                job.ctl("pause", number)
+                job.ctl("sleep", "--job", number)
                 while job.held() > EMPTY:
                     bench.runs.left()
                     time.sleep(0.005)
                 emptied.append((time.perf_counter() - began) * 1e3)
-                job.ctl("resume", number)
+                job.ctl("wake", "--job", number)
                 began = time.perf_counter()
                 while job.ask("hot") > 1.5 * hot and time.perf_counter() - began < 20:
                     pass

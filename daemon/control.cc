@@ -131,6 +131,7 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
                 .log = &log_budget_}),
       memory_messages_(devices.size(), &clients_, loop, &mailbox_, this),
       named_sets_(options.kept_sets, &clients_, loop, &mailbox_, this),
+      job_orders_(&ledger_, this),
       recordings_(loop, this,
                   [this, loop](ClientId client, core::NameId name) {
                     return NameOf(*loop, names_, client, name);
@@ -217,8 +218,8 @@ void Control::LogWhatWasLeftOut() {
 }
 
 int Control::NextTimer() const {
-  core::Tick next = std::min(
-      {acceptor_->paused_until(), log_budget_.NextDue(), legacy_jobs_.due(), named_sets_.due()});
+  core::Tick next = std::min({acceptor_->paused_until(), log_budget_.NextDue(), legacy_jobs_.due(),
+                              named_sets_.due(), job_orders_.due()});
   if (!silent_.empty()) next = std::min(next, silent_.front().first);
   if (!paced_.empty()) next = std::min(next, paced_.begin()->first);
   if (history_file_.keeps() && history_.version() != history_given_)
@@ -236,6 +237,7 @@ void Control::Run() {
     for (int i = 0; i < n; ++i) OnEvent(events[i].data.u64, events[i].events);
     legacy_jobs_.OnTime(ipc::Now());
     named_sets_.OnTime(ipc::Now());
+    job_orders_.OnTime(ipc::Now());
     EndSilent();
     ReadPaced();
     LogWhatWasLeftOut();
@@ -408,6 +410,7 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
     return Fail(connection, request, ErrorCode::kWrongState, "the first message must be Hello");
   if (memory_messages_.Handle(connection, packet)) return;
   if (named_sets_.Handle(connection, packet)) return;
+  if (job_orders_.Handle(connection, packet)) return;
   if (queries_.Handle(connection, packet)) return;
   switch (packet.body_case()) {
     case Body::kInternName:
@@ -477,6 +480,7 @@ void Control::HangUp(Connection& connection) {
   const bool legacy = legacy_jobs_.HangUp(connection.key);
   if (connection.client == ClientId{} && !legacy) return Forget(connection.key);
   recordings_.Forget(connection.key);
+  job_orders_.Forget(connection.key);
   if (MayLog(connection))
     spdlog::info("{} hung up; its memory stays until its process {} ends",
                  legacy ? "a legacy job" : "client " + std::to_string(ToInt(connection.client)),
@@ -506,6 +510,7 @@ void Control::Forget(uint64_t key) {
   Connection& connection = *found->second;
   recordings_.Forget(key);
   named_sets_.Forget(key);
+  job_orders_.Forget(key);
   ending_->Close(connection.out.Close(), connection.peer.uid,
                  [this, user = connection.user(), reserved = connection.reserved] {
                    acceptor_->GivePlace(user, reserved);

@@ -2,9 +2,9 @@
 //
 // One thread, one epoll: the listening socket, each connection, each client's pidfd, and a mailbox
 // through which the planner loop and the workers hand it what should be sent. Messages go to
-// Clients (attaching), MemoryMessages, LegacyJobs, Limits, Recordings and Queries. These know the
-// connections by daemon/connections.h alone, ask the loop by posting closures to it, and never wait
-// for the answer.
+// Clients (attaching), MemoryMessages, JobOrders, LegacyJobs, Limits, Recordings and Queries. These
+// know the connections by daemon/connections.h alone, ask the loop by posting closures to it, and
+// never wait for the answer.
 //
 // A hang-up alone is not death: forked children may hold the socket, and kernels of a killed
 // process still write. A client is gone when its pidfd says so, or when it detached. A full
@@ -44,6 +44,7 @@
 #include "daemon/ending_sockets.h"
 #include "daemon/history_file.h"
 #include "daemon/job_history.h"
+#include "daemon/job_orders.h"
 #include "daemon/legacy.h"
 #include "daemon/legacy_jobs.h"
 #include "daemon/limits.h"
@@ -213,6 +214,7 @@ class Control : private Connections {
   Clients clients_;
   MemoryMessages memory_messages_;
   NamedSets named_sets_;
+  JobOrders job_orders_;
   Recordings recordings_;
   Queries queries_;
 

@@ -173,11 +173,6 @@ core::Status LegacyLedger::SetPaused(uint32_t client, bool paused) {
   return Error{ErrorCode::kNotFound, "no legacy job " + std::to_string(client) + " is attached"};
 }
 
-bool LegacyLedger::IsOf(uint32_t client, uid_t uid) const {
-  const Job* job = FindClient(client);
-  return job != nullptr && job->about.uid == uid;
-}
-
 void LegacyLedger::WriteBudgets(const Job& job) const {
   const uint64_t tenants = VisibleOfTenant(job.about.uid).count();
   const uint64_t visible = job.own_visible ? job.own_visible->count() : tenants;

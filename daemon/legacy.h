@@ -91,8 +91,11 @@ class LegacyLedger {
   // From now on the elastic job shall hold nothing of its devices, or what it may.
   // Errors: kNotFound; kInvalidArgument: the job is not elastic.
   core::Status SetPaused(uint32_t client, bool paused);
-  // Whether the client is a job of that user's.
-  bool IsOf(uint32_t client, uid_t uid) const;
+  // Calls visit(newcomer) for each job, whose page may not be there any more.
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    for (const auto& [key, job] : jobs_) visit(job.about);
+  }
 
   // By the daemon's devices. Cost: each job's page is read once, and of an elastic job a few words
   // for each of the daemon's devices, however many rows the job shows.

@@ -91,8 +91,11 @@ void Limits::Handle(const Caller& caller, uint64_t request, const proto::SetLimi
     connections_->Fail(caller.key, request, {code, message});
   };
   const bool admin = caller.IsAdmin();
-  if (limits.has_paused() && (admin || ledger_->IsOf(limits.client(), caller.peer.uid)))
-    return Pause(caller, request, limits);
+  if (limits.has_paused()) {
+    return fail(ErrorCode::kUnsupported,
+                "elastic jobs are paused by ravenctl sleep --job: this ravenctl is older than the "
+                "daemon");
+  }
   if (!admin)
     return fail(ErrorCode::kPermission, "only root and the daemon's own user may change limits");
   if (const core::Status known = CheckPools(limits); !known.ok())
@@ -102,17 +105,6 @@ void Limits::Handle(const Caller& caller, uint64_t request, const proto::SetLimi
   if (limits.client() == 0) return SetUser(caller, request, limits);
   if (ledger_->HasClient(limits.client())) return SetJob(caller, request, limits);
   SetClient(caller, request, limits);
-}
-
-void Limits::Pause(const Caller& caller, uint64_t request, const proto::SetLimits& limits) {
-  const core::Status paused = ledger_->SetPaused(limits.client(), limits.paused());
-  if (!paused.ok()) return connections_->Fail(caller.key, request, paused.error());
-  proto::DaemonPacket answer;
-  answer.set_request(request);
-  answer.mutable_limits_set()->set_visible_memory(
-      ledger_->VisibleOfClient(limits.client()).count());
-  answer.mutable_limits_set()->set_paused(limits.paused());
-  connections_->Send(caller.key, answer, {});
 }
 
 void Limits::SetJob(const Caller& caller, uint64_t request, const proto::SetLimits& limits) {

@@ -1,4 +1,4 @@
-// What users, clients and legacy jobs may have, and who may change it (`ravenctl limits`, `pause`).
+// What users, clients and legacy jobs may have, and who may change it (`ravenctl limits`).
 //
 // A user's budgets are kept here and told to the planner, a client's are the planner's own, and
 // what a legacy job may see of a device stands on its page (daemon/legacy.h).
@@ -40,14 +40,13 @@ class Limits {
 
   // Changes what the message names, and answers with what is in force then. 0 changes nothing,
   // proto::kLimitNotSet takes a change back.
-  // Errors: kPermission (only root and the daemon's own user may; a user may pause its own jobs),
+  // Errors: kPermission (only root and the daemon's own user may),
   //   kInvalidArgument (a guarantee, weight or priority of one client; a weight or priority that is
-  //   none; a pause of a job that has no elastic engine),
+  //   none), kUnsupported (a pause),
   //   kNotFound (the client; a pool, then with the names of those that there are).
   void Handle(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
 
  private:
-  void Pause(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
   void SetJob(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
   void SetUser(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
   void SetClient(const Caller& caller, uint64_t request, const proto::SetLimits& limits);

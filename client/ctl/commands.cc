@@ -413,18 +413,33 @@ int RunHarvest(const Common& common, const HarvestOptions& options, Streams stre
   return given->late().empty() ? kExitOk : kExitFailed;
 }
 
-int RunPause(const Common& common, uint32_t job, bool paused, Streams streams) {
-  proto::SetLimits limits;
-  limits.set_client(job);
-  limits.set_paused(paused);
+int RunSleep(const Common& common, const SleepOptions& options, Streams streams) {
+  proto::OrderJob order;
+  order.set_job(options.job);
+  order.set_tag(options.tag);
+  order.set_wakes(options.wakes);
+  order.set_keeps_nothing(options.keeps_nothing);
+  const auto within = DurationOf(options.within);
+  if (!within) {
+    return Misused("'" + options.within + "' is no time such as 500ms or 30s, an hour at most",
+                   streams);
+  }
+  order.set_timeout_ns(static_cast<uint64_t>(within->count()));
+  if (!options.user.empty()) {
+    const auto uid = UidOf(options.user);
+    if (!uid) return Misused("there is no user '" + options.user + "'", streams);
+    order.set_uid(*uid);
+  }
   auto session = Session::Open(common.socket, common.timeout);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
-  const auto answer = session->SetLimits(limits);
+  const auto answer = session->OrderJob(order);
   if (!answer.ok()) return Report(common, answer.error(), streams);
-  streams.out << (common.json ? PauseJson(job, paused) : PauseText(job, paused));
-  if (!paused || common.json) return kExitOk;
-  const auto found = FindJob(*session, job);
-  if (found.ok() && *found) streams.out << PausedText(**found);
+  streams.out << (common.json ? OrderedJson(order, *answer) : OrderedText(order, *answer));
+  if (options.wakes || common.json) return kExitOk;
+  for (const uint32_t job : answer->elastic_jobs()) {
+    const auto found = FindJob(*session, job);
+    if (found.ok() && *found) streams.out << PausedText(**found);
+  }
   return kExitOk;
 }
 

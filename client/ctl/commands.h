@@ -82,9 +82,16 @@ struct HarvestOptions {
 // What is harvested of the devices; or some of it is given back, which fails where it takes longer.
 int RunHarvest(const Common& common, const HarvestOptions& options, Streams streams);
 
-// An elastic job (ravenrun --mode elastic) gives up all that it holds of its devices, or may hold
-// it again. `job`: its number (ravenctl clients).
-int RunPause(const Common& common, uint32_t job, bool paused, Streams streams);
+struct SleepOptions {
+  bool wakes = false;
+  std::string tag{};  // empty: all memory of the job, which may be an elastic one
+  std::string job{};  // its name, its run, or the number of one of its clients
+  bool keeps_nothing = false;
+  std::string within = "30s";
+  std::string user{};  // whose job; empty: any
+};
+// All processes of a job put their memory to sleep, or wake it; all or none of them.
+int RunSleep(const Common& common, const SleepOptions& options, Streams streams);
 
 enum class Explained { kAny, kTensor, kJob };
 // `what`: a tensor's number, or a name, of several with that name the first; or a legacy job's

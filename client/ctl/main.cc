@@ -113,12 +113,29 @@ void AddExplain(CLI::App* app, ExplainOptions* options) {
   explain->add_flag("--job", options->job, "It is a legacy job")->excludes(tensor);
 }
 
-// "pause" and "resume", both with the job's number.
-void AddPause(CLI::App* app, const char* name, const char* what, uint32_t* job) {
-  app->add_subcommand(name, what)
-      ->add_option("job", *job, "Its number (ravenctl clients)")
-      ->required()
-      ->check(CLI::Range(1u, ~0u));
+// "sleep" and "wake".
+CLI::App* AddOrder(CLI::App* app, const char* name, const char* what, SleepOptions* options) {
+  CLI::App* order = app->add_subcommand(name, what);
+  order->add_option("tag", options->tag,
+                    "Of which memory; without it all of the job, which may be an elastic one");
+  order
+      ->add_option("--job", options->job,
+                   "The job's name, its run (ravenctl jobs), or the number of one of its clients")
+      ->required();
+  order->add_option("--within", options->within, "Undo it where that takes longer, e.g. 500ms")
+      ->capture_default_str();
+  order->add_option("--user", options->user, "Whose job, if several users have one of that name");
+  return order;
+}
+
+void AddSleep(CLI::App* app, SleepOptions* options) {
+  AddOrder(app, "sleep", "All processes of a job put memory to sleep, or none does", options)
+      ->add_option_function<std::string>(
+          "--keep",
+          [options](const std::string& what) { options->keeps_nothing = what == "nothing"; },
+          "bytes, or nothing: the bytes are undefined after the wake")
+      ->check(CLI::IsMember({"bytes", "nothing"}));
+  AddOrder(app, "wake", "All processes of a job wake memory, or none does", options);
 }
 
 std::optional<SortBy> SortByName(const std::string& name) {
@@ -196,7 +213,7 @@ struct Asked {
   ExplainOptions explain;
   RecordOptions record;
   double record_seconds = 10;
-  uint32_t job = 0;
+  SleepOptions sleep;
   JobsAsked jobs;
 };
 
@@ -225,10 +242,7 @@ void AddCommands(CLI::App* app, Asked* asked) {
   app->add_subcommand("nodes", "The other nodes of the cluster, and what they and this one lend");
   AddExplain(app, &asked->explain);
   AddRecord(app, &asked->record, &asked->record_seconds);
-  AddPause(app, "pause", "An elastic job gives its device memory up until it is resumed",
-           &asked->job);
-  AddPause(app, "resume", "An elastic job that was paused may hold device memory again",
-           &asked->job);
+  AddSleep(app, &asked->sleep);
   core::RefuseEmptyValues(app);
   AddJobs(app, &asked->jobs);  // ravenrun passes on what it was given, and be it empty
   app->add_subcommand("doctor", "What stands in the store's way here, and what to do about it");
@@ -265,8 +279,9 @@ int Run(const CLI::App& app, Asked& asked) {
   if (app.got_subcommand("limits")) return RunLimits(common, asked.limits, streams);
   if (app.got_subcommand("harvest")) return RunHarvest(common, asked.harvest, streams);
   if (app.got_subcommand("nodes")) return RunNodes(common, streams);
-  if (app.got_subcommand("pause")) return RunPause(common, asked.job, true, streams);
-  if (app.got_subcommand("resume")) return RunPause(common, asked.job, false, streams);
+  asked.sleep.wakes = app.got_subcommand("wake");
+  if (asked.sleep.wakes || app.got_subcommand("sleep"))
+    return RunSleep(common, asked.sleep, streams);
   if (app.got_subcommand("explain"))
     return RunExplain(common, asked.explain.what, asked.explain.which(), streams);
   if (app.got_subcommand("record")) {

@@ -514,14 +514,35 @@ std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
   return json.EndArray().EndObject().Take();
 }
 
-std::string PauseText(uint32_t job, bool paused) {
-  const std::string who = "job " + std::to_string(job);
-  if (!paused) return who + ": may hold device memory again\n";
-  return who + ": gives its device memory up, and goes on in host memory if it does\n";
+std::string OrderedText(const proto::OrderJob& order, const proto::JobOrdered& ordered) {
+  std::string text;
+  if (ordered.clients() > 0) {
+    const bool one = ordered.clients() == 1;
+    text = "job " + Printable(order.job()) + ": " + std::to_string(ordered.clients()) +
+           (one ? " client " : " clients ");
+    text += order.wakes() ? (one ? "is awake\n" : "are awake\n")
+                          : (one ? "sleeps, " : "sleep, ") + Size(ordered.bytes()) +
+                                " of device memory went back\n";
+  }
+  for (const uint32_t job : ordered.elastic_jobs()) {
+    text += "elastic job " + std::to_string(job) + ": " +
+            (order.wakes() ? "may hold device memory again\n"
+                           : "gives its device memory up, and goes on in host memory if it does\n");
+  }
+  return text;
 }
 
-std::string PauseJson(uint32_t job, bool paused) {
-  return JsonWriter().BeginObject().Field("job", job).Field("paused", paused).EndObject().Take();
+std::string OrderedJson(const proto::OrderJob& order, const proto::JobOrdered& ordered) {
+  JsonWriter json;
+  json.BeginObject()
+      .Field("job", order.job())
+      .Field("tag", order.tag())
+      .Field("asleep", !order.wakes())
+      .Field("clients", ordered.clients())
+      .Field("bytes", ordered.bytes())
+      .BeginArray("elastic_jobs");
+  for (const uint32_t job : ordered.elastic_jobs()) json.Field("", job);
+  return json.EndArray().EndObject().Take();
 }
 
 namespace {

@@ -52,8 +52,9 @@ void AddLegacyJob(JsonWriter& json, std::string_view name, const proto::LegacyJo
 const char* PriorityText(proto::TenantPriority priority);
 std::string LimitsText(const std::string& who, const proto::LimitsSet& limits);
 std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits);
-std::string PauseText(uint32_t job, bool paused);
-std::string PauseJson(uint32_t job, bool paused);
+// Of an order that was carried out.
+std::string OrderedText(const proto::OrderJob& order, const proto::JobOrdered& ordered);
+std::string OrderedJson(const proto::OrderJob& order, const proto::JobOrdered& ordered);
 
 std::string ExplainedText(const proto::TensorExplained& explained, size_t columns = kColumns);
 std::string ExplainedJson(const proto::TensorExplained& explained);

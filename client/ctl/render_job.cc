@@ -231,7 +231,7 @@ std::vector<std::string> AdviceForJob(const JobView& view) {
         "its budget, and is explained further"};
   }
   if (view.job.paused()) {
-    advice.push_back("it is paused, and uses what it has on the host: ravenctl resume " +
+    advice.push_back("it is paused, and uses what it has on the host: ravenctl wake --job " +
                      std::to_string(view.job.client()));
   }
   if (view.devices.empty()) {

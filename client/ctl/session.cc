@@ -1,5 +1,6 @@
 #include "client/ctl/session.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <optional>
 #include <utility>
@@ -21,6 +22,8 @@ using proto::DaemonPacket;
 
 // An answer of the daemon's fits a packet; this keeps it small enough to be taken at once.
 constexpr uint32_t kTensorsPerPage = 128;
+// The daemon waits a little for answers that are late.
+constexpr auto kOrderGrace = std::chrono::seconds(2);
 
 Error FromFailure(const proto::Failure& failure) {
   const bool known = failure.code() >= static_cast<uint32_t>(ErrorCode::kInvalidArgument) &&
@@ -271,6 +274,15 @@ Result<proto::HarvestGivenBack> Session::GiveBackHarvest(const proto::GiveBackHa
   RAVEN_ASSIGN_OR_RETURN(DaemonPacket answer,
                          Ask(std::move(packet), DaemonPacket::kHarvestGivenBack));
   return std::move(*answer.mutable_harvest_given_back());
+}
+
+Result<proto::JobOrdered> Session::OrderJob(const proto::OrderJob& order) {
+  // Twice: what fails is undone. And each time the daemon hears answers that are a little late.
+  timeout_ += 2 * (core::Duration(static_cast<int64_t>(order.timeout_ns())) + kOrderGrace);
+  ClientPacket packet;
+  *packet.mutable_order_job() = order;
+  RAVEN_ASSIGN_OR_RETURN(DaemonPacket answer, Ask(std::move(packet), DaemonPacket::kJobOrdered));
+  return std::move(*answer.mutable_job_ordered());
 }
 
 Result<proto::LimitsSet> Session::SetLimits(const proto::SetLimits& limits) {

@@ -58,6 +58,9 @@ class Session {
   core::Result<proto::LimitsSet> SetLimits(const proto::SetLimits& limits);
   // Answered when that is done or its time is over: by then this session's answers may take longer.
   core::Result<proto::HarvestGivenBack> GiveBackHarvest(const proto::GiveBackHarvest& wanted);
+  // Answered when all have done it, or when it is undone: by then this session's answers may take
+  // longer. Errors: also kNotFound.
+  core::Result<proto::JobOrdered> OrderJob(const proto::OrderJob& order);
   // Errors: also kNotFound.
   core::Result<proto::TensorExplained> Explain(uint64_t tensor);
   // What is known of a legacy job. Errors: also kNotFound, and kInvalidArgument of a daemon that

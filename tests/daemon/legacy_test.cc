@@ -159,9 +159,6 @@ TEST(LegacyLedgerTest, OnlyAnElasticJobIsPaused) {
   ASSERT_TRUE(ledger.SetPaused(102, false).ok());
   EXPECT_EQ(elastic_row.paused, 0u);
   EXPECT_FALSE(ledger.SetPaused(999, true).ok());
-  EXPECT_TRUE(ledger.IsOf(102, 7));
-  EXPECT_FALSE(ledger.IsOf(102, 8));
-  EXPECT_FALSE(ledger.IsOf(999, 7));
 }
 
 TEST(LegacyLedgerTest, ATenantsJobsHaveItsBudgetTogetherAndOneMayGoPastIt) {

@@ -218,21 +218,13 @@ TEST_F(LimitsTest, OneLegacyJobSeesADeviceOfItsOwnSize) {
   EXPECT_EQ(connections_.posts(), 0u) << "it is no client of the loop's";
 }
 
-TEST_F(LimitsTest, AUserMayPauseItsOwnElasticJobAndNothingElse) {
-  const Caller stranger = connections_.Connect(4, kUser + 1);
-  proto::SetLimits pause = OfJob(kJob);
-  pause.set_paused(true);
-  Set(user_, pause);
-  EXPECT_TRUE(connections_.Told(user_).limits_set().paused());
-  Set(stranger, pause);
-  EXPECT_EQ(connections_.Refused(stranger), ErrorCode::kPermission);
+TEST_F(LimitsTest, OnlyAdministratorsChangeThemAndAPauseIsNone) {
   Set(user_, OfUser(MiB(1).count()));
   EXPECT_EQ(connections_.Refused(user_), ErrorCode::kPermission);
   EXPECT_EQ(limits_.Of(kUser).device, kDefaults.device);
-  pause.set_client(kJob + 1);
-  EXPECT_EQ(Refused(pause), ErrorCode::kInvalidArgument) << "it is not elastic";
-  pause.set_client(99);
-  EXPECT_EQ(Refused(pause), ErrorCode::kNotFound);
+  proto::SetLimits pause = OfJob(kJob);
+  pause.set_paused(true);
+  EXPECT_EQ(Refused(pause), ErrorCode::kUnsupported) << "as a ravenctl of before would say it";
 }
 
 TEST_F(LimitsTest, AClientThatIsNotThereHasNoLimits) {

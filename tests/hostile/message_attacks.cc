@@ -317,15 +317,37 @@ void FloodOfJobExplanations(Scene& scene) {
 }
 
 // Its own jobs are to pause and to go on, which is written on their pages.
-void FloodOfPauses(Scene& scene) {
+void FloodOfOrdersToJobs(Scene& scene) {
   const Jobs jobs(scene, scene.count(8));
   if (jobs.clients().empty()) return;
   size_t next = 0;
   Flood(scene, [&] {
     proto::ClientPacket packet;
     packet.set_request(1);
-    packet.mutable_set_limits()->set_client(jobs.clients()[next++ % jobs.clients().size()]);
-    packet.mutable_set_limits()->set_paused(next % 2 == 0);
+    const uint32_t job = jobs.clients()[next++ % jobs.clients().size()];
+    packet.mutable_order_job()->set_job(std::to_string(job));
+    packet.mutable_order_job()->set_wakes(next % 2 == 0);
+    return packet.SerializeAsString();
+  });
+}
+
+// Its own clients order each other to sleep, and undo it, since none does in time.
+void FloodOfOrders(Scene& scene) {
+  uint64_t next = 0;
+  FloodByClients(scene, [&] {
+    proto::ClientPacket packet;
+    packet.set_request(1);
+    switch (++next % 3) {
+      case 0:
+        packet.mutable_take_orders()->set_job("job");
+        packet.mutable_take_orders()->set_tag(std::string(255, 't'));
+        break;
+      case 1:
+        packet.mutable_order_job()->set_job("job");
+        packet.mutable_order_job()->set_timeout_ns(1);
+        break;
+      default: packet.mutable_order_done()->set_order(next / 3);
+    }
     return packet.SerializeAsString();
   });
 }
@@ -435,6 +457,10 @@ constexpr Attack kAttacks[] = {
      [](Scene& scene) {
        FloodByClients(scene, Same([](auto& packet) { packet.mutable_list_sets(); }));
      }},
+    {"flood_limits",
+     [](Scene& scene) {
+       Flood(scene, Same([](auto& packet) { packet.mutable_set_limits()->set_client(1); }));
+     }},
     {"flood_give_backs",
      [](Scene& scene) {
        Flood(scene, Same([](auto& packet) {
@@ -448,7 +474,8 @@ constexpr Attack kAttacks[] = {
     {"idle_jobs", IdleJobs},
     {"job_queries", JobQueries},
     {"explain_jobs", FloodOfJobExplanations},
-    {"pauses", FloodOfPauses},
+    {"job_orders", FloodOfOrdersToJobs},
+    {"flood_orders", FloodOfOrders},
     {"job_records", FloodOfRecordsOfJobs},
     {"admissions", Admissions},
 };

@@ -157,7 +157,7 @@ class ElasticDeathsTest(FakeGpuTest):
         trainer.stdin.flush()
         self.assertEqual(trainer.stdout.readline(), "set\n")
         number = self.number(daemon, trainer.pid)
-        self.assertEqual(daemon.ctl("pause", number).returncode, 0)
+        self.assertEqual(daemon.ctl("sleep", "--job", number).returncode, 0)
         self.await_stop(trainer)
         return trainer
 
@@ -193,7 +193,7 @@ class ElasticDeathsTest(FakeGpuTest):
             trainer = self.start(daemon, more=["--wait"])
             self.assertEqual(trainer.stdout.readline(), "waiting\n")
             number = self.number(daemon, trainer.pid)
-            self.assertEqual(daemon.ctl("pause", number).returncode, 0)
+            self.assertEqual(daemon.ctl("sleep", "--job", number).returncode, 0)
             self.assertTrue(eventually(lambda: self.parts(daemon, trainer.pid) == 0))
             daemon.kill()
             daemon.start()

@@ -29,7 +29,7 @@ class Requests:
     def __init__(self, daemon, seed):
         self.daemon = daemon
         self.random = random.Random(seed)
-        self.counts = dict.fromkeys(("pause", "resume", "limit", "explain", "restart"), 0)
+        self.counts = dict.fromkeys(("sleep", "wake", "limit", "explain", "restart"), 0)
 
     def job(self):
         jobs = [job for job in self.daemon.jobs() if job["mode"] == "elastic"]
@@ -48,7 +48,7 @@ class Requests:
         elif kind == "explain":
             self.daemon.ctl("explain", "--job", job)
         else:
-            self.daemon.ctl(kind, job)
+            self.daemon.ctl(kind, "--job", job)
         self.counts[kind] += 1
 
 

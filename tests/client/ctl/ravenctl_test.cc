@@ -37,7 +37,7 @@ TEST(RavenctlTest, ExplainsItself) {
   const Outcome help = Ravenctl("--help");
   EXPECT_EQ(help.code, 0);
   for (const char* command :
-       {"status", "top", "ls", "clients", "limits", "pause", "resume", "doctor"}) {
+       {"status", "top", "ls", "clients", "limits", "sleep", "wake", "doctor"}) {
     EXPECT_THAT(help.output, HasSubstr(command));
     EXPECT_EQ(Ravenctl(std::string(command) + " --help").code, 0) << command;
   }
@@ -63,9 +63,10 @@ TEST(RavenctlTest, WrongUsageHasItsOwnExitCode) {
                                 "limits",
                                 "limits --client 0",
                                 "limits --client 1 --user root",
-                                "pause",
-                                "resume 0",
-                                "pause x",
+                                "sleep weights",
+                                "wake --job ''",
+                                "sleep --job x --keep some",
+                                "sleep --job x --within long",
                                 "status --timeout 0"}) {
     EXPECT_EQ(Ravenctl(arguments).code, 2) << arguments;
   }
@@ -129,8 +130,17 @@ TEST(RavenctlTest, EveryCommandReachesTheDaemon) {
   EXPECT_THAT(Ravenctl("limits --user 0 --pool-budget 'file 0=1GiB'" + socket).output,
               HasSubstr("the budget of file 0 was not set"));
   EXPECT_THAT(Ravenctl("limits --user 0" + socket).output, HasSubstr("user 0: "));
-  EXPECT_THAT(Ravenctl("pause 2" + socket).output, HasSubstr("job 2: gives its device memory up"));
-  EXPECT_THAT(Ravenctl("resume 2 --json" + socket).output, HasSubstr("\"paused\":false"));
+  EXPECT_THAT(Ravenctl("sleep --job 2" + socket).output,
+              HasSubstr("elastic job 2: gives its device memory up"));
+  EXPECT_EQ(Ravenctl("sleep weights --job train.py --keep nothing" + socket).output,
+            "job train.py: 3 clients sleep, 1.0 GiB of device memory went back\n");
+  EXPECT_EQ(Ravenctl("wake weights --job train.py --within 5s" + socket).output,
+            "job train.py: 3 clients are awake\n");
+  EXPECT_THAT(Ravenctl("wake --job 2 --json" + socket).output,
+              HasSubstr("\"asleep\":false,\"clients\":0,\"bytes\":0,\"elastic_jobs\":[2]"));
+  const Outcome unknown = Ravenctl("sleep cache --job train.py" + socket);
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_THAT(unknown.output, HasSubstr("'train.py' with 'weights'"));
 }
 
 TEST(RavenctlTest, ASignalEndsARecordingWhoseFileIsThenThere) {

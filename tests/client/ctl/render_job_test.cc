@@ -114,7 +114,7 @@ TEST(RenderJobTest, TheAdviceIsWhatTheFiguresSay) {
   view.job.set_paused(true);
   EXPECT_THAT(AdviceForJob(view), Contains(HasSubstr("lately 4 of them, the last of gemm")));
   EXPECT_THAT(AdviceForJob(view), Contains(HasSubstr("start it again")));
-  EXPECT_THAT(AdviceForJob(view), Contains(HasSubstr("ravenctl resume 12")));
+  EXPECT_THAT(AdviceForJob(view), Contains(HasSubstr("ravenctl wake --job 12")));
 }
 
 TEST(RenderJobTest, AJobOfAnotherModeAndOneThatShowedNothingSayWhy) {

@@ -177,7 +177,7 @@ class GoodDaemon {
       case proto::ClientPacket::kGiveBackHarvest:
         *answer.mutable_harvest_given_back() = GiveBack(question.give_back_harvest());
         break;
-      default: return Refuse(question, core::ErrorCode::kInvalidArgument, "what?");
+      default: return AnswerOrder(question);
     }
     return Answer(question, std::move(answer));
   }
@@ -196,6 +196,22 @@ class GoodDaemon {
 
   proto::Welcome welcome;
   proto::Stats stats;
+  static Reply AnswerOrder(const proto::ClientPacket& question) {
+    if (!question.has_order_job())
+      return Refuse(question, core::ErrorCode::kInvalidArgument, "what?");
+    const proto::OrderJob& order = question.order_job();
+    if (order.tag() == "cache")
+      return Refuse(question, core::ErrorCode::kNotFound, "there is: 'train.py' with 'weights'");
+    proto::DaemonPacket answer;
+    proto::JobOrdered& ordered = *answer.mutable_job_ordered();
+    if (order.tag().empty()) {
+      ordered.add_elastic_jobs(2);
+    } else {
+      ordered.set_clients(3);
+      ordered.set_bytes(order.wakes() ? 0 : core::GiB(1).count());
+    }
+    return Answer(question, std::move(answer));
+  }
   void TakeShare(const proto::SetLimits& limits) {
     if (limits.has_weight()) limits_now.set_weight(limits.weight());
     if (limits.has_priority()) limits_now.set_priority(limits.priority());
