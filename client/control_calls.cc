@@ -18,16 +18,22 @@ using core::Tick;
 namespace {
 constexpr auto kExplainTimeout = std::chrono::seconds(1);
 constexpr const char* kNoId = "the daemon gave a name no id";
+
+Status CheckName(std::string_view name) {
+  constexpr size_t kMost = ControlCalls::kNameBytesMax;
+  if (name.size() > kMost) {
+    return Error{ErrorCode::kInvalidArgument, "a name of " + std::to_string(name.size()) +
+                                                  " bytes: at most " + std::to_string(kMost) +
+                                                  " are possible"};
+  }
+  if (!wire::IsUtf8(name)) return Error{ErrorCode::kInvalidArgument, "a name must be UTF-8"};
+  return core::Ok();
+}
 }  // namespace
 
 Result<InternedName> ControlCalls::Intern(std::string_view name, Tick deadline) {
   if (name.empty()) return InternedName{};
-  if (name.size() > kNameBytesMax) {
-    return Error{ErrorCode::kInvalidArgument, "a name of " + std::to_string(name.size()) +
-                                                  " bytes: at most " +
-                                                  std::to_string(kNameBytesMax) + " are possible"};
-  }
-  if (!wire::IsUtf8(name)) return Error{ErrorCode::kInvalidArgument, "a name must be UTF-8"};
+  RAVEN_RETURN_IF_ERROR(CheckName(name));
   {
     std::shared_lock lock(names_mutex_);
     const auto known = names_.find(name);
@@ -96,6 +102,21 @@ Status ControlCalls::Wake() {
   if (!awake.ok()) return awake.error();
   asleep_.store(false);
   return core::Ok();
+}
+
+Status ControlCalls::TakeOrders(wire::TakeOrders as) {
+  RAVEN_RETURN_IF_ERROR(CheckName(as.tag));
+  RAVEN_RETURN_IF_ERROR(CheckName(as.job));
+  const auto taken = Ask<wire::OrdersTaken>(
+      {.request = 0, .body = std::move(as)}, DeadlineAfter(ipc::Now(), timeout_),
+      "the daemon did not say whether it will pass on orders");
+  return taken.ok() ? core::Ok() : taken.error();
+}
+
+// A daemon that does not read it finds the client late.
+void ControlCalls::AnswerOrder(const wire::OrderDone& done) {
+  static_cast<void>(
+      control_->Send({.request = 0, .body = done}, DeadlineAfter(ipc::Now(), timeout_)));
 }
 
 Result<wire::PinnedAllocated> ControlCalls::AllocatePinned(const wire::PinnedAlloc& ask,

@@ -1,7 +1,8 @@
 // The requests of one attachment that go to the daemon as control messages.
 //
-// Owns: the names that the daemon knows. Threads: any. Errors: those of ControlLink::Call or Send,
-// and those that each call names. Cost: a message and its answer; a known name only a shared lock.
+// Owns: the names that the daemon knows, and other processes' orders to the client. Threads: any.
+// Errors: those of ControlLink::Call or Send, and those that each call names. Cost: a message and
+// its answer; a known name only a shared lock.
 #pragma once
 
 #include <atomic>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "client/control.h"
+#include "client/orders.h"
 #include "client/phase.h"
 #include "client/wire.h"
 #include "core/result.h"
@@ -36,7 +38,10 @@ class ControlCalls {
 
   // `timeout`: of calls without a deadline of their own. The others outlive the last call.
   ControlCalls(ControlLink* control, const PhaseWord* phase, core::Duration timeout)
-      : control_(control), phase_(phase), timeout_(timeout) {}
+      : control_(control),
+        phase_(phase),
+        timeout_(timeout),
+        orders_([this](const wire::OrderDone& done) { AnswerOrder(done); }) {}
 
   // Asks the daemon, unless the name's id is known already. Errors: kInvalidArgument (too long),
   // the daemon's.
@@ -52,6 +57,10 @@ class ControlCalls {
   // memory are to fail. Errors: kWrongState (it sleeps already), kTimedOut.
   core::Result<core::Bytes> Sleep(core::Tick deadline);
   core::Status Wake();
+  // From now on other processes may order the client to sleep and to wake. Errors:
+  // kInvalidArgument (a name that is too long, or is not UTF-8).
+  core::Status TakeOrders(wire::TakeOrders as);
+  Orders& orders() { return orders_; }
   // Errors: kWrongState, while it sleeps.
   core::Status CheckAwake() const;
   // A block of pinned memory.
@@ -74,10 +83,13 @@ class ControlCalls {
   core::Status Send(const wire::ClientPacket& packet);
 
  private:
+  void AnswerOrder(const wire::OrderDone& done);
+
   ControlLink* const control_;
   const PhaseWord* const phase_;
   const core::Duration timeout_;
   std::atomic<bool> asleep_{false};
+  Orders orders_;
   std::shared_mutex names_mutex_;
   std::map<std::string, uint32_t, std::less<>> names_;  // guarded by names_mutex_
 };

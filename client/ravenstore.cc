@@ -203,7 +203,27 @@ HostStream* HostStreamOf(ravenstore_host_stream_t stream) {
   return reinterpret_cast<HostStream*>(stream);
 }
 
+void ThrowUnless(const Status& status) {
+  if (status.ok()) return;
+  throw ravenstore::Error(static_cast<ravenstore_code_t>(status.error().code),
+                          status.error().message);
+}
+
 }  // namespace
+
+namespace ravenstore::client {
+
+Orders& OrdersOf(ravenstore_store_t* store) {
+  ThrowUnless(SessionOf(store)->CheckUsable());
+  return SessionOf(store)->calls().orders();
+}
+
+void TakeOrders(ravenstore_store_t* store, wire::TakeOrders as) {
+  ThrowUnless(SessionOf(store)->CheckUsable());
+  ThrowUnless(SessionOf(store)->calls().TakeOrders(std::move(as)));
+}
+
+}  // namespace ravenstore::client
 
 extern "C" {
 

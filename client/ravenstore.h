@@ -412,6 +412,42 @@ RAVENSTORE_API ravenstore_code_t ravenstore_region_keep_in_place(void* address, 
 RAVENSTORE_API ravenstore_code_t ravenstore_region_read(const void* address, uint64_t bytes,
                                                         void* to, uint64_t timeout_ns);
 
+/* Orders of other processes of the user, and of root: `ravenctl sleep TAG --job JOB`. From now on
+ * the region takes them, as the tag of its name. job: of which job, NULL: of the program's name;
+ * ranks of one job say the same. run: the process with which the job began, or 0. May be called
+ * again. An order waits for ravenstore_region_obey, bounded: it fails for all of the job if one is
+ * late. */
+RAVENSTORE_API ravenstore_code_t ravenstore_region_take_orders(ravenstore_region_t* region,
+                                                               const char* job, uint32_t run);
+/* 1: a region of this process has an order to execute, or sleeps by one. Two relaxed loads. */
+RAVENSTORE_API int ravenstore_region_is_ordered(void);
+/* Waits until one has an order to execute, and returns 1; 0: that is not so at the end of the time.
+ * timeout_ns: 0 is no bound. */
+RAVENSTORE_API int ravenstore_region_await_order(uint64_t timeout_ns);
+/* Executes the region's orders. Work that uses its memory has ended. What fails is said to whoever
+ * gave the order. *asleep: 1 if the region sleeps since it was ordered to; may be NULL.
+ * RAVENSTORE_LOST. */
+RAVENSTORE_API ravenstore_code_t ravenstore_region_obey(ravenstore_region_t* region,
+                                                        uint64_t* asleep);
+
+enum {
+  /* Else to sleep. With RAVENSTORE_KEEP_NOTHING the bytes are undefined after the wake. */
+  RAVENSTORE_ORDER_WAKE = 4
+};
+/* Orders all regions of other processes' that have the tag (NULL: any), and take orders as ones of
+ * the job, to sleep or to wake. All or none: if one fails, is late or ends, the others undo it.
+ * Without a tag elastic jobs are paused or go on as well.
+ *
+ * socket: as in ravenstore_connect_options. job: its name, else its run, else the number of one of
+ * its clients. timeout_ns: 0 is 30 s; what undoes it may take as long again. *bytes: of device
+ * memory that went back; may be NULL.
+ * RAVENSTORE_NOT_FOUND: which jobs and tags there are. RAVENSTORE_TIMED_OUT: which process had not
+ * done it. RAVENSTORE_LOST: which has ended. RAVENSTORE_WRONG_STATE: another order is not done. Or
+ * what a region failed with, in words that name its process. */
+RAVENSTORE_API ravenstore_code_t ravenstore_order_job(const char* socket, const char* job,
+                                                      const char* tag, uint32_t flags,
+                                                      uint64_t timeout_ns, uint64_t* bytes);
+
 typedef struct ravenstore_region_info {
   size_t struct_size;
   uint64_t bytes; /* of its allocations */

@@ -1,10 +1,17 @@
-// The C ABI of regions.
+// The C ABI of regions, and of orders to those of other processes.
+#include <errno.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "client/last_error.h"
+#include "client/lease.h"
+#include "client/order_job.h"
+#include "client/orders.h"
 #include "client/ravenstore.h"
 #include "client/regions.h"
+#include "ipc/clock.h"
 
 namespace {
 
@@ -133,6 +140,52 @@ ravenstore_code_t ravenstore_region_read(const void* address, uint64_t bytes, vo
   return Guard([&]() -> Status {
     if (to == nullptr) return BadArgument("the memory to copy to is NULL");
     Region::Read(address, bytes, to, TimeoutOf(timeout_ns));
+    return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_region_take_orders(ravenstore_region_t* region, const char* job,
+                                                uint32_t run) {
+  return Guard([&]() -> Status {
+    RAVEN_RETURN_IF_ERROR(CheckRegion(region, 0, 0));
+    RegionOf(region)->TakeOrders(job != nullptr ? job : program_invocation_short_name, run);
+    return core::Ok();
+  });
+}
+
+int ravenstore_region_is_ordered(void) {
+  return Region::IsAnyOrdered() ? 1 : 0;
+}
+
+int ravenstore_region_await_order(uint64_t timeout_ns) {
+  const core::Duration timeout(static_cast<int64_t>(std::min<uint64_t>(timeout_ns, INT64_MAX)));
+  const core::Tick deadline =
+      timeout_ns == 0 ? core::kNever : client::DeadlineAfter(ravenstore::ipc::Now(), timeout);
+  return client::Orders::AwaitAny(deadline) ? 1 : 0;
+}
+
+ravenstore_code_t ravenstore_region_obey(ravenstore_region_t* region, uint64_t* asleep) {
+  return Guard([&]() -> Status {
+    RAVEN_RETURN_IF_ERROR(CheckRegion(region, 0, 0));
+    const bool sleeps = RegionOf(region)->Obey();
+    if (asleep != nullptr) *asleep = sleeps ? 1 : 0;
+    return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_order_job(const char* socket, const char* job, const char* tag,
+                                       uint32_t flags, uint64_t timeout_ns, uint64_t* bytes) {
+  return Guard([&]() -> Status {
+    if (job == nullptr) return BadArgument("the job is NULL");
+    RAVEN_RETURN_IF_ERROR(CheckFlags(flags, RAVENSTORE_KEEP_NOTHING | RAVENSTORE_ORDER_WAKE));
+    const client::wire::OrderJob order{.job = job,
+                                       .tag = tag != nullptr ? tag : "",
+                                       .wakes = (flags & RAVENSTORE_ORDER_WAKE) != 0,
+                                       .keeps_nothing = (flags & RAVENSTORE_KEEP_NOTHING) != 0,
+                                       .timeout_ns = timeout_ns};
+    RAVEN_ASSIGN_OR_RETURN(const auto ordered,
+                           client::OrderJob(socket != nullptr ? socket : "", order));
+    if (bytes != nullptr) *bytes = ordered.bytes;
     return core::Ok();
   });
 }

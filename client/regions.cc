@@ -1,6 +1,7 @@
 #include "client/regions.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <iterator>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include "client/blocks.h"
+#include "client/orders.h"
+#include "ipc/clock.h"
 
 namespace ravenstore::client {
 
@@ -17,6 +20,7 @@ namespace {
 constexpr std::chrono::nanoseconds kNothingToKeep{1};
 constexpr std::chrono::nanoseconds kNoWait{1};
 constexpr char kOfNoRegion[] = "the memory is of no region";
+constexpr char kTooLate[] = "it came to no point where it could do that in time";
 
 // Which region an address is of. Never destroyed: allocators free at the end of the process.
 struct Directory {
@@ -52,10 +56,16 @@ uint64_t OffsetIn(const Tensor& tensor, const void* begin, const void* address, 
 }
 
 thread_local Region* here = nullptr;
+// How many regions sleep since they were ordered to.
+std::atomic<uint64_t> asleep_by_order{0};
+
+core::Error Converted(const Error& error) {
+  return {static_cast<core::ErrorCode>(error.code()), error.what()};
+}
 
 }  // namespace
 
-Region::Region(ConnectOptions options) {
+Region::Region(ConnectOptions options) : name_(options.name) {
   options.fixed_addresses = true;
   store_ = Store::connect(options);
 }
@@ -63,6 +73,7 @@ Region::Region(ConnectOptions options) {
 Region::~Region() {
   const std::lock_guard lock(directory().mutex);
   std::erase_if(directory().regions, [this](const auto& entry) { return entry.second == this; });
+  SetAsleepByOrder(false);
 }
 
 void Region::Enter(Region* region) noexcept {
@@ -123,6 +134,10 @@ bool Region::Free(void* address) noexcept {
 
 uint64_t Region::Sleep(const SleepOptions& options) {
   const std::lock_guard lock(mutex_);
+  return SleepHere(options);
+}
+
+uint64_t Region::SleepHere(const SleepOptions& options) {
   if (is_asleep_) throw Error(RAVENSTORE_WRONG_STATE, "the region is asleep already");
   // What does not come sleeps.
   if (is_coming_) static_cast<void>(GetAll({.timeout = options.timeout}));
@@ -151,15 +166,19 @@ void Region::PutAll(const SleepOptions& options) {
 
 void Region::Wake(const WakeOptions& options) {
   const std::lock_guard lock(mutex_);
+  WakeHere(options);
+}
+
+void Region::WakeHere(const WakeOptions& options) {
   const bool was_asleep = is_asleep_;
   if (was_asleep) {
     store_.wake();
     is_asleep_ = false;
     BeginGets(options.timeout);
   }
-  if (options.in_order || !is_coming_) return;
-  const std::exception_ptr failure = GetAll(options);
-  if (!failure) return;
+  const bool waits = !options.in_order && is_coming_;
+  const std::exception_ptr failure = waits ? GetAll(options) : nullptr;
+  if (!failure) return SetAsleepByOrder(false);
   if (was_asleep) {
     PutAll({.keeps_bytes = keeps_bytes_, .unchanged = true});
     store_.sleep();
@@ -167,6 +186,50 @@ void Region::Wake(const WakeOptions& options) {
     is_coming_ = false;
   }
   std::rethrow_exception(failure);
+}
+
+void Region::SetAsleepByOrder(bool asleep) {
+  if (asleep_by_order_ == asleep) return;
+  asleep_by_order_ = asleep;
+  asleep_by_order.fetch_add(asleep ? 1 : ~uint64_t{0}, std::memory_order_relaxed);
+}
+
+void Region::TakeOrders(std::string job, uint32_t run) {
+  const std::lock_guard lock(mutex_);
+  client::TakeOrders(store_.handle(), {.tag = name_, .job = std::move(job), .run = run});
+}
+
+bool Region::Obey() {
+  if (IsForked()) return false;
+  const std::lock_guard lock(mutex_);
+  Orders& orders = OrdersOf(store_.handle());
+  while (const auto order = orders.Take()) {
+    if (order->wakes != is_asleep_) {
+      orders.Finish(core::Ok(), /*changed=*/false, {});
+      continue;
+    }
+    const auto now = static_cast<uint64_t>(ipc::Now().time_since_epoch().count());
+    if (now >= order->deadline_ns) {
+      orders.Finish(core::Error{core::ErrorCode::kTimedOut, kTooLate}, /*changed=*/false, {});
+      continue;
+    }
+    const Timeout left = std::chrono::nanoseconds(order->deadline_ns - now);
+    uint64_t bytes = 0;
+    try {
+      order->wakes
+          ? WakeHere({.timeout = left})
+          : void(bytes = SleepHere({.keeps_bytes = !order->keeps_nothing, .timeout = left}));
+      SetAsleepByOrder(!order->wakes);
+      orders.Finish(core::Ok(), /*changed=*/true, core::Bytes(bytes));
+    } catch (const Error& error) {
+      orders.Finish(Converted(error), /*changed=*/false, {});
+    }
+  }
+  return asleep_by_order_;
+}
+
+bool Region::IsAnyOrdered() noexcept {
+  return Orders::AnyWaits() || asleep_by_order.load(std::memory_order_relaxed) != 0;
 }
 
 void Region::BeginGets(Timeout timeout) {

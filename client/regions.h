@@ -11,6 +11,9 @@
 //     region.Sleep({});                        // a kernel that reads p would fault
 //     region.Wake({});
 //
+// Other processes may order a region to sleep, if it takes orders: Obey() executes them, where the
+// program has no work under way.
+//
 // Owns: the store and its tensors. Threads: any. Units: bytes. Errors: Sleep and Wake throw what
 // Store::sleep, wake and get do. Fork: in a child no memory of a region is there; AllocateHere
 // returns null, and Free does nothing.
@@ -21,6 +24,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <string>
 
 #include "client/client.h"
 
@@ -72,6 +76,14 @@ class Region {
   // Later work on the stream has the bytes of the allocation with the address, whose region was
   // woken in order. Throws Error: NOT_FOUND, WRONG_STATE (it sleeps), and what Store::get does.
   static void Await(const void* address, Stream stream, Timeout timeout = {});
+  // From now on other processes of the user may order the region, as memory of that name and of the
+  // job (daemon/job_orders.h). Throws Error: INVALID_ARGUMENT, LOST.
+  void TakeOrders(std::string job, uint32_t run);
+  // Executes the orders that have come; what fails is said to whoever ordered it. Returns whether
+  // the region sleeps since it was ordered to. REQUIRES: as Sleep. Throws Error: LOST.
+  bool Obey();
+  // Whether a region of this process has an order to execute, or sleeps by one. Two relaxed loads.
+  static bool IsAnyOrdered() noexcept;
   // The physical memory beneath the allocation with the address stays there, so that the region
   // does not sleep; or not any more. Throws Error: NOT_FOUND, WRONG_STATE (it sleeps).
   static void Keep(void* address, bool stays);
@@ -83,6 +95,10 @@ class Region {
 
  private:
   void* Allocate(uint64_t bytes, int device);
+  // As without the end of their names. REQUIRES: mutex_ is held.
+  uint64_t SleepHere(const SleepOptions& options);
+  void WakeHere(const WakeOptions& options);
+  void SetAsleepByOrder(bool asleep);
   // Puts all that are held.
   void PutAll(const SleepOptions& options);
   // All are asked for, in the order of their addresses, and none is held.
@@ -93,6 +109,7 @@ class Region {
   void GetOne(void* address, Tensor& tensor, const WakeOptions& options);
   void ReadAsleep(Tensor& tensor, void* to, Timeout timeout);
 
+  const std::string name_;
   mutable std::mutex mutex_;
   Store store_;                        // guarded by mutex_, as all below
   std::map<void*, Tensor> allocated_;  // by address
@@ -101,6 +118,7 @@ class Region {
   // It was woken in order, and streams may have to wait for bytes.
   bool is_coming_ = false;
   std::set<void*> not_held_;  // then: allocations whose gets have not ended
+  bool asleep_by_order_ = false;
 };
 
 }  // namespace ravenstore::client

@@ -74,12 +74,6 @@ void Unregister(Session* session, bool keep) {
   if (keep) TheRegistry().kept.push_back(session);
 }
 
-std::string SocketPath(const ConnectOptions& options) {
-  if (!options.socket.empty()) return options.socket;
-  const char* chosen = getenv(proto::kSocketPathVariable);
-  return chosen != nullptr && *chosen != '\0' ? chosen : proto::kDefaultSocketPath;
-}
-
 // $RAVENSTORE_DEBUG is a list of words.
 bool DebugAsksFor(std::string_view word) {
   const char* value = getenv("RAVENSTORE_DEBUG");
@@ -93,6 +87,12 @@ bool DebugAsksFor(std::string_view word) {
 }
 
 }  // namespace
+
+std::string ChosenSocket(const std::string& given) {
+  if (!given.empty()) return given;
+  const char* chosen = getenv(proto::kSocketPathVariable);
+  return chosen != nullptr && *chosen != '\0' ? chosen : proto::kDefaultSocketPath;
+}
 
 Session::Session() : tensors_(this) {}
 Session::~Session() = default;
@@ -136,8 +136,8 @@ Status Session::Attach(const ConnectOptions& options) {
                           .library_version = RAVENSTORE_VERSION,
                           .fixed_addresses = options.fixed_addresses}};
   Incoming welcome;
-  RAVEN_ASSIGN_OR_RETURN(control_,
-                         ControlLink::Connect(SocketPath(options), packet, deadline, &welcome));
+  RAVEN_ASSIGN_OR_RETURN(
+      control_, ControlLink::Connect(ChosenSocket(options.socket), packet, deadline, &welcome));
   calls_.emplace(control_.get(), &phase_, timeout_);
   RAVEN_RETURN_IF_ERROR(
       TakeWelcome(std::get<wire::Welcome>(welcome.packet.body), std::move(welcome.descriptors)));
@@ -189,11 +189,11 @@ void Session::OnPacket(Incoming incoming) {
     return mapper_->Offer(memory->first, std::move(incoming.descriptors));
   }
   pinned_thread_.Post([this, packet = std::make_shared<Incoming>(std::move(incoming))] {
-    HandlePinnedPacket(std::move(*packet));
+    HandlePosted(std::move(*packet));
   });
 }
 
-void Session::HandlePinnedPacket(Incoming incoming) {
+void Session::HandlePosted(Incoming incoming) {
   if (const auto* slab = std::get_if<wire::PinnedSlab>(&incoming.packet.body)) {
     if (incoming.descriptors.size() != 1) return;
     static_cast<void>(pinned_.Offer(*slab, std::move(incoming.descriptors[0])));
@@ -202,6 +202,8 @@ void Session::HandlePinnedPacket(Incoming incoming) {
     const wire::ClientPacket answer{
         .request = 0, .body = wire::PinnedSlabReleased{.pool = slab->pool, .offset = slab->offset}};
     static_cast<void>(control_->Send(answer, DeadlineAfter(ipc::Now(), timeout_)));
+  } else if (const auto* order = std::get_if<wire::SleepOrder>(&incoming.packet.body)) {
+    calls_->orders().Offer(*order);
   }
 }
 
@@ -227,6 +229,7 @@ void Session::MarkLost() {
   control_->WakeCallers();
   for (const auto& device : devices_->all()) device->WakeWaiters();
   pinned_.WakeWaiters();
+  calls_->orders().Drop();
 }
 
 void Session::ReleaseArrivals() {
@@ -266,6 +269,7 @@ void Session::Disconnect() {
   ReleaseArrivals();
   mapper_->Stop();
   pinned_thread_.Stop();
+  calls_->orders().Drop();
   phase_.store(Phase::kClosed, std::memory_order_release);
   Unregister(this, keep);
   control_.reset();

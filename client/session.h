@@ -29,8 +29,11 @@ namespace ravenstore::client {
 
 class CallRecorder;
 
+// `given`, else $RAVENSTORE_SOCKET, else the default path.
+std::string ChosenSocket(const std::string& given);
+
 struct ConnectOptions {
-  std::string socket;  // empty: $RAVENSTORE_SOCKET, else the default path
+  std::string socket;  // as ChosenSocket has it
   std::string name;    // empty: the program's name
   core::Bytes device_budget;
   core::Bytes host_budget;
@@ -119,8 +122,9 @@ class Session {
 
   core::Status Attach(const ConnectOptions& options);
   core::Status TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::UniqueFd> descriptors);
-  // A task of the pinned memory's thread: keeps or unmaps it, as the packet says.
-  void HandlePinnedPacket(Incoming incoming);
+  // A task of the pinned memory's thread: keeps or unmaps it, as the packet says, or keeps an
+  // order.
+  void HandlePosted(Incoming incoming);
   // The watcher's callbacks.
   void OnPacket(Incoming incoming);
   void OnMissed(const core::Error& why);

@@ -124,6 +124,7 @@ std::string Write(const Hello& hello) {
   writer.String(2, hello.name);
   writer.Number(3, hello.device_budget);
   writer.Number(4, hello.host_budget);
+  writer.Number(5, hello.control_only ? 1 : 0);
   writer.String(6, hello.library_version);
   writer.Number(7, hello.fixed_addresses ? 1 : 0);
   return writer.Take();
@@ -230,6 +231,31 @@ std::string Write(const DropSet& drop) {
   Writer writer;
   writer.String(1, drop.name);
   writer.Number(2, drop.version);
+  return writer.Take();
+}
+
+std::string Write(const TakeOrders& take) {
+  Writer writer;
+  writer.String(1, take.tag);
+  writer.String(2, take.job);
+  writer.Number(3, take.run);
+  return writer.Take();
+}
+std::string Write(const OrderDone& done) {
+  Writer writer;
+  writer.Number(1, done.order);
+  writer.Number(2, done.code);
+  writer.String(3, done.message);
+  writer.Number(4, done.bytes);
+  return writer.Take();
+}
+std::string Write(const OrderJob& order) {
+  Writer writer;
+  writer.String(1, order.job);
+  writer.String(2, order.tag);
+  writer.Number(3, order.wakes ? 1 : 0);
+  writer.Number(4, order.keeps_nothing ? 1 : 0);
+  writer.Number(5, order.timeout_ns);
   return writer.Take();
 }
 
@@ -345,6 +371,28 @@ bool Read(std::string_view bytes, SetDropped* dropped) {
     return true;
   });
 }
+bool Read(std::string_view bytes, OrdersTaken*) {
+  return ForEach(bytes, [](const Field&) { return true; });
+}
+bool Read(std::string_view bytes, SleepOrder* order) {
+  return ForEach(bytes, [&](const Field& field) {
+    switch (field.number) {
+      case 1: field.Into(&order->number); break;
+      case 2: field.Into(&order->wakes); break;
+      case 3: field.Into(&order->keeps_nothing); break;
+      case 4: field.Into(&order->deadline_ns); break;
+      case 5: field.Into(&order->undoes); break;
+    }
+    return true;
+  });
+}
+bool Read(std::string_view bytes, JobOrdered* ordered) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&ordered->clients);
+    if (field.number == 2) field.Into(&ordered->bytes);
+    return true;
+  });
+}
 bool Read(std::string_view bytes, PinnedAllocated* place) {
   return ForEach(bytes, [&](const Field& field) {
     if (field.number == 1) field.Into(&place->pool);
@@ -423,6 +471,9 @@ bool Read(const Field& field, DaemonPacket* packet) {
     case 43: return ReadBody<SetPagesExported>(field, packet);
     case 44: return ReadBody<SetUseEnded>(field, packet);
     case 46: return ReadBody<SetDropped>(field, packet);
+    case 50: return ReadBody<OrdersTaken>(field, packet);
+    case 51: return ReadBody<SleepOrder>(field, packet);
+    case 52: return ReadBody<JobOrdered>(field, packet);
     default: return true;
   }
 }
@@ -431,8 +482,8 @@ bool Read(const Field& field, DaemonPacket* packet) {
 
 std::string Encode(const ClientPacket& packet) {
   // In the order of the variant.
-  constexpr uint32_t kBodyFields[] = {2,  3,  4,  6,  7,  20, 23, 24, 25, 26,
-                                      27, 28, 40, 41, 42, 43, 44, 45, 46};
+  constexpr uint32_t kBodyFields[] = {2,  3,  4,  6,  7,  20, 23, 24, 25, 26, 27,
+                                      28, 40, 41, 42, 43, 44, 45, 46, 50, 51, 52};
   static_assert(std::size(kBodyFields) == std::variant_size_v<decltype(packet.body)>);
   Writer writer;
   writer.Number(1, packet.request);

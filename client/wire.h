@@ -24,6 +24,7 @@ struct Hello {
   std::string name;
   uint64_t device_budget = 0;
   uint64_t host_budget = 0;
+  bool control_only = false;
   std::string library_version;
   bool fixed_addresses = false;
 };
@@ -97,11 +98,30 @@ struct DropSet {
   uint64_t version = 0;
 };
 
+struct TakeOrders {
+  std::string tag;
+  std::string job;
+  uint32_t run = 0;
+};
+struct OrderDone {
+  uint64_t order = 0;
+  uint32_t code = 0;
+  std::string message;
+  uint64_t bytes = 0;
+};
+struct OrderJob {
+  std::string job;
+  std::string tag;
+  bool wakes = false;
+  bool keeps_nothing = false;
+  uint64_t timeout_ns = 0;
+};
+
 struct ClientPacket {
   uint64_t request = 0;
   std::variant<Hello, InternName, ExplainFailure, Detach, StatsQuery, Trim, PinnedAlloc, PinnedFree,
                PinnedSlabReleased, KeepInPlace, Sleep, Wake, SealSet, OpenSet, UseSet, SetPages,
-               EndUseOfSet, CloseSet, DropSet>
+               EndUseOfSet, CloseSet, DropSet, TakeOrders, OrderDone, OrderJob>
       body;
 };
 
@@ -183,6 +203,18 @@ struct SetUseEnded {};
 struct SetDropped {
   uint64_t sets = 0;
 };
+struct OrdersTaken {};
+struct SleepOrder {
+  uint64_t number = 0;
+  bool wakes = false;
+  bool keeps_nothing = false;
+  uint64_t deadline_ns = 0;
+  uint64_t undoes = 0;
+};
+struct JobOrdered {
+  uint32_t clients = 0;
+  uint64_t bytes = 0;
+};
 struct TierStats {
   std::string name;
   uint64_t used = 0;
@@ -208,7 +240,8 @@ struct DaemonPacket {
   // Nothing: a kind of packet that this client does not know.
   std::variant<std::monostate, Failure, Welcome, NameInterned, FailureExplained, MemoryReady,
                Detached, Stats, PinnedAllocated, PinnedSlab, ReleasePinnedSlab, KeptInPlace, Asleep,
-               Awake, SetSealed, SetOpened, SetUsed, SetPagesExported, SetUseEnded, SetDropped>
+               Awake, SetSealed, SetOpened, SetUsed, SetPagesExported, SetUseEnded, SetDropped,
+               OrdersTaken, SleepOrder, JobOrdered>
       body;
 };
 

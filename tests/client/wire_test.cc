@@ -160,6 +160,42 @@ TEST(WireTest, AnswersOfNamedSetsAreUnderstood) {
   EXPECT_EQ(DecodedBody<SetDropped>(packet).sets, 2u);
 }
 
+TEST(WireTest, OrdersReadAsWrittenAndAreUnderstood) {
+  const auto take = Parsed({1, TakeOrders{"weights", "train.py", 4711}}).take_orders();
+  EXPECT_EQ(take.tag(), "weights");
+  EXPECT_EQ(take.job(), "train.py");
+  EXPECT_EQ(take.run(), 4711u);
+  const auto done = Parsed({0, OrderDone{~uint64_t{0}, 3, "late", uint64_t{1} << 40}}).order_done();
+  EXPECT_EQ(done.order(), ~uint64_t{0});
+  EXPECT_EQ(done.code(), 3u);
+  EXPECT_EQ(done.message(), "late");
+  EXPECT_EQ(done.bytes(), uint64_t{1} << 40);
+  const auto asked = Parsed({1, OrderJob{"train.py", "cache", true, true, 5}}).order_job();
+  EXPECT_EQ(asked.job(), "train.py");
+  EXPECT_EQ(asked.tag(), "cache");
+  EXPECT_TRUE(asked.wakes() && asked.keeps_nothing());
+  EXPECT_EQ(asked.timeout_ns(), 5u);
+  EXPECT_TRUE(Parsed({1, Hello{.control_only = true}}).hello().control_only());
+  proto::DaemonPacket packet;
+  packet.mutable_orders_taken();
+  DecodedBody<OrdersTaken>(packet);
+  proto::SleepOrder& sent = *packet.mutable_sleep_order();
+  sent.set_number(7);
+  sent.set_wakes(true);
+  sent.set_keeps_nothing(true);
+  sent.set_deadline_ns(~uint64_t{0});
+  sent.set_undoes(6);
+  const auto order = DecodedBody<SleepOrder>(packet);
+  EXPECT_EQ(order.number, 7u);
+  EXPECT_TRUE(order.wakes && order.keeps_nothing);
+  EXPECT_EQ(order.deadline_ns, ~uint64_t{0});
+  EXPECT_EQ(order.undoes, 6u);
+  packet.mutable_job_ordered()->set_clients(3);
+  packet.mutable_job_ordered()->set_bytes(uint64_t{1} << 40);
+  EXPECT_EQ(DecodedBody<JobOrdered>(packet).clients, 3u);
+  EXPECT_EQ(DecodedBody<JobOrdered>(packet).bytes, uint64_t{1} << 40);
+}
+
 TEST(WireTest, ZerosAreStillMessages) {
   EXPECT_TRUE(Parsed({0, InternName{}}).has_intern_name());
   EXPECT_TRUE(Parsed({0, PinnedSlabReleased{}}).has_pinned_slab_released());
