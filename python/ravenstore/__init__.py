@@ -30,6 +30,7 @@ from ravenstore.errors import (
 )
 from ravenstore.named import OpenedSet, Published
 from ravenstore.offload import Explanation, explain, max_memory_plain, offload, step
+from ravenstore.orders import sleep_point, take_orders
 from ravenstore.pinned import patch_dataloader, pin_memory, pinned_empty
 from ravenstore.profile import profile
 from ravenstore.regions import (
@@ -122,9 +123,11 @@ __all__ = [
     "read_asleep",
     "region",
     "sleep",
+    "sleep_point",
     "stay",
     "step",
     "tags",
+    "take_orders",
     "wait_for",
     "wait_in_forward",
     "wake",

@@ -87,6 +87,12 @@ class SetFlag(enum.IntFlag):
     SET_FAIL_FAST = 2
 
 
+class OrderFlag(enum.IntFlag):
+    """ravenstore_order_job's flags, with RegionSleepFlag.KEEP_NOTHING."""
+
+    ORDER_WAKE = 4
+
+
 class GetFlag(enum.IntFlag):
     """ravenstore_get_options.flags."""
 
@@ -262,6 +268,7 @@ ENUMS: list[type[enum.IntEnum] | type[enum.IntFlag]] = [
     RegionSleepFlag,
     RegionWakeFlag,
     SetFlag,
+    OrderFlag,
 ]
 
 # Handles and streams are numbers to Python; None is NULL.
@@ -334,6 +341,14 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ravenstore_region_await": (c_int, [_address, _stream, c_uint64]),
     "ravenstore_region_keep_in_place": (c_int, [_address, c_int32]),
     "ravenstore_region_read": (c_int, [_address, c_uint64, _address, c_uint64]),
+    "ravenstore_region_take_orders": (c_int, [_region, c_char_p, c_uint32]),
+    "ravenstore_region_is_ordered": (c_int, []),
+    "ravenstore_region_await_order": (c_int, [c_uint64]),
+    "ravenstore_region_obey": (c_int, [_region, POINTER(c_uint64)]),
+    "ravenstore_order_job": (
+        c_int,
+        [c_char_p, c_char_p, c_char_p, c_uint32, c_uint64, POINTER(c_uint64)],
+    ),
     "ravenstore_region_get_info": (c_int, [_region, POINTER(RegionInfo)]),
     "ravenstore_set_seal": (
         c_int,

@@ -74,6 +74,9 @@ class _Region:
         check(_abi.library().ravenstore_region_get_info(self.handle, byref(info)))
         return info
 
+    def take_orders(self, job: bytes, run: int) -> None:
+        check(_abi.library().ravenstore_region_take_orders(self.handle, job, run))
+
     def memory_pool(self) -> Any:
         """PyTorch's pool on the current device, whose memory the region gives."""
         import torch
@@ -136,11 +139,13 @@ class _Within(threading.local):
 _lock = threading.Lock()
 _regions: dict[str, _Region] = {}
 _backend: str | None = None
+_takes_orders: tuple[bytes, int] | None = None  # as which job, and which run of it
 
 
 def _forget() -> None:
-    global _lock  # noqa: PLW0603 - a child of fork() has no thread that could release it
+    global _lock, _takes_orders  # noqa: PLW0603 - a child has no thread that could release it
     _lock = threading.Lock()
+    _takes_orders = None
     _regions.clear()
 
 
@@ -170,7 +175,27 @@ def _open(tag: str) -> _Region:
             if _is_simulated():
                 _native.load().serve_cpu_regions()
             _regions[tag] = _Region(tag)
+            if _takes_orders is not None:
+                _regions[tag].take_orders(*_takes_orders)
         return _regions[tag]
+
+
+def opened() -> list[_Region]:
+    with _lock:
+        return list(_regions.values())
+
+
+def takes_orders() -> bool:
+    return _takes_orders is not None
+
+
+def take_orders(job: bytes, run: int) -> None:
+    """All tags do, those made later as well. See ravenstore/orders.py."""
+    global _takes_orders  # noqa: PLW0603 - it is so for all tags
+    with _lock:
+        for each in _regions.values():
+            each.take_orders(job, run)
+        _takes_orders = (job, run)
 
 
 _within = _Within()
@@ -248,12 +273,20 @@ def capture_graph(
         yield
 
 
-def _synchronize(devices: int) -> None:
+def is_capturing() -> bool:
+    if _is_simulated():
+        return False
+    import torch
+
+    return torch.cuda.is_current_stream_capturing()
+
+
+def synchronize(devices: int) -> None:
     if _is_simulated():
         return
     import torch
 
-    if torch.cuda.is_current_stream_capturing():
+    if is_capturing():
         raise Capturing("a stream is being captured: end the capture before a sleep or a wake")
     for device in range(devices.bit_length()):
         if devices >> device & 1:
@@ -265,6 +298,7 @@ def sleep(
     keep: Keep = "bytes",
     unchanged: bool = False,
     timeout: Duration | None = None,
+    job: str | None = None,
 ) -> int:
     """The tags' tensors leave their devices, whose memory goes back to the driver. Returns how many
     bytes that were. Waits for the work of these devices, and until the memory is gone.
@@ -272,19 +306,28 @@ def sleep(
     keep: "nothing": the bytes are undefined after the wake, and nothing is copied.
     unchanged: nothing was written since the last wake: what was copied then is kept.
     timeout: of each tag, by default 30 s.
+    job: the tags are those of other processes, of all that belong to that job: see `sleep_point`.
+        Its name, the number of the process with which it began (ravenrun, torchrun), or that of one
+        of its clients in ravenctl. Without tags all of its memory is meant, of a job under ravenrun
+        --mode elastic as well. All processes have done it, or none.
     Errors: NotFound; WrongState (it sleeps already, or one of its tensors stays); TimedOut: there
         is no room for the copies, for instance. A tag of which that is said is awake, and so are
-        those after it; those before it sleep.
+        those after it; those before it sleep. With a job, which process failed and why: Lost if it
+        has ended, TimedOut if it did not come to a point where it may sleep.
     """
     if keep not in ("bytes", "nothing"):
         raise InvalidArgument(f"keep is 'bytes' or 'nothing', not {keep!r}")
     if unchanged and keep == "nothing":
         raise InvalidArgument("unchanged=True keeps bytes, and keep='nothing' does not")
     flags = _abi.RegionSleepFlag.KEEP_NOTHING if keep == "nothing" else 0
+    if job is not None:
+        if unchanged:
+            raise InvalidArgument("unchanged=True is for this process's tags, not for a job's")
+        return _order(job, tags, flags, timeout)
     flags |= _abi.RegionSleepFlag.UNCHANGED if unchanged else 0
     returned = 0
     for each in [_region_of(tag) for tag in tags]:
-        _synchronize(each.info().devices)
+        synchronize(each.info().devices)
         each.release_free_blocks()
         bytes_ = c_uint64()
         check(
@@ -301,6 +344,7 @@ def wake(
     blocking: bool = True,
     in_order: bool = False,
     timeout: Duration | None = None,
+    job: str | None = None,
 ) -> None:
     """The tags' tensors are where they were, in the order of the tags. No error if one is awake.
 
@@ -309,13 +353,19 @@ def wake(
     in_order: returns before. The tensors come in the order of their addresses, and none may be used
         before `wait_for(tensor)`. Another wake of the tag waits for all.
     timeout: of each tag, by default 30 s.
+    job: as in sleep.
     Errors: NotFound; OutOfMemory or TimedOut without room, with the clients that hold it. That tag
         sleeps on, as do those after it; those before it are awake. They may be woken again.
     """
+    if job is not None:
+        if in_order or not blocking:
+            raise InvalidArgument("a job's tags are woken as by blocking=True")
+        _order(job, tags, _abi.OrderFlag.ORDER_WAKE, timeout)
+        return
     flags = 0 if blocking else _abi.RegionWakeFlag.DO_NOT_WAIT
     flags |= _abi.RegionWakeFlag.IN_ORDER if in_order else 0
     for each in [_region_of(tag) for tag in tags]:
-        _synchronize(0)
+        synchronize(0)
         check(
             _abi.library().ravenstore_region_wake(
                 each.handle, flags, nanoseconds_of(timeout or 0), _current_stream()
@@ -350,6 +400,26 @@ def wait_in_forward(module: torch.nn.Module) -> Iterator[None]:
         for part in module.modules():
             hooks.callback(part.register_forward_pre_hook(wait).remove)
         yield
+
+
+def _order(job: str, tags: tuple[str, ...], flags: int, timeout: Duration | None) -> int:
+    """To the job's processes; without tags for all of its memory. How many bytes went back."""
+    returned = 0
+    encoded: list[bytes | None] = [tag.encode() for tag in tags]
+    for tag in encoded or [None]:
+        bytes_ = c_uint64()
+        check(
+            _abi.library().ravenstore_order_job(
+                os.fsencode(default_socket()),
+                job.encode(),
+                tag,
+                flags,
+                nanoseconds_of(timeout or 0),
+                byref(bytes_),
+            )
+        )
+        returned += bytes_.value
+    return returned
 
 
 def _current_stream() -> int | None:

@@ -120,7 +120,7 @@ class RegionsTest(harness.StoreCase):
         ravenstore.sleep(*tags[1:])
         failed = [None, None, ravenstore.Capturing("a stream is being captured")]
         with (
-            mock.patch.object(regions, "_synchronize", side_effect=failed),
+            mock.patch.object(regions, "synchronize", side_effect=failed),
             self.assertRaises(ravenstore.Capturing),
         ):
             ravenstore.wake(*tags)
@@ -316,7 +316,7 @@ class PoolsTest(harness.StoreCase):
     def test_a_sleep_releases_what_is_free(self):
         with ravenstore.region("free"):
             before = self.inside[0][0]
-        with mock.patch.object(regions, "_synchronize"):
+        with mock.patch.object(regions, "synchronize"):
             ravenstore.sleep("free")
             ravenstore.wake("free")
         self.assertEqual(sys.getrefcount(before), 2, "PyTorch ends a pool that nothing refers to")
