@@ -178,6 +178,11 @@ Status ClientDevice::Release(uint32_t memory) {
   return Error{ErrorCode::kNotFound, "there is no memory " + std::to_string(memory)};
 }
 
+void ClientDevice::UnmapAll() {
+  while (!mappings_.empty()) static_cast<void>(Unmap(mappings_.begin()->first));
+  memories_.clear();
+}
+
 void ClientDevice::NoteMissedPacket(const Error& why) {
   std::lock_guard lock(mutex_);
   missed_ = why.message;

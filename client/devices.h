@@ -66,6 +66,8 @@ class ClientDevice {
   // Unmaps or forgets what Map mapped there. kNotFound when nothing begins there.
   core::Status Unmap(uint64_t offset);
   core::Status Release(uint32_t memory);
+  // Unmaps and releases all. What cannot be unmapped stays. REQUIRES: the mapper has stopped.
+  void UnmapAll();
 
   // Around fork.
   void LockForFork() { mutex_.lock(); }

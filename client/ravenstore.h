@@ -467,11 +467,12 @@ RAVENSTORE_API ravenstore_code_t ravenstore_region_get_info(const ravenstore_reg
  * its context. */
 
 /* The store's tensors are a set of that name from now on, and *version (may be NULL) is its
- * version: 1, then the next number. The store refuses all other calls, and has the set open until
- * ravenstore_disconnect. It was connected with RAVENSTORE_FIXED_ADDRESSES, and all its tensors are
- * put. Waits until the streams have come there. load: of ravenstore_set_open, else 0. layout: a
- * number of the caller's, another one for sets whose bytes mean something else.
- * RAVENSTORE_WRONG_STATE: a tensor is in use, or another process loads that set. */
+ * version: 1, then the next number. The store refuses all other calls, its tensors have no
+ * addresses any more, and it has the set open until ravenstore_disconnect. It was connected with
+ * RAVENSTORE_FIXED_ADDRESSES, and all its tensors are put. Waits until the streams have come there.
+ * load: of ravenstore_set_open, else 0. layout: a number of the caller's, another one for sets
+ * whose bytes mean something else. RAVENSTORE_WRONG_STATE: a tensor is in use, or another process
+ * loads that set. */
 RAVENSTORE_API ravenstore_code_t ravenstore_set_seal(ravenstore_store_t* store, const char* name,
                                                      uint64_t load, uint64_t layout,
                                                      uint64_t* version);

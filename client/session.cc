@@ -232,6 +232,13 @@ void Session::MarkLost() {
   calls_->orders().Drop();
 }
 
+void Session::HandOver() {
+  phase_.store(Phase::kHandedOver, std::memory_order_release);
+  // What stays mapped here would take memory of the device when the set has left it.
+  mapper_->Stop();
+  for (const auto& device : devices_->all()) device->UnmapAll();
+}
+
 void Session::ReleaseArrivals() {
   for (std::atomic<uint64_t>& arrival : segment_->get()->arrivals) {
     arrival.store(proto::kWordValueMask, std::memory_order_release);
@@ -254,7 +261,8 @@ void Session::Disconnect() {
   if (recorder_ != nullptr) recorder_->Finish(kFinishTimeout);
   // Whether streams still use what was not put is not known: on a GPU it stays mapped then.
   const bool may_run = backend_ != "host" || streams_->AnyAsynchronous();
-  const bool keep = !complete || (may_run && AnyInUse());
+  const bool is_set = phase_.load(std::memory_order_acquire) == Phase::kHandedOver;
+  const bool keep = !complete || (may_run && !is_set && AnyInUse());
   if (phase_.load(std::memory_order_acquire) == Phase::kAttached) {
     const Tick deadline =
         DeadlineAfter(ipc::Now(), std::min<core::Duration>(timeout_, kDetachTimeout));

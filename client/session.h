@@ -105,7 +105,7 @@ class Session {
   }
 
   // The tensors are the daemon's (client/named_sets.h): calls are refused from now on.
-  void HandOver() { phase_.store(Phase::kHandedOver, std::memory_order_release); }
+  void HandOver();
 
   // Every live handle holds one reference.
   void Ref() { references_.fetch_add(1, std::memory_order_relaxed); }

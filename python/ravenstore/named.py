@@ -190,7 +190,9 @@ class Filling:
             )
         )
         for each in self._tensors:
-            each._freed = True  # it is the set's, and no store's
+            # It is the set's: only the handle ends, which would keep the session.
+            each._freed = True
+            _abi.library().ravenstore_free(self.store._pointer, each._handle, None)
         return Published(self.store, self.name, version.value)
 
 

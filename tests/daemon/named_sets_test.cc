@@ -1,4 +1,5 @@
 // Named sets: tensors that a process hands over, and that others of its user open and read.
+#include <errno.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -84,6 +85,21 @@ class NamedSetsTest : public testing::Test {
   std::vector<Tensor> tensors_;
   uint64_t version_ = 0;
 };
+
+TEST_F(NamedSetsTest, ThePublisherHasNoMemoryOfTheSet) {
+  Store store = Connect("publisher");
+  Tensor tensor = store.create(MiB(5));
+  const void* const address = tensor.data();
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  EXPECT_EQ(write(ends[1], address, 1), 1);
+  store.put(tensor, nullptr);
+  store.seal("weights");
+  EXPECT_EQ(write(ends[1], address, 1), -1) << "it is mapped here";
+  EXPECT_EQ(errno, EFAULT);
+  close(ends[0]);
+  close(ends[1]);
+}
 
 TEST_F(NamedSetsTest, AnotherProcessReadsTheSameMemory) {
   const Store published = Publish("weights", 7);

@@ -57,6 +57,17 @@ class NamedTest(NamedCase):
                 self.assert_holds(opened, weights(1))
                 self.assertGreater(opened.bytes, 1_200_000)
 
+    def test_a_publisher_leaves_no_thread_behind(self):
+        threads = []
+        for version in range(3):
+            store = self.connect_reader()
+            published = store.publish(self.name, weights(version))
+            with store.open(self.name):
+                published.close()
+            store.close()
+            threads.append(len(os.listdir("/proc/self/task")))
+        self.assertEqual(len(set(threads)), 1, threads)
+
     def test_another_process_sees_them(self):
         store = self.connect_reader()
         script = (
