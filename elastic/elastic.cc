@@ -70,7 +70,8 @@ std::optional<JobShare::Device> DeviceOf(decltype(raven_elastic_options_t::share
   uint64_t room = 0;
   const uint32_t engines = share(device, &words, all.data(), kEnginesMost, &own, &together, &room);
   if (own >= engines) return std::nullopt;
-  JobShare::Device shared{.own = own, .together = Bytes(together), .room = Bytes(room)};
+  JobShare::Device shared{
+      .own = own, .together = Bytes(together), .room = Bytes(room), .demands = {}};
   for (uint32_t i = 0; i < engines; ++i)
     shared.demands.push_back({.in_use = Bytes(all[i].in_use),
                               .waits_for = Bytes(all[i].waits_for),

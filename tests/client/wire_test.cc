@@ -175,7 +175,9 @@ TEST(WireTest, OrdersReadAsWrittenAndAreUnderstood) {
   EXPECT_EQ(asked.tag(), "cache");
   EXPECT_TRUE(asked.wakes() && asked.keeps_nothing());
   EXPECT_EQ(asked.timeout_ns(), 5u);
-  EXPECT_TRUE(Parsed({1, Hello{.control_only = true}}).hello().control_only());
+  Hello hello;
+  hello.control_only = true;
+  EXPECT_TRUE(Parsed({1, hello}).hello().control_only());
   proto::DaemonPacket packet;
   packet.mutable_orders_taken();
   DecodedBody<OrdersTaken>(packet);
