@@ -71,7 +71,7 @@ std::optional<JobShare::Device> DeviceOf(decltype(raven_elastic_options_t::share
   const uint32_t engines = share(device, &words, all.data(), kEnginesMost, &own, &together, &room);
   if (own >= engines) return std::nullopt;
   JobShare::Device shared{
-      .own = own, .together = Bytes(together), .room = Bytes(room), .demands = {}};
+      .demands = {}, .own = own, .together = Bytes(together), .room = Bytes(room)};
   for (uint32_t i = 0; i < engines; ++i)
     shared.demands.push_back({.in_use = Bytes(all[i].in_use),
                               .waits_for = Bytes(all[i].waits_for),
