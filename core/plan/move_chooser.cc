@@ -206,8 +206,9 @@ size_t LeavingNow(const MoveView& view) {
 }
 
 std::optional<Bytes> LackedCopyRoom(const MoveView& view) {
-  if (FirstDirty(view) || LeavingNow(view) > 0) return std::nullopt;
+  if (LeavingNow(view) > 0) return std::nullopt;
   auto first = view.queues.First(Queue::kLeaves);
+  if (!first && FirstDirty(view)) return std::nullopt;
   if (!first) first = view.queues.First(Queue::kIdleDirty);
   if (!first && !FirstClean(view)) first = view.queues.First(Queue::kIdleClean);
   if (!first) return std::nullopt;

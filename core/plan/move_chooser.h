@@ -88,7 +88,8 @@ bool AwaitsBirth(const MoveView& view);
 std::optional<Unit> NextReturn(const MoveView& view, PoolNumber pool);
 // Units that leave; 0 if no pool has room for any of them.
 size_t LeavingNow(const MoveView& view);
-// The bytes of the unit that leaves first, if no pool has room for any unit that is dirty.
+// The bytes of the unit that leaves first, if no pool has room for any that leaves. If none leaves:
+// those of an idle one, if no pool has room for any that is dirty.
 std::optional<Bytes> LackedCopyRoom(const MoveView& view);
 
 }  // namespace ravenstore::core::plan

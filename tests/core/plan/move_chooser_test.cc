@@ -217,6 +217,7 @@ TEST_F(MoveChooserTest, WhereAPageHasNoRoomASmallerUnitLeaves) {
   Set(0, {.life = PageState::kDirty, .forced = true, .live = 1});
   EXPECT_FALSE(NextOut(View(), 0));
   EXPECT_EQ(LeavingNow(View()), 0u);
+  EXPECT_EQ(LackedCopyRoom(View()), std::optional(MiB(2))) << "no other leaves in its place";
   Set(3, {.life = PageState::kDirty, .forced = true, .live = 1, .bytes = KiB(512)});
   EXPECT_EQ(NextOut(View(), 0), std::optional<Unit>(3));
   EXPECT_EQ(LeavingNow(View()), 2u);
