@@ -149,7 +149,7 @@ void NamedSets::HandleOpen(const Caller& caller, uint64_t request, const proto::
   const Name name{caller.peer.uid, wanted.name()};
   if (TryOpen(question, name, wanted)) return;
   const core::Tick deadline = DeadlineOf(wanted.deadline_ns());
-  if (deadline <= ipc::Now()) {
+  if (wanted.deadline_ns() == 0) {
     return Fail(question,
                 {ErrorCode::kNotFound, "there is no set " + Quoted(wanted.name()) +
                                            (wanted.version() == 0 ? "" : " of that version") +
