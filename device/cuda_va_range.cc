@@ -57,15 +57,18 @@ class CudaVaRange : public VaRange {
   Status Create(Bytes offset, Bytes bytes) override {
     return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<const CudaMemory>> {
       RAVEN_ASSIGN_OR_RETURN(auto memory, CudaMemory::Create(gpu_, memory_, bytes, granularity_));
-      return MapAt(offset, std::move(memory));
+      return MapAt(offset, std::move(memory), access_);
     });
   }
 
   Status Map(Bytes offset, std::shared_ptr<const PhysicalMemory> memory) override {
-    auto of_gpu = std::dynamic_pointer_cast<const CudaMemory>(std::move(memory));
-    if (memory_.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return RangeOfHostMemory();
-    if (of_gpu == nullptr || of_gpu->gpu() != gpu_.get()) return MemoryOfAnother();
-    return chunks_.Place(offset, of_gpu->size(), [&] { return MapAt(offset, of_gpu); });
+    return MapWith(offset, std::move(memory), access_);
+  }
+
+  Status MapReadOnly(Bytes offset, std::shared_ptr<const PhysicalMemory> memory) override {
+    std::vector<CUmemAccessDesc> read = access_;
+    for (CUmemAccessDesc& each : read) each.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+    return MapWith(offset, std::move(memory), read);
   }
 
   Result<ipc::UniqueFd> Export(Bytes offset) override {
@@ -76,19 +79,8 @@ class CudaVaRange : public VaRange {
   Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
     return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<const CudaMemory>> {
       RAVEN_ASSIGN_OR_RETURN(auto memory, CudaMemory::Import(gpu_, std::move(descriptor), bytes));
-      return MapAt(offset, std::move(memory));
+      return MapAt(offset, std::move(memory), access_);
     });
-  }
-
-  Status MakeReadOnly(Bytes offset) override {
-    if (memory_.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return RangeOfHostMemory();
-    RAVEN_ASSIGN_OR_RETURN(const auto chunk, chunks_.Find(offset));
-    std::vector<CUmemAccessDesc> read = access_;
-    for (CUmemAccessDesc& each : read) each.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
-    const CudaCaptureExempt exempt(gpu_->driver());
-    RAVEN_CUDA_CALL(*gpu_, cuMemSetAccess, base_ + offset.count(), chunk->size().count(),
-                    read.data(), read.size());
-    return core::Ok();
   }
 
   Status Unmap(Bytes offset) override {
@@ -100,8 +92,17 @@ class CudaVaRange : public VaRange {
   }
 
  private:
+  Status MapWith(Bytes offset, std::shared_ptr<const PhysicalMemory> memory,
+                 const std::vector<CUmemAccessDesc>& access) {
+    auto of_gpu = std::dynamic_pointer_cast<const CudaMemory>(std::move(memory));
+    if (memory_.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return RangeOfHostMemory();
+    if (of_gpu == nullptr || of_gpu->gpu() != gpu_.get()) return MemoryOfAnother();
+    return chunks_.Place(offset, of_gpu->size(), [&] { return MapAt(offset, of_gpu, access); });
+  }
+
   Result<std::shared_ptr<const CudaMemory>> MapAt(Bytes offset,
-                                                  std::shared_ptr<const CudaMemory> memory) {
+                                                  std::shared_ptr<const CudaMemory> memory,
+                                                  const std::vector<CUmemAccessDesc>& access) {
     RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu_->Primary());
     const CudaScope scope(gpu_->driver(), context);
     const CudaCaptureExempt exempt(gpu_->driver());
@@ -109,7 +110,7 @@ class CudaVaRange : public VaRange {
     const size_t bytes = memory->size().count();
     RAVEN_CUDA_CALL(*gpu_, cuMemMap, at, bytes, 0, memory->handle(), 0);
     const Status allowed = gpu_->Check(
-        gpu_->driver().cuMemSetAccess(at, bytes, access_.data(), access_.size()), "cuMemSetAccess");
+        gpu_->driver().cuMemSetAccess(at, bytes, access.data(), access.size()), "cuMemSetAccess");
     if (!allowed.ok()) {
       gpu_->driver().cuMemUnmap(at, bytes);
       return allowed.error();

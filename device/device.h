@@ -111,15 +111,16 @@ class VaRange {
   // yet. Of ranges of ReserveVaRange, and memory of the same device.
   // Errors: kUnsupported for a range of host memory; kInvalidArgument for another device's memory.
   virtual Status Map(Bytes offset, std::shared_ptr<const PhysicalMemory> memory) = 0;
+  // The same; it can only be read there: a kernel that writes ends with its context, and a CPU's
+  // thread with SIGSEGV. Other mappings stay as they are.
+  virtual Status MapReadOnly(Bytes /*offset*/, std::shared_ptr<const PhysicalMemory> /*memory*/) {
+    return RangeOfHostMemory();
+  }
   // A descriptor of the chunk created (not imported) at `offset`, for another process's Import.
   // Fresh on every call, closed on exec.
   virtual Result<ipc::UniqueFd> Export(Bytes offset) = 0;
   // Maps the physical memory behind `descriptor`, `bytes` long, at `offset`.
   virtual Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) = 0;
-  // Work of this process only reads the chunk at `offset` from now on: a kernel that writes there
-  // ends with its context, and a CPU's thread with SIGSEGV. Other mappings stay as they are.
-  // Errors: kUnsupported for a range of host memory; kNotFound when no chunk begins there.
-  virtual Status MakeReadOnly(Bytes /*offset*/) { return RangeOfHostMemory(); }
   // Unmaps the chunk at `offset`, and releases its memory. kNotFound when no chunk begins there.
   virtual Status Unmap(Bytes offset) = 0;
 

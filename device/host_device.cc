@@ -142,8 +142,8 @@ class HostVaRange : public VaRange {
     });
   }
 
-  Status MakeReadOnly(Bytes offset) override {
-    if (ledger_ == nullptr) return RangeOfHostMemory();
+  Status MapReadOnly(Bytes offset, std::shared_ptr<const PhysicalMemory> memory) override {
+    RAVEN_RETURN_IF_ERROR(Map(offset, std::move(memory)));
     RAVEN_ASSIGN_OR_RETURN(const auto chunk, chunks_.Find(offset));
     return range_.MakeReadOnly(offset, chunk->size());
   }
