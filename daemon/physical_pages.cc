@@ -28,7 +28,8 @@ void PhysicalPages::Make() {
     indexes_.pop_back();
   }
   ++making_;
-  workers_->Run(attachment_->tenant, [this, index] {
+  // Many may be destroyed at a time, and a call may wait for this one.
+  workers_->RunFirst(attachment_->tenant, [this, index] {
     auto descriptor = std::make_shared<ipc::UniqueFd>();
     const Status made = MakeMemory(*attachment_, *device_, arena_.device, arena_.bytes,
                                    arena_.page * index, arena_.page, descriptor.get());

@@ -50,6 +50,14 @@ void WorkerPool::Run(core::TenantId owner, std::function<void()> work) {
   wake_.notify_one();
 }
 
+void WorkerPool::RunFirst(core::TenantId owner, std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    owners_[owner].first.push_back(std::move(work));
+  }
+  wake_.notify_one();
+}
+
 WorkerPool::Owners::iterator WorkerPool::Next() {
   const auto behind = owners_.upper_bound(last_);
   const auto may = [this](const auto& entry) { return MayBegin(entry.second); };
@@ -69,8 +77,9 @@ void WorkerPool::Work() {
     last_ = next->first;
     Owner& owner = next->second;
     {
-      const std::function<void()> work = std::move(owner.work.front());
-      owner.work.pop_front();
+      auto& queue = owner.first.empty() ? owner.work : owner.first;
+      const std::function<void()> work = std::move(queue.front());
+      queue.pop_front();
       ++owner.running;
       lock.unlock();
       work();
@@ -78,7 +87,7 @@ void WorkerPool::Work() {
     }
     lock.lock();
     --owner.running;
-    if (owner.running == 0 && owner.work.empty()) owners_.erase(next);
+    if (owner.running == 0 && !owner.waits()) owners_.erase(next);
   }
 }
 

@@ -28,7 +28,8 @@ inline constexpr core::TenantId kOtherNodes{~uint32_t{1}};
 
 // Slow work (slab creation, export, unmapping, pinning) off the planner loop, shared by users.
 //
-// Owners are served in turn, a job each; the jobs of one begin in the order given and overlap. Of
+// Owners are served in turn, a job each; the jobs of one begin in the order given and overlap, and
+// those of RunFirst() before its others. Of
 // several workers one is never an owner's, however much it gives and though nobody else gives
 // anything: so who comes next waits for no job of his.
 //
@@ -39,20 +40,22 @@ class WorkerPool {
   // Finishes what was given.
   ~WorkerPool();
   void Run(core::TenantId owner, std::function<void()> work);
+  void RunFirst(core::TenantId owner, std::function<void()> work);
 
  private:
   struct Owner {
+    std::deque<std::function<void()>> first;  // before `work`
     std::deque<std::function<void()>> work;
     size_t running = 0;
+
+    bool waits() const { return !first.empty() || !work.empty(); }
   };
   using Owners = std::map<core::TenantId, Owner>;
 
   void Work();
   // Whose turn it is; the end while nobody has work that may begin. REQUIRES: mutex_ is held.
   Owners::iterator Next();
-  bool MayBegin(const Owner& owner) const {
-    return !owner.work.empty() && owner.running < running_most_;
-  }
+  bool MayBegin(const Owner& owner) const { return owner.waits() && owner.running < running_most_; }
 
   const size_t running_most_;  // of one owner's jobs
   std::atomic<bool> ending_{false};

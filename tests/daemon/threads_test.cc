@@ -37,6 +37,19 @@ TEST(ThreadsTest, OneWorkerKeepsTheOrder) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[i], i);
 }
 
+TEST(ThreadsTest, WhatIsToRunFirstRunsBeforeTheOwnersOtherWork) {
+  std::vector<int> order;
+  {
+    WorkerPool pool("pool", 1);
+    std::latch given(1);
+    pool.Run(kMine, [&given] { given.wait(); });
+    pool.Run(kMine, [&order] { order.push_back(2); });
+    for (int i = 0; i < 2; ++i) pool.RunFirst(kMine, [&order, i] { order.push_back(i); });
+    given.count_down();
+  }
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2}));
+}
+
 TEST(ThreadsTest, WorkersWorkAtTheSameTime) {
   std::latch both(2);
   WorkerPool pool("pool", 3);
