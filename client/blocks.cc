@@ -462,8 +462,8 @@ std::string BlockAllocator::DescribeHolders(uint64_t bytes, int device) const {
   const uint64_t needed = held.used + bytes;
   const std::string mend =
       needed > device_budget_
-          ? "The smallest device_budget that would do is " + Size(needed) +
-                ", without fragmentation."
+          ? "device_budget is too small for this by at least " + Size(needed - device_budget_) +
+                ", and later allocations may need more."
           : "Its budget has room for that, but other clients hold the memory, or blocks in use "
             "occupy each page of it.";
   return "The store found no room for " + Size(bytes) + " on device " + std::to_string(device) +

@@ -153,8 +153,8 @@ class BlockAllocator {
   BlocksStats stats(int device) const;
   void ResetPeaks(int device);
   uint64_t device_budget() const { return device_budget_; }
-  // What holds the memory in which `bytes` more find no room, and the smallest budget that would
-  // do, if a larger one would.
+  // What holds the memory in which `bytes` more find no room, and by how much the budget is too
+  // small for them, if it is.
   std::string DescribeHolders(uint64_t bytes, int device) const;
   Store& store() { return *store_; }
 

@@ -178,8 +178,9 @@ Error NotPermitted(const std::string& path) {
     struct group* found = nullptr;
     getgrgid_r(file.st_gid, &entry, buffer, sizeof(buffer), &found);
     const std::string group = found != nullptr ? found->gr_name : std::to_string(file.st_gid);
-    words +=
-        "; it serves the group " + group + " (usermod -aG " + group + " USER, and log in again)";
+    words += "; it serves the group " + group;
+    words += file.st_gid == 0 ? ", which is root's: let the daemon serve another one (socket.group)"
+                              : " (usermod -aG " + group + " USER, and log in again)";
   }
   return {ErrorCode::kPermission, words};
 }

@@ -43,8 +43,6 @@ std::string_view AdviceAbout(ErrorCode code) {
   switch (code) {
     case ErrorCode::kUnavailable:
       return "start the daemon (systemctl start ravenstored), or name its socket with --socket";
-    case ErrorCode::kPermission:
-      return "join the group of the daemon's socket (ls -l shows it) and log in again";
     case ErrorCode::kTimedOut: return "the daemon is stuck or stopped: see its log";
     case ErrorCode::kVersionMismatch: return "install the same version of both";
     default: return "";

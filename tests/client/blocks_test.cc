@@ -306,14 +306,16 @@ TEST_F(BlocksTest, WhereMoreWasNeededThanFitsLittleStaysIdleThoughThereIsRoom) {
   EXPECT_LE(stats().idle, store_->stats().page_bytes != 0 ? 0 : kBudget / 16);
 }
 
-TEST_F(BlocksTest, WithoutRoomTheErrorNamesWhatIsHeldAndTheBudgetThatWouldDo) {
+TEST_F(BlocksTest, WithoutRoomTheErrorNamesWhatIsHeldAndByHowMuchTheBudgetIsTooSmall) {
   Block* block = Allocate(MiB(48));
   try {
     Allocate(MiB(32));
     FAIL() << "there is no room";
   } catch (const OutOfMemory& error) {
     EXPECT_THAT(error.what(), HasSubstr("this process uses 48.0 MiB in 1 blocks"));
-    EXPECT_THAT(error.what(), HasSubstr("The smallest device_budget that would do is 80.0 MiB"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("device_budget is too small for this by at least 16.0 MiB, and "
+                          "later allocations may need more"));
   }
   EXPECT_EQ(stats().failures, 1u);
   blocks_->Release(block);
@@ -331,7 +333,7 @@ TEST_F(BlocksTest, WhereOthersHoldTheDeviceTheErrorNamesThemAndAsksForNoBudget) 
     FAIL() << "there is no room";
   } catch (const OutOfMemory& error) {
     EXPECT_THAT(error.what(), HasSubstr("Its budget has room for that"));
-    EXPECT_THAT(error.what(), Not(HasSubstr("The smallest device_budget")));
+    EXPECT_THAT(error.what(), Not(HasSubstr("device_budget is too small")));
     EXPECT_THAT(error.what(), HasSubstr("client 2 holds 2.0 GiB"));
   }
 }

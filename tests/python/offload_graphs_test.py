@@ -336,11 +336,9 @@ class ErrorTest(GraphCase):
         leaf = random(512, 1024, grad=True)
         with offloading():
             loss = leaf.sin().exp().sum()
-            with self.assertRaisesRegex(
-                torch.OutOfMemoryError, "out of memory.*smallest"
-            ) as caught:
+            words = "out of memory.*device_budget is too small for this by at least"
+            with self.assertRaisesRegex(torch.OutOfMemoryError, words):
                 torch.empty(40 * MIB, dtype=torch.uint8)
-        self.assertIn("The smallest device_budget that would do is", str(caught.exception))
         loss.backward()
         self.assertEqual(torch.empty(8 * MIB, dtype=torch.uint8).numel(), 8 * MIB)
 
