@@ -71,8 +71,9 @@ uint64_t ResidentBytes() {
                                                    std::fclose);
   unsigned long long size = 0;
   unsigned long long resident = 0;
-  if (!file || std::fscanf(file.get(), "%llu %llu", &size, &resident) != 2) return 0;
-  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  unsigned long long shared = 0;
+  if (!file || std::fscanf(file.get(), "%llu %llu %llu", &size, &resident, &shared) != 3) return 0;
+  return (resident - shared) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 std::string NameOf(Loop& loop, const Names& names, ClientId client, core::NameId name) {

@@ -18,7 +18,8 @@ namespace ravenstore::daemon {
 std::string NameOf(Loop& loop, const Names& names, core::ClientId client, core::NameId name);
 void FillStats(Loop& loop, std::optional<core::ClientId> client, size_t devices, core::Tick started,
                core::Tick now, proto::Stats* stats);
-// This process's memory. 0 when the system does not say.
+// This process's private memory; the host pool is part of it where the daemon uses huge pages with
+// CUDA. 0 when the system does not say.
 uint64_t ResidentBytes();
 // By client and slot. The cursors of both lists are made of the audience's own numbers: what others
 // have neither shows in them nor makes pages.

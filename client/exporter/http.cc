@@ -61,10 +61,10 @@ std::optional<HttpRequest> ParseHttpHead(std::string_view head) {
   return request;
 }
 
-std::string HttpAnswer(int status, std::string_view body, bool with_body) {
+std::string HttpAnswer(int status, std::string_view body, bool with_body, std::string_view type) {
+  if (type.empty()) type = status == 200 ? "text/plain; version=0.0.4" : "text/plain";
   std::string answer = "HTTP/1.1 " + std::to_string(status) + " " + ReasonOf(status);
-  answer += status == 200 ? "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8"
-                          : "\r\nContent-Type: text/plain; charset=utf-8";
+  ((answer += "\r\nContent-Type: ") += type) += "; charset=utf-8";
   if (status == 401) answer += "\r\nWWW-Authenticate: Bearer";
   if (status == 405) answer += "\r\nAllow: GET, HEAD";
   answer += "\r\nContent-Length: " + std::to_string(body.size());

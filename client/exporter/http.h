@@ -22,6 +22,8 @@ std::optional<HttpRequest> ParseHttpHead(std::string_view head);
 
 // A whole answer, after which the connection ends. Status 200, 400, 401, 404, 405 or 431.
 // `with_body` is false for HEAD, whose answer has the length of the body that it leaves out.
-std::string HttpAnswer(int status, std::string_view body, bool with_body = true);
+// `type`: of the body; by default text, with 200 in the form of the metrics.
+std::string HttpAnswer(int status, std::string_view body, bool with_body = true,
+                       std::string_view type = {});
 
 }  // namespace ravenstore::client::exporter

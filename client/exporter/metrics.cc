@@ -71,7 +71,8 @@ void AddDaemon(const Seen& seen, Families* to) {
       .Add(1, {{"version", seen.welcome.daemon_version()}, {"backend", seen.welcome.backend()}});
   to->Gauge("daemon_uptime_seconds", "Since the daemon began.")
       .Add(static_cast<double>(stats.uptime_ns()) * kNanosecond);
-  to->Gauge("daemon_resident_bytes", "Of the daemon's own process, without what it stores.")
+  to->Gauge("daemon_resident_bytes",
+            "Private memory of the daemon's process, with a host pool of CUDA's in huge pages.")
       .Add(stats.daemon_rss_bytes());
   to->Gauge("loop_pause_max_seconds", "The planner loop's longest pass.")
       .Add(static_cast<double>(stats.loop_pause_max_ns()) * kNanosecond);

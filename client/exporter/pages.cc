@@ -3,6 +3,14 @@
 #include <prometheus/text_serializer.h>
 
 namespace ravenstore::client::exporter {
+namespace {
+
+constexpr const char* kFrontPage =
+    "<!DOCTYPE html>\n<html lang=\"en\">\n<title>ravenstore-exporter</title>\n"
+    "<h1>ravenstore-exporter</h1>\n"
+    "<p>Figures of ravenstored for Prometheus: <a href=\"/metrics\">/metrics</a></p>\n</html>\n";
+
+}  // namespace
 
 std::vector<std::string> Pages::Answer(const std::vector<HttpRequest>& requests, core::Tick now) {
   std::vector<std::string> answers;
@@ -14,6 +22,7 @@ std::string Pages::AnswerOne(const HttpRequest& request, core::Tick now) {
   const bool with_body = request.method != "HEAD";
   if (with_body && request.method != "GET")
     return HttpAnswer(405, "There is only something to get.\n");
+  if (request.path == "/") return HttpAnswer(200, kFrontPage, with_body, "text/html");
   if (request.path != "/metrics")
     return HttpAnswer(404, "The metrics are at /metrics.\n", with_body);
   const bool authorized = request.authorization.has_value();

@@ -74,10 +74,19 @@ TEST_F(PagesTest, AWrongTokenIsRefused) {
 
 TEST_F(PagesTest, OtherPathsAndMethodsAreRefused) {
   Start(true);
-  EXPECT_THAT(One({"GET", "/", std::nullopt}), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(One({"GET", "/nowhere", std::nullopt}), StartsWith("HTTP/1.1 404 "));
   EXPECT_THAT(One({"POST", "/metrics", std::nullopt}), StartsWith("HTTP/1.1 405 "));
   EXPECT_THAT(One({"HEAD", "/metrics", std::nullopt}),
               AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("\r\n\r\n")));
+}
+
+TEST_F(PagesTest, TheFrontPageLinksToTheMetrics) {
+  Start(true);
+  EXPECT_THAT(One({"GET", "/", std::nullopt}),
+              AllOf(StartsWith("HTTP/1.1 200 "),
+                    HasSubstr("\r\nContent-Type: text/html; charset=utf-8\r\n"),
+                    HasSubstr("<a href=\"/metrics\">")));
+  EXPECT_EQ(looks_, 0);
 }
 
 // Else any local user could keep the daemon busy.
