@@ -677,7 +677,7 @@ class CaptureTest(unittest.TestCase):
         self.assertLessEqual(told.used, told.reserved)
         self.assertGreater(told.seconds, 0)
         self.assertEqual(told.as_dict()["total"], told.total)
-        self.assertIn("to be safe (capture", str(told))
+        self.assertIn("are the margin (capture", str(told))
 
     def test_allocators_differ(self):
         sizes = {

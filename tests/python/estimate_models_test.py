@@ -228,7 +228,10 @@ class CommandTest(unittest.TestCase):
     def test_says_it_for_people_and_for_programs(self):
         code, out, errors = run("--batch", "2", "squeezenet1_1")
         self.assertEqual((code, errors), (0, ""))
-        self.assertRegex(out, r"^[\d.]+ [MG]iB of the GPU, and [\d.]+ MiB to be safe \(capture, ")
+        sizes = (
+            r"^[\d.]+ [MG]iB of the GPU to be safe: .* [\d.]+ [MG]iB, and [\d.]+ MiB are the margin"
+        )
+        self.assertRegex(out, sizes)
         code, out, _ = run("--json", "--batch", "2", "squeezenet1_1")
         told = json.loads(out)
         self.assertEqual(told["total"], told["reserved"] + told["context"])

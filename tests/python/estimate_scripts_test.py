@@ -152,6 +152,13 @@ class LifeTest(ScriptCase):
         (package / "train.py").write_text(PREAMBLE + "for _ in range(3): step()\n")
         self.assertGreater(estimate.estimate_script(["-m", "package.train"]).used, 0)
 
+    def test_what_it_prints_ends_with_a_whole_line(self):
+        # Else the answer on a terminal would be glued to it.
+        for words, printed in (("end='done'", "loss\ndone\n"), ("end='done\\n'", "loss\ndone\n")):
+            path = self.script(PREAMBLE + "step()\nstep()\nprint('loss'); print(" + words + ")\n")
+            estimate.estimate_script([path])
+            self.assertTrue(self.printed().endswith(printed), repr(self.printed()))
+
     def test_the_command_prints_the_estimate_alone(self):
         path = self.script(PREAMBLE + "print('hello')\nfor _ in range(3): step()\n")
         done = subprocess.run(
@@ -162,7 +169,7 @@ class LifeTest(ScriptCase):
         )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertNotIn("hello", done.stdout)
-        self.assertIn("of the GPU, and", done.stdout)
+        self.assertIn("of the GPU to be safe", done.stdout)
         self.assertIn("hello", done.stderr)
 
 

@@ -53,7 +53,8 @@ class Estimate:
 
     def __str__(self) -> str:
         parts = [
-            f"{size_text(self.total)} of the GPU, and {size_text(self.margin)} to be safe "
+            f"{size_text(self.total + self.margin)} of the GPU to be safe: it probably takes "
+            f"{size_text(self.total)}, and {size_text(self.margin)} are the margin "
             f"({self.source}, {self.seconds:.1f} s)",
             f"  tensors {size_text(self.used)}, the allocator with them "
             f"{size_text(self.reserved)}, context {size_text(self.context)}",
