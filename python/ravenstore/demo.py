@@ -45,6 +45,8 @@ class Result:
     """On the device, parked and idle included."""
     used_bytes: int
     """Of it by the program."""
+    outside_bytes: int
+    """Of the peak: tensors that are not the store's, which has no budget for them."""
     curve: list[tuple[float, int]]
     """Milliseconds and bytes on the device, over the profiled step."""
     used_curve: list[tuple[float, int]]
@@ -168,12 +170,15 @@ def _train(
         with profile(path, interval=0.0005) as profiled:
             losses.append(train_step(steps[-1]))
     standing = _standing_bytes(model, optimizer, steps, in_store=scope is not None)
-    curve, used_curve = _curves(profiled.events, 0 if device.type == "cuda" else standing)
+    curves = _curves(profiled.events, 0 if device.type == "cuda" else standing)
+    curve, used_curve, _ = curves
+    peak, _, outside = max(zip(*([value for _, value in one] for one in curves), strict=True))
     return Result(
         losses=losses,
         step_ms=statistics.median(times[WARM_UP_STEPS:]) * 1e3,
-        peak_bytes=max(value for _, value in curve),
+        peak_bytes=peak,
         used_bytes=max(value for _, value in used_curve),
+        outside_bytes=outside,
         curve=curve,
         used_curve=used_curve,
         explanation=explain() if scope is not None else None,
@@ -197,16 +202,14 @@ def _standing_bytes(
     return sum(size for size in sizes if not in_store or size < MIN_BLOCK_BYTES)
 
 
-def _curves(
-    events: Sequence[Event], standing: int
-) -> tuple[list[tuple[float, int]], list[tuple[float, int]]]:
-    """(ms, bytes) on the device and in use there, from a profile's counters."""
+def _curves(events: Sequence[Event], standing: int) -> tuple[list[tuple[float, int]], ...]:
+    """(ms, bytes) on the device, in use there, and of that not the store's; from a profile."""
     counters = [event for event in events if event["ph"] == "C"]
     gpu = any(event["name"].startswith(f"{PYTORCH}, GPU") for event in counters)
     counted = f"{PYTORCH}, GPU" if gpu else f"{PYTORCH}, CPU"
     counters = [event for event in counters if event["name"].startswith((counted, ON_DEVICE))]
     counters.sort(key=lambda event: float(event["ts"]))
-    held, used = [], []
+    held, used, not_in_store = [], [], []
     own, in_use, away = standing, 0, 0
     for event in counters:
         values = event["args"]
@@ -217,7 +220,8 @@ def _curves(
         ms = (event["ts"] - counters[0]["ts"]) / 1e3
         held.append((ms, own + in_use + away))
         used.append((ms, own + in_use))
-    return held, used
+        not_in_store.append((ms, own))
+    return held, used, not_in_store
 
 
 # ---- What is shown
@@ -273,10 +277,15 @@ def _table(
         ("last loss", f"{plain.losses[-1]:.4f}", f"{ours.losses[-1]:.4f}"),
         (f"losses of {steps} steps", "", equal),
     ]
+    small = size_text(MIN_BLOCK_BYTES)
+    note = (
+        f"The budget is for tensors of {small} or more, parked and idle ones included.\n"
+        f"It leaves out smaller ones, which are {size_text(ours.outside_bytes)} of the peak."
+    )
     head = (
         f"a GPT of size {options.size} on {device.type}, budget {size_text(budget)}, way {why.way}"
     )
-    return "\n".join([head, *(f"{name:<22}{one:>14}{two:>20}" for name, one, two in rows)])
+    return "\n".join([head, *(f"{name:<22}{one:>14}{two:>20}" for name, one, two in rows), note])
 
 
 if __name__ == "__main__":

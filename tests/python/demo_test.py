@@ -51,6 +51,8 @@ class DemoTest(unittest.TestCase):
         self.assertAlmostEqual(told["budget_bytes"], 0.6 * told["plain"]["peak_bytes"], delta=1)
         self.assertLess(told["store"]["peak_bytes"], 0.8 * told["plain"]["peak_bytes"])
         self.assertLessEqual(told["store"]["used_bytes"], told["store"]["peak_bytes"])
+        in_store = told["store"]["peak_bytes"] - told["store"]["outside_bytes"]
+        self.assertLessEqual(in_store, told["budget_bytes"])
         self.assertEqual(told["plain"]["used_bytes"], told["plain"]["peak_bytes"])
         self.assertGreater(told["bytes_in"], 4 * 28 * MIB)
         for name in ("plain.json", "with-the-store.json"):
@@ -62,13 +64,15 @@ class DemoTest(unittest.TestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertRegex(run.stdout, r"peak on the device +\d+\.\d MiB +\d+\.\d MiB\n")
         self.assertRegex(run.stdout, r"losses of 4 steps +equal bit for bit\n")
+        words = r"The budget is for tensors of 1\.0 MiB or more.*\n.*are \d+\.\d MiB of the peak"
+        self.assertRegex(run.stdout, words)
         if not pathlib.Path(self.folder, "plot.png").exists():
             self.assertIn("* plain\n", run.stdout)
 
-    def test_a_budget_that_cannot_do_says_which_would(self):
+    def test_a_budget_that_cannot_do_says_by_how_much_at_least(self):
         run = self.demo("--budget", "8MiB")
         self.assertEqual(run.returncode, 1)
-        self.assertIn("The smallest device_budget that would do is", run.stderr)
+        self.assertRegex(run.stderr, r"too small for this by at least \d+\.\d MiB, and later")
 
     def test_a_budget_that_is_none_is_told(self):
         run = self.demo("--budget", "x%")
