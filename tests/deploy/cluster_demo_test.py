@@ -115,6 +115,7 @@ class RunTest(AsRoot):
         self.assertEqual(demo.returncode, 0, words)
         folder = pathlib.Path(FOLDER.search(words)[1])
         table = words[words.index("STEP") :]
+        self.assertLessEqual(max(map(len, table.splitlines())), 80, words)
         self.assertEqual(len(re.findall(r"^ok  ", table, re.MULTILINE)), 9, words)
         self.assertNotIn("FAILED", words)
         self.expect_nothing_left_of(demo, folder)

@@ -409,6 +409,21 @@ class InstallTest(InFolder):
         self.assertNotIn("/usr/local/", unit)
         self.assertTrue(os.access(self.stage / "opt/rv/bin/ravenstored", os.X_OK))
 
+    def test_units_of_what_is_under_usr_are_where_packages_have_them(self):
+        self.install("--no-build", "--exporter")
+        self.install("--no-build", "--prefix", "/usr")
+        units = [name for name in self.installed() if name.endswith(".service")]
+        folder = "usr/lib/systemd/system/"
+        self.assertEqual(
+            sorted(units), [folder + "ravenstore-exporter.service", folder + "ravenstored.service"]
+        )
+        unit = self.installed()[folder + "ravenstored.service"].decode()
+        self.assertIn("ExecStart=/usr/bin/ravenstored --config", unit)
+        self.assertIn("up to date", self.install("--no-build", "--prefix", "/usr/"))
+        self.install("--uninstall")
+        left = [name for name in self.installed() if name.endswith(("service", "bin/ravenctl"))]
+        self.assertEqual(left, ["usr/local/bin/ravenctl"])
+
     def test_the_exporter_is_installed_where_it_is_asked_for_and_kept_up_to_date_then(self):
         self.install("--no-build", "--prefix", "/opt/rv")
         self.assertNotIn("opt/rv/bin/ravenstore-exporter", self.installed())
