@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/size_text.h"
+
 namespace ravenstore::device {
 namespace {
 
@@ -24,6 +27,23 @@ using core::Bytes;
 
 // Bytes that are worth a thread: a few huge pages, each cleared in a quarter of a millisecond.
 constexpr Bytes kPopulatedByThread = core::MiB(4);
+
+// `size`: what was to be reserved.
+core::Error NoAddresses(Bytes size) {
+  const int code = errno;
+  rlimit limit{};
+  const bool is_limited =
+      getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && code == ENOMEM;
+  errno = code;
+  core::Error error = SystemError("reserve addresses (mmap)");
+  if (is_limited) {
+    error.message += "; " + core::SizeText(size) +
+                     " of addresses are needed, which take no memory, and this process may have " +
+                     core::SizeText(Bytes(limit.rlim_cur)) +
+                     " in all: lift that limit (ulimit -v unlimited)";
+  }
+  return error;
+}
 
 }  // namespace
 
@@ -56,7 +76,7 @@ core::Result<Reservation> Reservation::Make(core::Bytes size, core::Bytes alignm
   const core::Bytes whole = size + alignment;
   void* const found =
       mmap(nullptr, whole.count(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (found == MAP_FAILED) return SystemError("reserve addresses (mmap)");
+  if (found == MAP_FAILED) return NoAddresses(whole);
   auto* const begin = static_cast<std::byte*>(found);
   const uintptr_t past = reinterpret_cast<uintptr_t>(found) % alignment.count();
   Reservation made;

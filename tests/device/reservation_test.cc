@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -139,6 +141,19 @@ TEST(ReservationTest, MemoryThatIsNotSharedIsNotMappedAgain) {
 
 TEST(ReservationTest, NoBytesAreNoReservation) {
   EXPECT_CODE(Reservation::Make(core::Bytes{0}), ErrorCode::kInvalidArgument);
+}
+
+TEST(ReservationTest, WithoutAddressesTheErrorSaysWhichLimitToLift) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit less = before;
+  less.rlim_cur = core::GiB(32 * 1024).count();
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &less), 0);
+  const auto refused = Reservation::Make(core::GiB(40 * 1024));
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("this process may have 32.0 TiB in all"));
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("ulimit -v unlimited"));
 }
 
 TEST(NewMemoryTest, KeepsItsSizeAndClosesOnExec) {
