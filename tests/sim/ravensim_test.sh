@@ -66,6 +66,12 @@ says 0 'gpt2-xl' run gpt2-xl --iterations 1 --up 0.1 --down 0.1
 # A bound as a table and as JSON.
 says 0 'bound ms' bound moe --iterations 1
 says 0 '^{"trace":"moe".*"bound_s":' bound moe --iterations 1 --json
+# The oracle's bound is its budget's.
+bound_of() {
+  "$ravensim" run gpt2-small --policy "$1" --iterations 1 --budget 20% --json | grep -o '"bound_s":[^,]*' | sort -u
+}
+[ "$(bound_of oracle)" = "$(bound_of hints)" ] || fail "another bound"
+[ "$(bound_of oracle)" != '"bound_s":0' ] || fail "a bound of 0"
 # The validation set is named, generated and read like the others.
 says 0 'llama-7b-lora' --help
 says 1 'did you mean "graphsage"?' bound graphsag
