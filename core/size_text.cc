@@ -14,7 +14,6 @@ std::optional<Bytes> ParseBytes(std::string_view text) {
   if (failure != std::errc() || !std::isfinite(number) || number < 0) return std::nullopt;
   std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
   while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
-  int shift = 0;
   if (!unit.empty() && unit != "B") {
     static constexpr std::string_view kPrefixes = "KMGT";
     const size_t prefix =
@@ -22,11 +21,10 @@ std::optional<Bytes> ParseBytes(std::string_view text) {
     if (prefix == std::string_view::npos) return std::nullopt;
     const std::string_view rest = unit.substr(1);
     if (!rest.empty() && rest != "B" && rest != "iB") return std::nullopt;
-    shift = 10 * static_cast<int>(prefix + 1);
+    number *= std::pow(rest == "B" ? 1000 : 1024, prefix + 1);
   }
-  const double bytes = std::ldexp(number, shift);
-  if (bytes >= std::ldexp(1.0, 63)) return std::nullopt;
-  return Bytes(static_cast<uint64_t>(bytes));
+  if (number >= std::ldexp(1.0, 63)) return std::nullopt;
+  return Bytes(static_cast<uint64_t>(number));
 }
 
 std::optional<uint64_t> ParseNumber(std::string_view text) {

@@ -10,8 +10,8 @@
 
 namespace ravenstore::core {
 
-// "512", "64KiB", "16 MiB", "1.5GiB", "2TiB" (B, K, M, G, T and KB.. mean the binary units too).
-// nullopt for anything else, a negative number, or one that does not fit.
+// "512", "64KiB", "16 MiB", "1.5GiB", "2T": K, KiB and so on are powers of 1024. KB, MB, GB and TB
+// are powers of 1000. nullopt for anything else, a negative number, or one that does not fit.
 std::optional<Bytes> ParseBytes(std::string_view text);
 
 // "1234"; nullopt for anything else, or one that does not fit.

@@ -79,7 +79,8 @@ bool ParseSize(const char* text, uint64_t* bytes) {
     if (prefix == nullptr) return false;
     ++text;
     if (*text != 0 && strcmp(text, "B") != 0 && strcmp(text, "iB") != 0) return false;
-    number *= static_cast<double>(uint64_t{1} << (10 * (prefix - kPrefixes + 1)));
+    const double step = *text == 'B' ? 1000 : 1024;
+    for (const char* at = kPrefixes; at <= prefix; ++at) number *= step;
   }
   if (number >= static_cast<double>(uint64_t{1} << 63)) return false;
   *bytes = static_cast<uint64_t>(number);

@@ -96,12 +96,15 @@ std::optional<core::Duration> DurationOf(std::string_view text) {
   return time > std::chrono::hours(1) ? std::nullopt : std::optional(time);
 }
 
+// The least that a device hands out is a page.
+constexpr core::Bytes kLeastBudget = core::MiB(2);
+
 // A budget of zero would mean "leave it" on the wire, so it cannot be asked for; a guarantee can.
 std::optional<uint64_t> BudgetOf(const std::string& text) {
   if (text.empty()) return 0;
   if (text == "default") return proto::kLimitNotSet;
   const auto bytes = core::ParseBytes(text);
-  if (!bytes || *bytes == core::Bytes(0)) return std::nullopt;
+  if (!bytes || *bytes < kLeastBudget) return std::nullopt;
   return bytes->count();
 }
 
@@ -341,8 +344,8 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
         std::tie(visible_memory, options.visible_memory)}) {
     if (!budget) {
       return Misused("'" + text +
-                         "' is no budget: give a size above zero such as 12GiB or 512MiB, "
-                         "or default",
+                         "' is no budget: give a size of at least 2MiB such as 12GiB or "
+                         "512MiB, or default",
                      streams);
     }
   }

@@ -73,6 +73,10 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "embedded", "errors"]
+
+
 __all__ = [
     "Batch",
     "Capturing",

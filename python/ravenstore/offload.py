@@ -34,7 +34,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ravenstore import _fallback, _first_steps, _native
 from ravenstore import embedded as _embedded
-from ravenstore._units import Duration, Size, bytes_of, nanoseconds_of, size_text
+from ravenstore._units import (
+    Duration,
+    Size,
+    budget_of,
+    bytes_of,
+    nanoseconds_of,
+    size_text,
+    warn_if_cut,
+)
 from ravenstore.errors import InvalidArgument, Unavailable, Unsupported
 from ravenstore.store import default_socket, how_to_start
 
@@ -162,6 +170,8 @@ class _Process:
 
     def _connect(self, settings: _Settings, timeout: Duration) -> None:
         native, missing = self._load(settings)
+        # Store.connect() of the other one gives advice and warns itself.
+        in_python = isinstance(native, _fallback.Module)
         try:
             self.backend = native.connect(
                 settings.socket,
@@ -171,8 +181,12 @@ class _Process:
                 max(1, nanoseconds_of(timeout)),
             )
         except Unavailable as error:
+            if in_python:
+                raise
             raise Unavailable(f"{error.message}. {how_to_start(settings.socket)}") from None
         self.native = native
+        if not in_python:
+            warn_if_cut(settings.device_budget, native.store_stats()["device_budget"], stacklevel=4)
         self.way, self.why = ("copy (Python)", missing) if missing else self._choose(settings)
         if self.way != (settings.way or "allocator"):
             warnings.warn(
@@ -293,7 +307,7 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
             raise InvalidArgument("socket= and embedded=True: one daemon or the other")
         if way not in (None, "allocator", "copy"):
             raise InvalidArgument(f'way is "allocator", "copy" or None, not {way!r}')
-        self._device_budget = bytes_of(device_budget) if device_budget is not None else 0
+        self._device_budget = budget_of(device_budget) if device_budget is not None else 0
         self._host_budget = bytes_of(host_budget) if host_budget is not None else 0
         self._min_bytes = bytes_of(min_bytes) if min_bytes is not None else None
         self._socket = os.fspath(socket) if socket is not None else None

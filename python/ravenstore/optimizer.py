@@ -129,9 +129,9 @@ def _own_store(budget: int) -> Store:
     """A store with room for `budget` bytes in use. The window's first and last chunk share pages
     with other chunks, which takes one page more. Another page stays free for the next chunk."""
     connect = functools.partial(Store.connect, name="optimizer states")
-    with connect(device_budget=budget) as store:
-        page = store.stats().page_bytes
-    return connect(device_budget=budget + 2 * page)
+    with connect() as store:
+        stats = store.stats()
+    return connect(device_budget=min(budget + 2 * stats.page_bytes, stats.device_budget))
 
 
 def _check(

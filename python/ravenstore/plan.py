@@ -42,7 +42,7 @@ from ravenstore._sizes import (
     state_bytes,
 )
 from ravenstore._states import States, unwrapped
-from ravenstore._units import Duration, Size, bytes_of, size_text
+from ravenstore._units import Duration, Size, budget_of, bytes_of, size_text, warn_if_cut
 from ravenstore.chunked_loss import ChunkedLoss, chunk_loss
 from ravenstore.errors import InvalidArgument, OutOfMemory, Unavailable, Unsupported
 from ravenstore.offload import explain as explain_offload
@@ -299,7 +299,7 @@ def prepare(
     where: Literal["auto", "away", "stay"] = "away" if precision.float32_states else states
     options = _Options(
         host_budget=bytes_of(host_budget) if host_budget is not None else 0,
-        device_budget=None if device_budget == "auto" else bytes_of(device_budget),
+        device_budget=None if device_budget == "auto" else budget_of(device_budget),
         in_backward=in_backward,
         loss_chunks=loss_chunks,
         states=where,
@@ -331,8 +331,12 @@ def _attached(
         socket=path, name="prepare", host_budget=options.host_budget, timeout=options.timeout
     ) as store:
         backend, stats = store.backend, store.stats()
-    free = _free_bytes() if backend == "cuda" else stats.device_budget
-    budget = free if options.device_budget is None else options.device_budget
+    asked = options.device_budget
+    if asked is None:
+        asked = _free_bytes() if backend == "cuda" else stats.device_budget
+    else:
+        warn_if_cut(asked, stats.device_budget, stacklevel=3)  # whoever calls prepare()
+    budget = min(asked, stats.device_budget)
     options = dataclasses.replace(
         options, socket=path, is_private=own, host_bytes=stats.host_budget
     )
@@ -614,7 +618,7 @@ def _refuse_what_cannot_fit(plan: Plan, sizes: Sizes, kept: int, on_device: int)
     budget = plan.device_budget
     needed = _fixed_bytes(plan) + sizes.weights + kept + on_device
     if needed >= budget:
-        words = [f"device_budget={size_text(needed + needed // 8)!r} would"]
+        words = [f"more than device_budget={size_text(needed + needed // 8)!r} would"]
         smaller = needed - kept + 2 * sizes.largest
         if kept > 2 * sizes.largest and smaller < budget:
             words.append(
@@ -649,7 +653,7 @@ def _refuse_whole_loss(plan: Plan, needs: _Needs, left: int, words: str) -> NoRe
     raise OutOfMemory(
         f"the loss of {asked} tokens takes {size_text(needs.loss)} whole ({words}), and "
         f"{size_text(left)} are left for it: {max(asked * left // needs.loss // 2, 0)} tokens a "
-        f"pass would do, or device_budget={more!r}"
+        f"pass would do, or about device_budget={more!r}"
     )
 
 

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 from ravenstore import _abi, _arrays, _cuda
 from ravenstore import embedded as _embedded
 from ravenstore._abi import Code, CreateFlag, GetFlag, Priority, PutFlag
-from ravenstore._units import Duration, Size, bytes_of, nanoseconds_of
+from ravenstore._units import Duration, Size, budget_of, bytes_of, nanoseconds_of, warn_if_cut
 from ravenstore.errors import (
     InvalidArgument,
     IsForked,
@@ -651,7 +651,8 @@ class Store:
 
         name: for people; by default the program's.
         device_budget, host_budget: at most so many bytes on each device and in host memory; 0 is
-            what the user may have.
+            what the user may have. A device_budget beyond that is cut to it, with a warning. The
+            least is 2 MiB.
         timeout: bounds the attach and, by default, every wait.
         fixed_addresses: each tensor has one address for life. Without it a small tensor may have
             another after each put.
@@ -661,13 +662,14 @@ class Store:
         library = _abi.library()
         if embedded and socket is not None:
             raise InvalidArgument("socket= and embedded=True: one daemon or the other")
+        budget = budget_of(device_budget)
         path = os.fspath(socket) if socket is not None else default_socket()
         if embedded:
-            path = _embedded.start(budget=device_budget or None, timeout=timeout).socket
+            path = _embedded.start(budget=budget or None, timeout=timeout).socket
         options = _abi.ConnectOptions(
             socket=os.fsencode(path),
             name=name.encode() if name is not None else None,
-            device_budget=bytes_of(device_budget),
+            device_budget=budget,
             host_budget=bytes_of(host_budget),
             timeout_ns=max(1, nanoseconds_of(timeout)),
             flags=_abi.ConnectFlag.FIXED_ADDRESSES if fixed_addresses else 0,
@@ -678,7 +680,10 @@ class Store:
         except Unavailable as error:
             raise Unavailable(f"{error.message}. {how_to_start(path)}") from None
         assert pointer.value is not None
-        return cls(pointer.value, path)
+        store = cls(pointer.value, path)
+        if budget:
+            warn_if_cut(budget, store.stats().device_budget, stacklevel=2)
+        return store
 
     def close(self) -> None:
         """Waits for the streams' work on the store's tensors (bounded), frees them and detaches; if

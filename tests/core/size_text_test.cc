@@ -11,11 +11,14 @@ TEST(SizeTextTest, ReadsSizesAsPeopleWriteThem) {
   EXPECT_EQ(ParseBytes("512"), Bytes(512));
   EXPECT_EQ(ParseBytes("512B"), Bytes(512));
   EXPECT_EQ(ParseBytes("64KiB"), KiB(64));
-  EXPECT_EQ(ParseBytes("64KB"), KiB(64));
+  EXPECT_EQ(ParseBytes("64KB"), Bytes(64000));
   EXPECT_EQ(ParseBytes("64k"), KiB(64));
   EXPECT_EQ(ParseBytes("16 MiB"), MiB(16));
   EXPECT_EQ(ParseBytes("1.5GiB"), MiB(1536));
   EXPECT_EQ(ParseBytes("2TiB"), GiB(2048));
+  EXPECT_EQ(ParseBytes("2T"), GiB(2048));
+  EXPECT_EQ(ParseBytes("12 GB"), Bytes(12'000'000'000));
+  EXPECT_EQ(ParseBytes("1.5TB"), Bytes(1'500'000'000'000));
   EXPECT_EQ(ParseBytes("0"), Bytes(0));
 }
 

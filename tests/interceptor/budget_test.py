@@ -182,7 +182,8 @@ class BudgetTest(FakeGpuTest):
     def test_it_may_ask_in_any_unit(self):
         for asked, seen in (
             ("100MiB", 100 * MIB), ("0.25 GiB", 256 * MIB), ("512m", 512 * MIB),
-            ("3072KB", 3 * MIB), ("104857600B", 100 * MIB), ("", 1024 * MIB), ("0", 1024 * MIB),
+            ("3072K", 3 * MIB), ("300MB", 300_000_000),
+            ("104857600B", 100 * MIB), ("", 1024 * MIB), ("0", 1024 * MIB),
         ):  # fmt: skip
             with Job([job("driver")], guest(PROGRAMS, "/nowhere", RAVENSTORE_BUDGET=asked)) as one:
                 self.assertEqual(one.ask("info")["total"], seen, asked)

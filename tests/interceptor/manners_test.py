@@ -215,11 +215,11 @@ class MannersTest(FakeGpuTest):
     def test_ravenrun_takes_sizes_as_they_are_written(self):
         for text, size in (
             ("1.5GiB", 3 << 29), ("010GiB", 10 << 30), ("0.5K", 512), ("1000", 1000), ("2B", 2),
-            ("3TiB", 3 << 40), ("0", 0),
+            ("3TiB", 3 << 40), ("0", 0), ("20GB", 20 * 10**9), ("1.5KB", 1500),
         ):  # fmt: skip
             done = self.ravenrun("--budget", text, "sh", "-c", "echo $RAVENSTORE_BUDGET")
             self.assertEqual((done.stdout, done.stderr), (f"{size}\n", ""), text)
-        for text in ("1.5.0GiB", ".GiB", "1,5GiB", "-1GiB", "0x10", "GiB", "", "20GB", "9000TiB"):
+        for text in ("1.5.0GiB", ".GiB", "1,5GiB", "-1GiB", "0x10", "GiB", "", "20Gb", "9000TiB"):
             done = self.ravenrun(f"--budget={text}", "true")
             self.assertEqual(done.returncode, 2, text)
             self.assertIn("a size such as 20GiB", done.stderr)

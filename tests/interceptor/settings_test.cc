@@ -23,7 +23,10 @@ TEST(SettingsTest, ReadsSizesAsUsersWriteThem) {
   EXPECT_EQ(SizeOf("2k"), 2048u);
   EXPECT_EQ(SizeOf("2 KiB"), 2048u);
   EXPECT_EQ(SizeOf("1.5GiB"), uint64_t{3} << 29);
-  EXPECT_EQ(SizeOf("1TB"), uint64_t{1} << 40);
+  EXPECT_EQ(SizeOf("1TiB"), uint64_t{1} << 40);
+  EXPECT_EQ(SizeOf("1T"), uint64_t{1} << 40);
+  EXPECT_EQ(SizeOf("1.5 TB"), uint64_t{1'500'000'000'000});
+  EXPECT_EQ(SizeOf("2kB"), 2000u);
   ::unsetenv(kVariable);
   EXPECT_EQ(AskedSize(kVariable, "nothing"), 0u);
 }

@@ -251,6 +251,17 @@ except ravenstore.InvalidArgument as error:
     print("done")
 """)
 
+    def test_a_budget_above_the_devices_is_cut_with_one_warning(self):
+        done = self.assertRuns("""
+offload.start_daemon()
+for _ in range(2):
+    with offloading(device_budget="1TiB"):
+        pass
+print("done")
+""")
+        words = "device_budget is 1.0 TiB, and the daemon grants 64.0 MiB of each device"
+        self.assertEqual(done.stderr.count(words), 1, done.stderr)
+
     def test_without_a_daemon_the_command_is_said(self):
         self.assertRuns("""
 try:
@@ -285,6 +296,19 @@ except ravenstore.Unsupported as error:
 with ravenstore.offload(embedded=True, way="copy"):
     pass
 print("done")
+""",
+            RAVENSTORE_NATIVE="/nowhere/_torch.so",
+        )
+
+    def test_how_to_start_a_daemon_is_said_once(self):
+        self.assertRuns(
+            """
+try:
+    with ravenstore.offload(socket="/tmp/no-such-socket-of-ravenstore"):
+        pass
+except ravenstore.Unavailable as error:
+    assert str(error).count("Start it: ravenstored --socket") == 1, error
+    print("done")
 """,
             RAVENSTORE_NATIVE="/nowhere/_torch.so",
         )

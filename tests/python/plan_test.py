@@ -159,6 +159,12 @@ class DecisionTest(harness.StoreCase):
         with self.connect() as store:
             self.assertEqual(plan.device_budget, store.stats().device_budget)
 
+    def test_a_budget_above_the_devices_is_cut_with_a_warning(self):
+        model = model_of()
+        with self.assertWarnsRegex(RuntimeWarning, r"1\.0 TiB, and the daemon grants 64\.0 MiB"):
+            plan = self.prepare(model, adamw(model), device_budget="1TiB")
+        self.assertEqual(plan.device_budget, 64 * MIB)
+
     def test_an_optimizer_that_is_not_moved_says_so(self):
         model = model_of()
         plan = self.prepare(model, torch.optim.Adagrad(model.parameters()), device_budget="32MiB")

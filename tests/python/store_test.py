@@ -113,6 +113,15 @@ class VerbsTest(harness.StoreCase):
             with self.assertRaises(AttributeError):
                 stats.tensors = 3
 
+    def test_a_budget_above_the_devices_is_cut_with_a_warning(self):
+        words = "device_budget is 1.0 TiB, and the daemon grants 64.0 MiB of each device"
+        with (
+            self.assertWarnsRegex(RuntimeWarning, words) as caught,
+            self.connect(device_budget="1TiB") as store,
+        ):
+            self.assertEqual(store.stats().device_budget, 64 * MIB)
+        self.assertEqual(caught.filename, harness.__file__)
+
     def test_step_trim_and_check_answer(self):
         self.store.step()
         self.store.trim()
@@ -455,6 +464,13 @@ print(managed.deleter == _arrays._deleter != before)
 """
         run = harness.run_python(text, self.socket)
         self.assertEqual(run.stdout, "True\n", run.stderr)
+
+
+class PackageTest(unittest.TestCase):
+    def test_dir_has_what_is_public_and_nothing_else(self):
+        names = set(dir(ravenstore))
+        self.assertLessEqual({*ravenstore.__all__, "offload_optimizer", "embedded"}, names)
+        self.assertFalse(names & {"Any", "TYPE_CHECKING", "_abi"})
 
 
 class GateTest(unittest.TestCase):

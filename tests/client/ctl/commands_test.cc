@@ -172,10 +172,19 @@ TEST_F(CommandsTest, ABudgetOfAPoolThatTheDaemonPassedOverIsAFailure) {
 }
 
 TEST_F(CommandsTest, BudgetsOfPoolsThatCannotBeMeantAreRefused) {
-  for (const char* text : {"", "file 0", "=1GiB", "file 0=", "file 0=0", "file 0=-1", "file 0=x"}) {
+  for (const char* text :
+       {"", "file 0", "=1GiB", "file 0=", "file 0=0", "file 0=1KiB", "file 0=-1", "file 0=x"}) {
     EXPECT_EQ(RunLimits(common, {.client = 2, .pool_budgets = {text}}, streams()), kExitUsage);
     EXPECT_THAT(err(), HasSubstr("'" + std::string(text) + "' is no pool and its budget"));
   }
+}
+
+TEST_F(CommandsTest, BudgetsThatHaveRoomForNothingAreRefused) {
+  for (const char* text : {"0", "1KiB", "2MB"}) {
+    EXPECT_EQ(RunLimits(common, {.client = 2, .device_budget = text}, streams()), kExitUsage);
+    EXPECT_THAT(err(), HasSubstr("'" + std::string(text) + "' is no budget: give a size of at"));
+  }
+  EXPECT_EQ(RunLimits(common, {.client = 2, .device_budget = "2MiB"}, streams()), kExitOk);
 }
 
 TEST_F(CommandsTest, AGuaranteeIsAUsers) {
