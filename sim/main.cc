@@ -17,6 +17,7 @@
 #include "core/suggest.h"
 #include "core/usage.h"
 #include "proto/version.h"
+#include "sim/answer.h"
 #include "sim/generators.h"
 #include "sim/inputs.h"
 #include "sim/render.h"
@@ -36,6 +37,7 @@ struct Options {
   std::string run_ahead = "none";
   std::string page_size;
   bool json = false;
+  bool answers = false;  // in words, below the table
 };
 
 constexpr const char* kAbout =
@@ -80,15 +82,22 @@ int CannotWrite(const std::string& path) {
   return Complain({core::ErrorCode::kSystem, "cannot write \"" + path + "\""});
 }
 
-// REQUIRES: `policy` is one of PolicyNames(), the pools are as AddPool takes them.
-RunReport RunOne(const Trace& trace, const Hardware& hardware, const Options& options,
-                 const std::string& policy, const Budget& budget) {
+// REQUIRES: the pools are as AddPool takes them.
+ReplaySetup SetupOf(const Trace& trace, const Hardware& hardware, const Options& options,
+                    core::Bytes budget) {
   ReplaySetup setup{.hardware = hardware,
-                    .budget = budget.bytes,
+                    .budget = budget,
                     .run_ahead = kRunAhead.at(options.run_ahead),
                     .timeline = !options.page.empty()};
   if (!options.page_size.empty()) setup.page = *core::ParseBytes(options.page_size);
   for (const std::string& pool : options.pools) RAVEN_CHECK(AddPool(pool, trace, &setup).ok());
+  return setup;
+}
+
+// REQUIRES: `policy` is one of PolicyNames(), the pools are as AddPool takes them.
+RunReport RunOne(const Trace& trace, const Hardware& hardware, const Options& options,
+                 const std::string& policy, const Budget& budget) {
+  const ReplaySetup setup = SetupOf(trace, hardware, options, budget.bytes);
   RunReport report;
   report.trace = trace.name;
   report.hardware = hardware.name;
@@ -99,6 +108,23 @@ RunReport RunOne(const Trace& trace, const Hardware& hardware, const Options& op
   report.bound = LeastStall(trace, setup);
   report.outcome = ReplayUnder(policy, trace, setup);
   return report;
+}
+
+// The run in words, and what some larger budgets would do, up to one that is as good as all.
+std::string AnswerOf(const RunReport& report, const Trace& trace, const Hardware& hardware,
+                     const Options& options) {
+  std::vector<OtherBudget> larger;
+  ReplaySetup setup = SetupOf(trace, hardware, options, report.budget);
+  setup.timeline = false;
+  if (WantsMore(report.outcome)) {
+    for (const core::Bytes budget :
+         LargerBudgets(report.budget, ParseBudget("100%", trace)->bytes)) {
+      setup.budget = budget;
+      larger.push_back({budget, ReplayUnder(report.policy, trace, setup)});
+      if (!WantsMore(larger.back().outcome)) break;
+    }
+  }
+  return Answer(report, WithAllLinks(setup.hardware, setup.pools), larger);
 }
 
 bool WritePage(const std::string& path, const RunReport& report, const Trace& trace) {
@@ -146,6 +172,7 @@ int RunAll(const Options& options) {
   if (!hardware.ok()) return Complain(hardware.error());
   bool ok = true;
   std::vector<RunReport> reports;
+  std::string answers;
   for (const std::string& name : options.traces) {
     TraceChoice choice = options.choice;
     choice.name = name;
@@ -165,11 +192,12 @@ int RunAll(const Options& options) {
         if (!options.page.empty()) ok = WritePage(options.page, report, *trace) && ok;
         report.outcome.spans.clear();
         if (options.json) std::cout << Json(report) << std::flush;
+        if (options.answers) answers += AnswerOf(report, *trace, *hardware, options);
         reports.push_back(std::move(report));
       }
     }
   }
-  if (!options.json) std::cout << Table(reports);
+  if (!options.json) std::cout << Table(reports) << answers;
   return ok ? 0 : 1;
 }
 
@@ -286,6 +314,7 @@ int Main(int argc, char** argv) {
   if (options.policies.empty()) {
     options.policies = *run ? std::vector<std::string>{"hints"} : PolicyNames();
   }
+  options.answers = *run && !options.json;
   return RunAll(options);
 }
 

@@ -228,8 +228,8 @@ std::string TextOfUnknown(const Trace& trace) {
 
 std::string Table(const std::vector<RunReport>& reports) {
   core::TextTable table("<><>>>>>>>>>");
-  table.Row({"trace", "budget", "policy", "time ms", "compute", "stall", "bound", "effic.", "up GB",
-             "down GB", "maps", "forced"});
+  table.Row({"trace", "budget", "policy", "time ms", "compute ms", "stall ms", "bound ms",
+             "efficiency", "up GB", "down GB", "pages mapped", "pages forced"});
   const auto number = [](double value) { return Format("%.2f", value); };
   const auto gigabytes = [](core::Bytes bytes) {
     return Format("%.3f", static_cast<double>(bytes.count()) / 1e9);
@@ -262,7 +262,7 @@ std::optional<double> BoundReport::Loose() const {
 std::string TableOfBounds(const Trace& trace, const std::vector<BoundReport>& reports) {
   core::TextTable table("<>>>>>>>>");
   table.Row({"trace", "budget", "of", "footprint", "largest step", "compute ms", "bound ms",
-             "known ms", "loose"});
+             "known ms", "times loose"});
   for (const BoundReport& r : reports) {
     table.Row({NameCell(trace.name), std::to_string(r.budget.percent) + "%",
                core::SizeText(r.budget.bytes), core::SizeText(trace.Footprint()),

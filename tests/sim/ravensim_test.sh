@@ -45,7 +45,13 @@ says 0 'gpt2-small' run gpt2-small --iterations 1 --page 2MiB
 says 2 'is no power of two' run gpt2-small --page 3MiB
 says 0 'gdsf' compare gpt2-small --iterations 1
 grep -q foreseen "$TEST_TMPDIR/said" || fail "compare leaves policies out"
+# The answer in words stands below the table, and what more memory would do; not in JSON.
+says 0 '^gpt2-small with .* (60%), hints: [0-9.]* times as long .*; the link is busy .*; [0-9.]* with' \
+  run gpt2-small --budget 60%
+says 0 '' run moe --iterations 1 --json
+! grep -q 'times as long' "$TEST_TMPDIR/said" || fail "words in the JSON"
 # What cannot be done is 1.
+says 1 '^moe with .* does not run; [0-9.]* with' run moe --iterations 1 --budget 2MiB
 says 1 'did you mean "resnet50"?' bound resnet5
 printf '\004\010\001\030' > "$TEST_TMPDIR/short"
 says 1 'message 0 of the trace: the file ends inside it' bound "$TEST_TMPDIR/short"

@@ -110,7 +110,7 @@ TEST(RenderTest, BoundsAreATableOrJson) {
   known.bound.compute = std::chrono::milliseconds(8);
   known.known = std::chrono::milliseconds(3);
   EXPECT_DOUBLE_EQ(known.Loose().value(), 1.1);
-  EXPECT_NE(TableOfBounds(trace, {known}).find("3.00  1.100"), std::string::npos)
+  EXPECT_NE(TableOfBounds(trace, {known}).find("3.00        1.100"), std::string::npos)
       << TableOfBounds(trace, {known});
   EXPECT_NE(JsonOfBound(trace, known).find("\"known_s\":0.003}"), std::string::npos);
   EXPECT_NE(JsonOfBound(trace, report).find("\"unknown_calls\":[],"), std::string::npos);
