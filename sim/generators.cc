@@ -276,10 +276,15 @@ Trace TwoTenants(const Hardware& hardware, int iterations) {
   return builder.Take();
 }
 
+std::string Whole(double number) {
+  return std::to_string(std::lround(number));
+}
+
 using Generator = std::function<Trace(const Hardware&, int, uint64_t)>;
 
 struct Entry {
   std::string name;
+  std::string what;
   bool periodic;
   Generator generate;
   bool kernel_level = false;
@@ -287,12 +292,16 @@ struct Entry {
 
 const std::vector<Entry>& Entries() {
   const auto transformer = [](std::string name, Transformer shape) {
-    return Entry{name, true, [=](const Hardware& hardware, int iterations, uint64_t) {
+    const std::string what = "training, " + std::to_string(shape.layers) + " layers of " +
+                             Whole(shape.width) + ", batch " + Whole(shape.batch) + ", sequence " +
+                             Whole(shape.sequence) + ", 16 bit" +
+                             (shape.eager ? ", attention scores saved" : "");
+    return Entry{name, what, true, [=](const Hardware& hardware, int iterations, uint64_t) {
                    return Training(name, TransformerNetwork(shape, hardware.flops), iterations);
                  }};
   };
-  const auto convolutions = [](std::string name, auto network) {
-    return Entry{name, true, [=](const Hardware& hardware, int iterations, uint64_t) {
+  const auto convolutions = [](std::string name, std::string what, auto network) {
+    return Entry{name, what, true, [=](const Hardware& hardware, int iterations, uint64_t) {
                    // Convolutions reach about a third of what matrix products do.
                    return Training(name, network(hardware.flops * 0.3), iterations);
                  }};
@@ -302,34 +311,41 @@ const std::vector<Entry>& Entries() {
       transformer("gpt2-medium", {24, 1024, 16, 1024, 8, 50257, false}),
       transformer("gpt2-xl", {48, 1600, 25, 1024, 8, 50257, false}),
       transformer("bert-large", {24, 1024, 16, 512, 16, 0, true}),
-      convolutions("resnet50", [](double flops) { return ResNet(6, 128, 4.1, flops); }),
-      convolutions("resnet101", [](double flops) { return ResNet(23, 128, 7.8, flops); }),
-      {"whisper-small", true,
+      convolutions("resnet50", "training, 128 images of 224 x 224, 16 bit",
+                   [](double flops) { return ResNet(6, 128, 4.1, flops); }),
+      convolutions("resnet101", "training, 128 images of 224 x 224, 16 bit",
+                   [](double flops) { return ResNet(23, 128, 7.8, flops); }),
+      {"whisper-small", "training, 12 + 12 layers of 768, batch 16, sequences 1500 and 448, 16 bit",
+       true,
        [](const Hardware& hardware, int iterations, uint64_t) {
          return Training("whisper-small", Whisper(hardware.flops), iterations);
        }},
-      convolutions("alexnet", [](double flops) { return AlexNet(flops); }),
-      {"cyclic-weights", true,
+      convolutions("alexnet", "training, 1024 images of 224 x 224, 16 bit",
+                   [](double flops) { return AlexNet(flops); }),
+      {"cyclic-weights", "48 layers of 400 MiB that are read in turn, over and over", true,
        [](const Hardware&, int iterations, uint64_t) { return CyclicWeights(iterations); }},
-      {std::string(kTwoTenants), true,
+      {std::string(kTwoTenants), "gpt2-small and resnet50 as two clients of one device", true,
        [](const Hardware& hardware, int iterations, uint64_t) {
          return TwoTenants(hardware, iterations);
        }},
-      {"recsys", false,
+      {"recsys", "400 blocks of 4 to 16 MiB of an embedding table, 12 a step, by Zipf's law", false,
        [](const Hardware&, int iterations, uint64_t seed) {
          return Recommendation(iterations, seed);
        }},
-      {"moe", false,
+      {"moe", "32 layers of 8 experts of 84 MiB, two a layer, which tend to stay the same", false,
        [](const Hardware&, int iterations, uint64_t seed) {
          return MixtureOfExperts(iterations, seed);
        }},
-      {"kv-cache", false,
+      {"kv-cache",
+       "serving, 48 conversations, 128 to 511 tokens a turn of 128 KiB (Llama-3-8B, 16 bit)", false,
        [](const Hardware&, int iterations, uint64_t seed) { return KvCache(iterations, seed); }},
-      {"zipf", false,
+      {"zipf", "reads of 2000 things of 64 KiB to 8 MiB by Zipf's law", false,
        [](const Hardware&, int iterations, uint64_t seed) { return ZipfReads(iterations, seed); }},
-      {"unet", true, UNetKernels, true},
-      {"lstm", true, LstmKernels, true},
-      {"mobilenet", true, MobileNetKernels, true},
+      {"unet", "training, 16 images of 512 x 512, 5 levels, 16 bit", true, UNetKernels, true},
+      {"lstm", "training, 4 layers of 1500, batch 256, sequence 32, 16 bit", true, LstmKernels,
+       true},
+      {"mobilenet", "training, version 2, 256 images of 224 x 224, 16 bit", true, MobileNetKernels,
+       true},
   };
   return entries;
 }
@@ -338,7 +354,7 @@ const Entry& Find(std::string_view name) {
   static const std::vector<Entry> validation = [] {
     std::vector<Entry> all;
     for (const ValidationTrace& one : ValidationTraces())
-      all.push_back({one.name, one.periodic, one.generate, true});
+      all.push_back({one.name, one.what, one.periodic, one.generate, true});
     return all;
   }();
   for (const std::vector<Entry>* entries : {&Entries(), &validation}) {
@@ -367,6 +383,10 @@ const std::vector<std::string>& ValidationNames() {
     return all;
   }();
   return names;
+}
+
+const std::string& WhatItIs(std::string_view name) {
+  return Find(name).what;
 }
 
 bool IsPeriodic(std::string_view name) {

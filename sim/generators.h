@@ -26,11 +26,13 @@ inline constexpr std::string_view kTwoTenants = "two-tenants";
 // The validation set (sim/validation_traces.h): "t5-large", "llama-7b-lora", ... in the order of
 // reports.
 const std::vector<std::string>& ValidationNames();
+// In words: what runs, its batch, its sequence and its precision.
+const std::string& WhatItIs(std::string_view name);
 // Those whose iterations repeat, so that they can be learned.
 bool IsPeriodic(std::string_view name);
 // Those whose calls are a kernel's each (sim/kernel_traces.h), not a layer's.
 bool IsKernelLevel(std::string_view name);
-// REQUIRES, of these three: `name` is of one of the two sets. No hints are given.
+// REQUIRES, of these four: `name` is of one of the two sets. No hints are given.
 Trace Generate(std::string_view name, const Hardware& hardware, int iterations, uint64_t seed = 1);
 
 enum class Hints : uint8_t { kNone, kOrder, kTime };

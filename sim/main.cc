@@ -52,20 +52,11 @@ constexpr const char* kAbout =
   ravensim run gpt2-xl --pool peer:25%:390:390 --pool host:25% --pool file:1TiB:7:5
                                                     a peer's idle memory, little on the host, a file
 
-TRACE is a file, or one of the generators:
-  )";
+TRACE is a file, or a built-in job: ravensim list. Of a job of your own, in one command:
+  RAVENSTORE_RECORD=job.trace python3 train.py      one that uses the store
+  ravenrun --record job.trace python3 train.py      any other; then: ravensim run job.trace
 
-std::string About() {
-  std::string text = kAbout;
-  for (const std::string& name : GeneratorNames()) text += name + " ";
-  text += "\nor of the validation set (docs/TRACES.md):\n  ";
-  for (const std::string& name : ValidationNames()) text += name + " ";
-  text += "\nHardware:\n  ";
-  for (const Hardware& hardware : kHardware) text += std::string(hardware.name) + " ";
-  text += "\nPolicies:\n  ";
-  for (const std::string& name : PolicyNames()) text += name + " ";
-  return text + "\nExit codes: 0 all well, 1 a replay or a file failed, 2 wrong usage.";
-}
+Exit codes: 0 all well, 1 a replay or a file failed, 2 wrong usage.)";
 
 const std::map<std::string, RunAhead> kRunAhead = {
     {"none", RunAhead::kNone},
@@ -201,6 +192,19 @@ int RunAll(const Options& options) {
   return ok ? 0 : 1;
 }
 
+// Everything that can be named: jobs, hardware and policies.
+int PrintLists() {
+  std::vector<JobReport> jobs;
+  for (const auto& names : {GeneratorNames(), ValidationNames()}) {
+    for (const std::string& name : names)
+      jobs.push_back({name, WhatItIs(name), Generate(name, kHardware[0], 1).Footprint()});
+  }
+  std::cout << TableOfJobs(jobs) << "\n" << TableOfHardware() << "\npolicies:";
+  for (const std::string& name : PolicyNames()) std::cout << " " << name;
+  std::cout << "\n";
+  return 0;
+}
+
 int GenerateFile(const Options& options) {
   const auto trace = Load(options.choice);
   if (!trace.ok()) return Complain(trace.error());
@@ -268,7 +272,7 @@ void AddTraceOptions(CLI::App* app, TraceChoice* choice) {
 int Main(int argc, char** argv) {
   // What is wrong with a file is said in our own words.
   google::protobuf::SetLogHandler(nullptr);
-  CLI::App app(About(), "ravensim");
+  CLI::App app(kAbout, "ravensim");
   app.failure_message(core::UsageMessage<CLI::App, CLI::Error>);
   app.set_version_flag("--version", proto::kVersion);
   app.require_subcommand(1);
@@ -278,6 +282,7 @@ int Main(int argc, char** argv) {
   CLI::App* compare = app.add_subcommand("compare", "Replay traces under every policy");
   CLI::App* generate = app.add_subcommand("generate", "Write a trace file");
   CLI::App* bound = app.add_subcommand("bound", "Print the least stall possible");
+  CLI::App* list = app.add_subcommand("list", "Print the built-in jobs, hardware and policies");
   for (CLI::App* one : {run, compare, generate, bound}) AddTraceOptions(one, &options.choice);
   for (CLI::App* one : {generate, bound})
     one->add_option("TRACE", options.choice.name, "A generator's name or a file")->required();
@@ -309,6 +314,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  if (*list) return PrintLists();
   if (*generate) return GenerateFile(options);
   if (*bound) return PrintBounds(options);
   if (options.policies.empty()) {

@@ -226,6 +226,26 @@ std::string TextOfUnknown(const Trace& trace) {
 
 }  // namespace
 
+std::string TableOfJobs(const std::vector<JobReport>& jobs) {
+  core::TextTable table("<><");
+  table.Row({"job", "footprint", "what it is"});
+  for (const JobReport& job : jobs) table.Row({job.name, core::SizeText(job.footprint), job.what});
+  return table.Text(SIZE_MAX);
+}
+
+std::string TableOfHardware() {
+  core::TextTable table("<>>><");
+  table.Row({"hardware", "memory", "to device GB/s", "from it GB/s", "link"});
+  for (const Hardware& one : kHardware) {
+    table.Row({std::string(one.name), core::SizeText(one.memory), Format("%.1f", one.up / 1e9),
+               Format("%.1f", one.down / 1e9), one.measured ? "measured" : "nominal"});
+  }
+  return table.Text(SIZE_MAX) +
+         "nominal: from public data sheets, at the share that large copies reach elsewhere; --up "
+         "and "
+         "--down say yours\n";
+}
+
 std::string Table(const std::vector<RunReport>& reports) {
   core::TextTable table("<><>>>>>>>>>");
   table.Row({"trace", "budget", "policy", "time ms", "compute ms", "stall ms", "bound ms",

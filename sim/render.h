@@ -33,6 +33,16 @@ struct BoundReport {
   std::optional<double> Loose() const;
 };
 
+// A job that can be named, and its footprint.
+struct JobReport {
+  std::string name;
+  std::string what;
+  core::Bytes footprint;
+};
+std::string TableOfJobs(const std::vector<JobReport>& jobs);
+// All of kHardware, with a line that says which figures are nominal.
+std::string TableOfHardware();
+
 // A line for each, under one heading, and below why those failed that did. Long names are cut.
 std::string Table(const std::vector<RunReport>& reports);
 std::string TableOfBounds(const Trace& trace, const std::vector<BoundReport>& reports);

@@ -31,16 +31,26 @@ Trace EfficientNet(const Hardware& hardware, int iterations, uint64_t seed) {
 
 const std::vector<ValidationTrace>& ValidationTraces() {
   static const std::vector<ValidationTrace> traces = {
-      {"t5-large", true, T5},
-      {"llama-7b-lora", true, LlamaLoraKernels},
-      {"efficientnet-b4", true, EfficientNet},
-      {"densenet-201", true, DenseNetKernels},
-      {"graphsage", false, GraphSageKernels},
-      {"dlrm", false, DlrmKernels},
-      {"wav2vec2", true, Wav2VecKernels},
-      {"dit-xl-2", true, DitKernels},
-      {"efficientnet-t5", true, EfficientNetAndT5},
-      {"prefix-cache", false, PrefixCache},
+      {"t5-large",
+       "training, 24 + 24 layers of 1024, batch 24, sequences 512 and 114, 16 bit, Adam", true, T5},
+      {"llama-7b-lora",
+       "fine-tuning by LoRA of rank 16, 32 layers of 4096, batch 8, sequence 2048, 16 bit", true,
+       LlamaLoraKernels},
+      {"efficientnet-b4", "training, 96 images of 380 x 380, 16 bit", true, EfficientNet},
+      {"densenet-201", "training, 256 images of 224 x 224, 16 bit", true, DenseNetKernels},
+      {"graphsage", "training, ogbn-products, four batches of 16384 nodes, 32 bit", false,
+       GraphSageKernels},
+      {"dlrm", "training, 26 tables of 64 columns, 2048 samples, 32 bit", false, DlrmKernels},
+      {"wav2vec2", "pre-training of base, 24 clips of 250000 samples, 16 bit, Adam", true,
+       Wav2VecKernels},
+      {"dit-xl-2", "training, 28 layers of 1152, 96 images of 256 tokens, 16 bit, Adam", true,
+       DitKernels},
+      {"efficientnet-t5",
+       "efficientnet-b4 with 48 images and t5-large with batch 12, two clients of one device", true,
+       EfficientNetAndT5},
+      {"prefix-cache",
+       "serving of Llama-3-8B, 24 requests at once in blocks of 16 tokens, shared prefixes, 16 bit",
+       false, PrefixCache},
   };
   return traces;
 }

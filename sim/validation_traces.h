@@ -15,6 +15,7 @@ namespace ravenstore::sim {
 
 struct ValidationTrace {
   std::string name;
+  std::string what;
   bool periodic;
   Trace (*generate)(const Hardware& hardware, int iterations, uint64_t seed);
 };

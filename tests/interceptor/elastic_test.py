@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 
 from fakes import CONTEXT, HERE, MIB, PROGRAMS, ROOT, SMALL, FakeGpuTest, main
 from harness import PATIENCE, Daemon, Job, guest
@@ -484,6 +485,11 @@ class ElasticTest(FakeGpuTest):
         ):
             shown = self.shown("--mode=elastic", **given)
             self.assertEqual({name: shown[name] for name in (old, new)}, expected, given)
+
+    def test_ravenrun_records_in_elastic_mode(self):
+        file = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "job.trace"
+        self.assertEqual(self.shown("--record", file)["RAVENSTORE_MODE"], "elastic")
+        self.assertTrue(file.exists())
 
     def test_ravenrun_refuses_what_does_not_fit_together(self):
         for words, says in (

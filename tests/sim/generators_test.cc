@@ -56,6 +56,13 @@ TEST(GeneratorsTest, LayersOfGptTakeTheTimeOfTheFormula) {
   }
 }
 
+TEST(GeneratorsTest, EachSaysWhatItIs) {
+  EXPECT_EQ(WhatItIs("gpt2-xl"), "training, 48 layers of 1600, batch 8, sequence 1024, 16 bit");
+  for (const auto& names : {GeneratorNames(), ValidationNames()}) {
+    for (const std::string& name : names) EXPECT_FALSE(WhatItIs(name).empty()) << name;
+  }
+}
+
 TEST(GeneratorsTest, SameSeedSameTrace) {
   for (const std::string& name : GeneratorNames()) {
     const Trace a = Generate(name, H200(), 2, 5);

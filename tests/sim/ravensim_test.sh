@@ -79,7 +79,9 @@ bound_of() {
 [ "$(bound_of oracle)" = "$(bound_of hints)" ] || fail "another bound"
 [ "$(bound_of oracle)" != '"bound_s":0' ] || fail "a bound of 0"
 # The validation set is named, generated and read like the others.
-says 0 'llama-7b-lora' --help
+says 0 'llama-7b-lora .* GiB  fine-tuning .*, batch 8, sequence 2048, 16 bit' list
+says 0 'rtx4090-pcie4 .* nominal' list
+says 0 'policies: hints .* oracle' list
 says 1 'did you mean "graphsage"?' bound graphsag
 "$ravensim" generate graphsage --iterations 1 -o "$TEST_TMPDIR/graphsage"
 says 0 'graphsage' run "$TEST_TMPDIR/graphsage" --budget 120%

@@ -76,6 +76,19 @@ TEST(RenderTest, PageLabelsStayInsideAndCountClientsFromOne) {
             std::string::npos);
 }
 
+TEST(RenderTest, ListsSayWhatJobsAreAndWhichHardwareIsNominal) {
+  EXPECT_NE(TableOfJobs({{"job", "training, batch 8", core::GiB(2)}})
+                .find("job    2.0 GiB  training, batch 8"),
+            std::string::npos);
+  const std::string hardware = TableOfHardware();
+  EXPECT_NE(hardware.find("h200-pcie5       139.0 GiB            55.0          55.0  measured"),
+            std::string::npos)
+      << hardware;
+  EXPECT_NE(hardware.find("t4-pcie3          16.0 GiB            12.5          12.5  nominal"),
+            std::string::npos)
+      << hardware;
+}
+
 TEST(RenderTest, LongAndStrangeNamesDoNotBreakTheTable) {
   RunReport report = Report();
   RunReport other = Report();
