@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "core/size_text.h"
+#include "core/suggest.h"
 #include "ipc/unique_fd.h"
 #include "proto/packet.h"
 #include "transport/address.h"
@@ -582,51 +583,65 @@ Error At(const std::string& name, const toml::source_region& source, const std::
 constexpr std::string_view kGone[] = {"devices.memory", "devices.slab",      "planner.learn",
                                       "planner.policy", "transfer.preclean", "transfer.prefetch"};
 
-}  // namespace
+std::string UnknownKey(const std::string& key) {
+  static const auto* const names = [] {
+    auto* all = new std::vector<std::string>;
+    for (const auto& [name, known] : Keys()) all->push_back(name);
+    return all;
+  }();
+  const std::string meant = core::DidYouMean(key, *names);
+  return "unknown key \"" + key + "\"" + (meant.empty() ? ";" : meant) +
+         " deploy/ravenstored.toml lists them";
+}
 
-core::Status ParseConfig(const std::string& text, const std::string& name, Config* config) {
+// What is wrong, by line.
+using Faults = std::multimap<toml::source_index, Error>;
+
+// ParseConfig, with all that is wrong. Values are compared with others only once all were read.
+Faults Parse(const std::string& text, const std::string& name, Config* config) {
   toml::table root;
   try {
     root = toml::parse(text, name);
   } catch (const toml::parse_error& error) {
-    return At(name, error.source(), "not TOML: " + std::string(error.description()));
+    return {{error.source().begin.line,
+             At(name, error.source(), "not TOML: " + std::string(error.description()))}};
   }
+  Faults faults;
+  const auto add = [&](const toml::source_region& source, const std::string& what) {
+    faults.emplace(source.begin.line, At(name, source, what));
+  };
   std::vector<std::pair<std::string, toml::source_region>> there;
   for (const auto& [section, content] : root) {
     const std::string section_name(section.str());
     const toml::table* table = content.as_table();
     if (table == nullptr) {
-      return At(name, content.source(), "\"" + section_name + "\" is outside every [section]");
+      add(content.source(), "\"" + section_name + "\" is outside every [section]");
+      continue;
     }
     for (const auto& [key, node] : *table) {
       const std::string full = section_name + "." + std::string(key.str());
       const auto known = Keys().find(full);
       if (std::find(std::begin(kGone), std::end(kGone), full) != std::end(kGone)) {
         spdlog::warn("{}: \"{}\" has no effect any more; remove the line", name, full);
-        continue;
+      } else if (known == Keys().end()) {
+        add(node.source(), UnknownKey(full));
+      } else if (const auto accepted = known->second.set(node, config)) {
+        add(node.source(), "\"" + full + "\" must be " + *accepted);
+      } else {
+        there.emplace_back(full, node.source());
       }
-      if (known == Keys().end()) {
-        return At(name, node.source(),
-                  "unknown key \"" + full + "\"; deploy/ravenstored.toml lists them");
-      }
-      if (const auto accepted = known->second.set(node, config)) {
-        return At(name, node.source(), "\"" + full + "\" must be " + *accepted);
-      }
-      there.emplace_back(full, node.source());
     }
   }
-  // Once all are read: some are looked at beside others.
+  if (!faults.empty()) return faults;
   for (const auto& [full, source] : there) {
     const Key& key = Keys().at(full);
     if (key.fault == nullptr) continue;
-    if (const auto fault = key.fault(*config)) {
-      return At(name, source, "\"" + full + "\" " + *fault);
-    }
+    if (const auto fault = key.fault(*config)) add(source, "\"" + full + "\" " + *fault);
   }
-  return core::Ok();
+  return faults;
 }
 
-core::Status LoadConfig(const std::string& path, Config* config) {
+core::Result<std::string> ReadFile(const std::string& path) {
   const auto fail = [&path](const std::string& what) {
     return Error{ErrorCode::kInvalidArgument, path + ": " + what};
   };
@@ -647,7 +662,33 @@ core::Status LoadConfig(const std::string& path, Config* config) {
   }
   if (size > kFileMax) return fail("has more than 1 MiB: this is no configuration");
   text.resize(size);
+  return text;
+}
+
+}  // namespace
+
+core::Status ParseConfig(const std::string& text, const std::string& name, Config* config) {
+  const Faults faults = Parse(text, name, config);
+  if (faults.empty()) return core::Ok();
+  return faults.begin()->second;
+}
+
+core::Status LoadConfig(const std::string& path, Config* config) {
+  RAVEN_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   return ParseConfig(text, path, config);
+}
+
+std::vector<Error> FaultsOfFile(const std::string& path) {
+  const core::Result<std::string> text = ReadFile(path);
+  if (!text.ok()) return {text.error()};
+  Config config;
+  std::vector<Error> errors;
+  for (const auto& [line, error] : Parse(*text, path, &config)) errors.push_back(error);
+  if (!errors.empty()) return errors;
+  // Of keys that are not there.
+  if (const core::Status status = CheckConfig(config); !status.ok())
+    errors.push_back({status.error().code, path + ": " + status.error().message});
+  return errors;
 }
 
 core::Status CheckConfig(const Config& config) {

@@ -119,6 +119,10 @@ core::Status ParseConfig(const std::string& text, const std::string& name, Confi
 // The same of the file at `path`, which must be a regular one. Does not wait.
 core::Status LoadConfig(const std::string& path, Config* config);
 
+// All that is wrong with the file at `path`, by line, as LoadConfig and CheckConfig would
+// say it one by one. Empty: a daemon takes it.
+std::vector<core::Error> FaultsOfFile(const std::string& path);
+
 // What is wrong with a value or between values: sizes that are multiples of others, and so on. Call
 // it after the flags, which no line can be named for.
 core::Status CheckConfig(const Config& config);

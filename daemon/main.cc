@@ -6,10 +6,12 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "core/printable.h"
 #include "core/result.h"
 #include "core/size_text.h"
 #include "core/usage.h"
@@ -45,14 +47,24 @@ void SizeFlag(CLI::App& app, const std::string& name, Target* target, const std:
       help);
 }
 
-// The command line; what it says goes to `config`, the file it names to `config_path`, and the
-// process to end with to `parent`.
-std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path, pid_t* parent) {
+// What the command line says that is no part of the configuration.
+struct Asked {
+  std::string config_path;
+  std::string check;  // a file to look at instead of serving
+  pid_t parent = 0;   // the process to end with
+};
+
+// The command line; what it says goes to `config` and `asked`.
+std::unique_ptr<CLI::App> CommandLine(Config* config, Asked* asked) {
   auto app = std::make_unique<CLI::App>("Owns a node's idle memory and serves tensors from it.",
                                         "ravenstored");
   app->set_version_flag("--version", ravenstore::proto::kVersion);
-  app->add_option("--config", *config_path,
+  app->failure_message(ravenstore::core::UsageMessage<CLI::App, CLI::Error>);
+  app->add_option("--config", asked->config_path,
                   "TOML file; every key is explained in deploy/ravenstored.toml");
+  app->add_option("--check", asked->check,
+                  "Say what is wrong with this configuration, with key and line, and start "
+                  "nothing; exit code 0: it is right, 1: it is not");
   app->add_option("--socket", config->socket_path, "socket.path");
   app->add_option("--backend", config->backend, "devices.backend: auto, cuda or host")
       ->check(CLI::IsMember({"auto", "cuda", "host"}));
@@ -77,7 +89,7 @@ std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path, 
       ->check(CLI::Range(1, 100000));
   app->add_flag("--single-user", config->single_user, "limits.single_user");
   SizeFlag(*app, "--kept-sets", &config->kept_sets, "limits.kept_sets");
-  app->add_option("--parent", *parent,
+  app->add_option("--parent", asked->parent,
                   "end, as on SIGTERM, with the process of this number, which started this one")
       ->check(CLI::PositiveNumber);
   ravenstore::core::RefuseEmptyValues(app.get());
@@ -99,12 +111,12 @@ std::string Joined(const std::vector<std::string>& words) {
 // names.
 ravenstore::core::Result<Config> Configuration(int argc, char** argv) {
   Config flags;
-  std::string path;
-  pid_t parent = 0;
-  CommandLine(&flags, &path, &parent)->parse(argc, argv);
+  Asked asked;
+  CommandLine(&flags, &asked)->parse(argc, argv);
   Config config;
-  if (!path.empty()) RAVEN_RETURN_IF_ERROR(ravenstore::daemon::LoadConfig(path, &config));
-  CommandLine(&config, &path, &parent)->parse(argc, argv);
+  if (!asked.config_path.empty())
+    RAVEN_RETURN_IF_ERROR(ravenstore::daemon::LoadConfig(asked.config_path, &config));
+  CommandLine(&config, &asked)->parse(argc, argv);
   RAVEN_RETURN_IF_ERROR(ravenstore::daemon::CheckConfig(config));
   return config;
 }
@@ -126,6 +138,14 @@ void Reload(int argc, char** argv, Server* server) {
   }
   spdlog::set_level(spdlog::level::from_str(server->config().log_level));
   ravenstore::daemon::NotifyServiceManager("READY=1");
+}
+
+// --check.
+int Check(const std::string& path) {
+  const auto faults = ravenstore::daemon::FaultsOfFile(path);
+  for (const auto& fault : faults) std::cerr << ravenstore::core::Printable(fault.message) << "\n";
+  if (faults.empty()) std::cout << ravenstore::core::Printable(path) << ": nothing is wrong\n";
+  return faults.empty() && std::cout.flush() ? 0 : 1;
 }
 
 int Serve(int argc, char** argv, pid_t parent, Signals* signals) {
@@ -175,16 +195,16 @@ int main(int argc, char** argv) {
   google::protobuf::SetLogHandler(nullptr);
 
   Config flags;
-  std::string config_path;
-  pid_t parent = 0;
-  auto words = CommandLine(&flags, &config_path, &parent);
+  Asked asked;
+  auto words = CommandLine(&flags, &asked);
   try {
     words->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const int status = words->exit(error);
     return status == 0 ? 0 : kExitUsage;
   }
-  const int status = Serve(argc, argv, parent, signals);
+  const int status =
+      asked.check.empty() ? Serve(argc, argv, asked.parent, signals) : Check(asked.check);
   log->End();
   return status;
 }

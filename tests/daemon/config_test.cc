@@ -293,6 +293,44 @@ TEST(ConfigTest, UnknownKeysAreNamedWithTheirLine) {
   EXPECT_NE(Refusal("[limit]\nclients_max = 1\n").find("\"limit.clients_max\""), std::string::npos);
 }
 
+TEST(ConfigTest, AMisspeltKeyIsAnsweredByTheOneThatWasMeant) {
+  const std::string words = Refusal("[limits]\ndevice_bugdet = \"12GiB\"\n");
+  EXPECT_NE(words.find("; did you mean \"limits.device_budget\"? "), std::string::npos) << words;
+}
+
+// What FaultsOfFile says of a file with that text, its path left out.
+std::vector<std::string> FaultsOf(const std::string& text) {
+  const ipc::ShortDirectory directory;
+  const std::string path = directory / "c";
+  std::ofstream(path) << text;
+  std::vector<std::string> faults;
+  for (const core::Error& error : FaultsOfFile(path)) {
+    EXPECT_EQ(error.message.find(path + ":"), 0u) << error.message;
+    faults.push_back(error.message.substr(path.size() + 1));
+  }
+  return faults;
+}
+
+TEST(ConfigTest, AFileIsCheckedForAllThatIsWrongByLine) {
+  EXPECT_TRUE(FaultsOf(kEveryKey).empty());
+  EXPECT_TRUE(FaultsOfFile("deploy/ravenstored.toml").empty());
+  const auto faults = FaultsOf("[transfer]\nchunk = true\nx = 1\n[devices]\nbackend = \"gpu\"\n");
+  ASSERT_EQ(faults.size(), 3u);
+  EXPECT_EQ(faults[0].find("2: \"transfer.chunk\" must be a size"), 0u) << faults[0];
+  EXPECT_EQ(faults[1].find("3: unknown key \"transfer.x\""), 0u) << faults[1];
+  EXPECT_EQ(faults[2].find("5: \"devices.backend\" must be one of"), 0u) << faults[2];
+  // Values that do not fit together, once all are read; also those of keys that are not there.
+  const auto together = FaultsOf("[host_pool]\nstep = 3\n[limits]\ndevice_budget = 1\n");
+  ASSERT_EQ(together.size(), 2u);
+  EXPECT_EQ(together[0].find("2: \"host_pool.step\" must be"), 0u) << together[0];
+  EXPECT_EQ(together[1].find("4: \"limits.device_budget\" must be"), 0u) << together[1];
+  const auto absent = FaultsOf("[cluster]\nnode = \"a\"\n");
+  ASSERT_EQ(absent.size(), 1u);
+  EXPECT_EQ(absent[0].find(" \"cluster.listen\" must be"), 0u) << absent[0];
+  EXPECT_EQ(FaultsOf("[transfer\n").size(), 1u) << "not TOML";
+  ASSERT_EQ(FaultsOfFile("/nowhere").size(), 1u);
+}
+
 TEST(ConfigTest, KeysOutsideEverySectionAreNamedWithTheirLine) {
   const std::string words = Refusal("# a remark\nchunk = true\n");
   EXPECT_EQ(words.find("test.toml:2: \"chunk\" is outside every [section]"), 0u) << words;

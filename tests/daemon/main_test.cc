@@ -182,6 +182,16 @@ TEST(DaemonTest, AFlagThatIsEmptyOrNoNumberIsRefusedByItsName) {
   }
 }
 
+TEST_F(ReloadTest, AConfigurationIsCheckedAndNothingStarts) {
+  std::ofstream(path()) << "[limits]\nclients_max = 12\n";
+  EXPECT_EQ(StartInVain({"--socket", directory_ / "s", "--check", path()}).status, 0);
+  std::ofstream(path()) << "[limits]\nclients_max = 0\nclients_mix = 1\n";
+  const FailedStart wrong = StartInVain({"--socket", directory_ / "s", "--check", path()});
+  EXPECT_EQ(wrong.status, 1);
+  EXPECT_EQ(wrong.words.find(path() + ":2: \"limits.clients_max\" must be"), 0u) << wrong.words;
+  EXPECT_NE(wrong.words.find(path() + ":3: unknown key"), std::string::npos) << wrong.words;
+}
+
 // A client's segment is a file, too: SIGXFSZ would end the daemon without a word.
 TEST(DaemonTest, WhereFilesMayNotGrowAClientIsRefusedAndTheDaemonGoesOn) {
   DaemonProcess daemon;
