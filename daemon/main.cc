@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/command_line.h"
 #include "core/printable.h"
 #include "core/result.h"
 #include "core/size_text.h"
@@ -197,6 +198,12 @@ int main(int argc, char** argv) {
   Config flags;
   Asked asked;
   auto words = CommandLine(&flags, &asked);
+  if (const auto answer = ravenstore::core::AnswerToScripts(ravenstore::core::DescribeApp(*words),
+                                                            ravenstore::proto::kVersion,
+                                                            {argv, static_cast<size_t>(argc)})) {
+    std::cout << *answer;
+    return 0;
+  }
   try {
     words->parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/command_line.h"
 #include "core/printable.h"
 #include "core/size_text.h"
 #include "core/suggest.h"
@@ -309,6 +310,11 @@ int Main(int argc, char** argv) {
       "its statistics");
   run->add_option("--html", options.page, "Write the timeline of the one run there");
   generate->add_option("-o,--output", options.output, "The file")->required();
+  if (const auto answer = core::AnswerToScripts(core::DescribeApp(app), proto::kVersion,
+                                                {argv, static_cast<size_t>(argc)})) {
+    std::cout << *answer;
+    return 0;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -15,6 +15,7 @@
 #include "client/ctl/environment.h"
 #include "client/ctl/jobs.h"
 #include "client/ctl/session.h"
+#include "core/command_line.h"
 #include "core/usage.h"
 #include "proto/version.h"
 
@@ -313,6 +314,11 @@ int Main(int argc, char** argv) {
     asked.top.rows = terminal->ws_row;
   }
   AddCommands(&app, &asked);
+  if (const auto answer = core::AnswerToScripts(core::DescribeApp(app), proto::kVersion,
+                                                {argv, static_cast<size_t>(argc)})) {
+    std::cout << *answer;
+    return kExitOk;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

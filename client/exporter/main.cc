@@ -17,6 +17,7 @@
 #include "client/exporter/http_server.h"
 #include "client/exporter/pages.h"
 #include "client/exporter/token.h"
+#include "core/command_line.h"
 #include "core/printable.h"
 #include "core/result.h"
 #include "core/types.h"
@@ -115,6 +116,11 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
   core::RefuseEmptyValues(&app);
+  if (const auto answer = core::AnswerToScripts(core::DescribeApp(app), proto::kVersion,
+                                                {argv, static_cast<size_t>(argc)})) {
+    std::cout << *answer;
+    return 0;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

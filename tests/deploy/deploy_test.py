@@ -439,6 +439,37 @@ class InstallTest(InFolder):
         left = [name for name in self.installed() if "exporter" in name or "alerts" in name]
         self.assertEqual(left, [])
 
+    def test_shells_complete_and_man_shows_what_is_installed(self):
+        stand_in(self.folder / "bin/client/ctl/ravenctl", '#!/bin/sh\necho ".TH $*"\n')
+        self.install("--no-build", "--prefix", "/opt/rv")
+        files = self.installed()
+        for name in ("ravenstored", "ravenctl", "ravenrun"):
+            self.assertIn(f"opt/rv/share/bash-completion/completions/{name}", files)
+        self.assertIn("opt/rv/share/zsh/site-functions/_ravenstore", files)
+        # A page is the program's own words; one that cannot be run here has none.
+        self.assertEqual(files["opt/rv/share/man/man1/ravenctl.1"], b".TH --manual 1\n")
+        self.assertIn(b".TH RAVENRUN", files["opt/rv/share/man/man1/ravenrun.1"])
+        self.assertNotIn("opt/rv/share/man/man8/ravenstored.8", files)
+        self.install("--uninstall")
+        self.assertEqual(list(self.installed()), ["etc/ravenstore/ravenstored.toml"])
+
+    def test_bash_asks_the_program_what_may_follow(self):
+        stand_in(self.folder / "path/ravenctl", '#!/bin/sh\nprintf "%s\\twhat\\n" "$@" status\n')
+        script = f"""source {DEPLOY}/completion/ravenstore.bash
+complete -p ravenctl ravensim ravenstored ravenstore-exporter ravenrun >/dev/null || exit 1
+COMP_WORDS=(ravenctl --json sta) COMP_CWORD=2
+_ravenstore ravenctl sta --json
+echo "${{COMPREPLY[@]}}"
+_ravenrun {DEPLOY}/ravenrun --ma ravenrun
+_ravenrun {DEPLOY}/ravenrun --mo ravenrun
+echo "${{COMPREPLY[@]}}"
+_ravenrun {DEPLOY}/ravenrun e --mode
+echo "${{COMPREPLY[@]}}"
+"""
+        path = f"{self.folder}/path:/usr/bin:/bin"
+        code, said = run("bash", "-c", script, PATH=path)
+        self.assertEqual((code, said.split()), (0, ["sta", "status", "--mode", "elastic"]), said)
+
     def test_no_link_of_an_installed_page_dangles(self):
         self.install("--no-build")
         pages = list((self.stage / "usr/local/share/doc").rglob("*.md"))
@@ -700,6 +731,10 @@ class RavenrunTest(InFolder):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("ravenrun [--mode account|store|elastic]", done.stdout)
         self.assertIn("Without a daemon", done.stdout)
+
+    def test_its_version_is_that_of_the_ravenctl_next_to_it(self):
+        stand_in(self.folder / "ravenctl", '#!/bin/sh\necho "$* 1.2.3"\n')
+        self.assertEqual(run(self.script, "--version"), (0, "--version 1.2.3\n"))
 
     def test_wrong_usage_is_told_before_the_library_is_missed(self):
         for words, told in (

@@ -68,6 +68,10 @@ class DoctorTest(unittest.TestCase):
         self.assertRegex(run.stdout, r"fail  library .*\n +-> install it")
         self.assertTrue(run.stdout.endswith("Something has to be mended.\n"))
 
+    def test_the_version_is_said(self):
+        run = harness.run_python("import ravenstore.__main__ as m; m.main(['--version'])")
+        self.assertRegex(run.stdout, r"^\d+\.\d+\.\d+\n$")
+
     def test_unknown_commands_are_told_the_known_ones(self):
         run = harness.run_python(
             "import sys, ravenstore.__main__ as m; sys.exit(m.main(['dcotor']))"

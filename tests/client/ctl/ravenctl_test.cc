@@ -44,6 +44,16 @@ TEST(RavenctlTest, ExplainsItself) {
   EXPECT_EQ(Ravenctl("--version").output, std::string(proto::kVersion) + "\n");
 }
 
+TEST(RavenctlTest, TellsShellsWhatMayFollow) {
+  EXPECT_EQ(Ravenctl("--complete st").output,
+            "status\tDevices, tiers, budgets, hits, bytes moved, stalls\n");
+  EXPECT_EQ(Ravenctl("--complete ls --sort si").output, "size\t\n");
+  const Outcome page = Ravenctl("--manual 1");
+  EXPECT_EQ(page.code, 0);
+  EXPECT_THAT(page.output, StartsWith(".TH RAVENCTL 1 "));
+  EXPECT_THAT(page.output, HasSubstr(".SS limits [OPTIONS]"));
+}
+
 TEST(RavenctlTest, WrongUsageHasItsOwnExitCode) {
   for (const char* arguments : {"",
                                 "nonsense",
