@@ -1,7 +1,5 @@
 #include "client/order_job.h"
 
-#include <errno.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -12,6 +10,7 @@
 #include "client/control.h"
 #include "client/lease.h"
 #include "client/phase.h"
+#include "client/program_name.h"
 #include "client/ravenstore.h"
 #include "client/session.h"
 #include "ipc/clock.h"
@@ -40,7 +39,7 @@ core::Tick DeadlineOf(const wire::OrderJob& order) {
 core::Result<wire::JobOrdered> OrderJob(const std::string& socket, const wire::OrderJob& order) {
   const wire::ClientPacket hello{.request = 1,
                                  .body = wire::Hello{.protocol_version = proto::kProtocolVersion,
-                                                     .name = program_invocation_short_name,
+                                                     .name = ProgramName(),
                                                      .control_only = true,
                                                      .library_version = RAVENSTORE_VERSION}};
   Incoming welcome;

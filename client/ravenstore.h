@@ -82,7 +82,7 @@ enum {
 typedef struct ravenstore_connect_options {
   size_t struct_size;
   const char* socket;     /* NULL: $RAVENSTORE_SOCKET, else /run/ravenstore/ravenstore.sock */
-  const char* name;       /* for people; NULL: the program's name */
+  const char* name;       /* for people; NULL: the program's name, of a Python's its script's */
   uint64_t device_budget; /* bytes on each device; 0: the tenant's */
   uint64_t host_budget;   /* 0: the tenant's */
   uint64_t timeout_ns;    /* bound of the attach and, by default, of every wait, 2 s more if the
@@ -413,10 +413,10 @@ RAVENSTORE_API ravenstore_code_t ravenstore_region_read(const void* address, uin
                                                         void* to, uint64_t timeout_ns);
 
 /* Orders of other processes of the user, and of root: `ravenctl sleep TAG --job JOB`. From now on
- * the region takes them, as the tag of its name. job: of which job, NULL: of the program's name;
- * ranks of one job say the same. run: the process with which the job began, or 0. May be called
- * again. An order waits for ravenstore_region_obey, bounded: it fails for all of the job if one is
- * late. */
+ * the region takes them, as the tag of its name. job: of which job, NULL: of the program's name, or
+ * of its script's if that is a Python; ranks of one job say the same. run: the process with which
+ * the job began, or 0. May be called again. An order waits for ravenstore_region_obey, bounded: it
+ * fails for all of the job if one is late. */
 RAVENSTORE_API ravenstore_code_t ravenstore_region_take_orders(ravenstore_region_t* region,
                                                                const char* job, uint32_t run);
 /* 1: a region of this process has an order to execute, or sleeps by one. Two relaxed loads. */

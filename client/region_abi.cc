@@ -1,14 +1,14 @@
 // The C ABI of regions, and of orders to those of other processes.
-#include <errno.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string>
 
 #include "client/last_error.h"
 #include "client/lease.h"
 #include "client/order_job.h"
 #include "client/orders.h"
+#include "client/program_name.h"
 #include "client/ravenstore.h"
 #include "client/regions.h"
 #include "ipc/clock.h"
@@ -148,7 +148,7 @@ ravenstore_code_t ravenstore_region_take_orders(ravenstore_region_t* region, con
                                                 uint32_t run) {
   return Guard([&]() -> Status {
     RAVEN_RETURN_IF_ERROR(CheckRegion(region, 0, 0));
-    RegionOf(region)->TakeOrders(job != nullptr ? job : program_invocation_short_name, run);
+    RegionOf(region)->TakeOrders(job != nullptr ? std::string(job) : client::ProgramName(), run);
     return core::Ok();
   });
 }

@@ -1,6 +1,5 @@
 #include "client/session.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -13,6 +12,7 @@
 
 #include "client/call_recorder.h"
 #include "client/lease.h"
+#include "client/program_name.h"
 #include "client/ravenstore.h"
 #include "device/open.h"
 #include "ipc/clock.h"
@@ -125,7 +125,7 @@ Status Session::Attach(const ConnectOptions& options) {
   timeout_ = options.timeout;
   const Tick deadline = DeadlineAfter(ipc::Now(), timeout_);
   // Names are for people: what cannot be sent is left out.
-  const std::string name = options.name.empty() ? program_invocation_short_name : options.name;
+  const std::string name = options.name.empty() ? ProgramName() : options.name;
   const bool sendable = name.size() <= ControlCalls::kNameBytesMax && wire::IsUtf8(name);
   const wire::ClientPacket packet{
       .request = 1,

@@ -19,6 +19,7 @@
 #include "interceptor/params.h"
 #include "interceptor/settings.h"
 #include "interceptor/tenant.h"
+#include "ipc/program_name.h"
 
 namespace ravenstore::interceptor::elastic {
 
@@ -163,7 +164,9 @@ void Open(int row) {
   if (*Asked().elastic_record != 0) options.record = Asked().elastic_record;
   options.shown = ElasticPageRow(row);
   options.maps_away = Asked().elastic_maps_away ? 1 : 0;
-  options.record_name = program_invocation_short_name;
+  char name[256];
+  ipc::ProgramName(name, sizeof(name));
+  options.record_name = name;  // until it is open
   raven_elastic_t* handle = library.open(&options);
   if (handle == nullptr) {
     Log("--mode=elastic: no engine for device %d: the driver serves", options.device);

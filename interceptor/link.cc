@@ -20,6 +20,7 @@
 #include "interceptor/settings.h"
 #include "interceptor/tenant.h"
 #include "ipc/daemon_user.h"
+#include "ipc/program_name.h"
 #include "proto/layout.h"
 #include "proto/packet.h"
 #include "proto/version.h"
@@ -196,8 +197,8 @@ ino_t InodeOf(int descriptor) {
 void WriteHello(Writer* packet) {
   Writer hello;
   hello.Number(1, proto::kProtocolVersion);
-  const char* name = program_invocation_short_name;
-  hello.Text(2, name, strnlen(name, 200));
+  char name[200];
+  hello.Text(2, name, ipc::ProgramName(name, sizeof(name)));
   const char* mode = NameOf(Asked().mode);
   hello.Text(3, mode, strlen(mode));
   hello.Text(4, proto::kVersion, strlen(proto::kVersion));

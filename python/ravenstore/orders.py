@@ -16,13 +16,12 @@ Threads: any. Fork: a child takes no orders.
 from __future__ import annotations
 
 import os
-import pathlib
-import sys
 import threading
 from collections.abc import Callable
 from ctypes import byref, c_uint64
 
 from ravenstore import _abi, regions
+from ravenstore._program import program_name
 from ravenstore.errors import Lost, check
 
 # Python hears of signals between two waits.
@@ -45,7 +44,7 @@ def take_orders(*, anytime: bool = False, job: str | None = None) -> None:
     Errors: Lost; InvalidArgument: a name longer than 255 bytes.
     """
     global _thread  # noqa: PLW0603 - one for all tags
-    regions.take_orders((job or _program()).encode(), _run())
+    regions.take_orders((job or program_name()).encode(), _run())
     if anytime and (_thread is None or not _thread.is_alive()):
         _thread = threading.Thread(target=_obey_anytime, name="raven-orders", daemon=True)
         _thread.start()
@@ -96,14 +95,6 @@ def _obey_anytime() -> None:
             _obey()
     except Lost:
         return  # the program's next use of its memory says so
-
-
-def _program() -> str:
-    """The name of the script or of the package that Python runs, else Python's."""
-    path = pathlib.PurePath(sys.argv[0] if sys.argv else "")
-    if path.name == "__main__.py":
-        return path.parent.name
-    return path.name if path.name not in ("", "-c") else pathlib.PurePath(sys.executable).name
 
 
 def _run() -> int:

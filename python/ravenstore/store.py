@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 from ravenstore import _abi, _arrays, _cuda
 from ravenstore import embedded as _embedded
 from ravenstore._abi import Code, CreateFlag, GetFlag, Priority, PutFlag
+from ravenstore._program import program_name
 from ravenstore._units import Duration, Size, budget_of, bytes_of, nanoseconds_of, warn_if_cut
 from ravenstore.errors import (
     InvalidArgument,
@@ -649,7 +650,7 @@ class Store:
         embedded: to this process's private daemon instead, which is started if there is none; see
             ravenstore.embedded.
 
-        name: for people; by default the program's.
+        name: for people; by default that of the script or of the package that runs.
         device_budget, host_budget: at most so many bytes on each device and in host memory; 0 is
             what the user may have. A device_budget beyond that is cut to it, with a warning. The
             least is 2 MiB.
@@ -668,7 +669,7 @@ class Store:
             path = _embedded.start(budget=budget or None, timeout=timeout).socket
         options = _abi.ConnectOptions(
             socket=os.fsencode(path),
-            name=name.encode() if name is not None else None,
+            name=(name if name is not None else program_name()).encode(),
             device_budget=budget,
             host_budget=bytes_of(host_budget),
             timeout_ns=max(1, nanoseconds_of(timeout)),

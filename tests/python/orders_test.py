@@ -17,6 +17,7 @@ import torch
 import xml_main
 from harness import MIB
 from ravenstore import orders, regions
+from ravenstore._program import program_name
 
 # A child has this process's PyTorch, and connects by itself.
 PROCESSES = multiprocessing.get_context("fork")
@@ -264,7 +265,7 @@ class NamesTest(unittest.TestCase):
             ("-c", os.path.basename(sys.executable)),
         ):
             with mock.patch.object(sys, "argv", [word]):
-                self.assertEqual(orders._program(), name)
+                self.assertEqual(program_name(), name)
 
     def test_its_run_is_that_of_what_began_it(self):
         for variables, run in (
