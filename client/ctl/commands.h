@@ -45,6 +45,7 @@ struct TopOptions {
   uint64_t count = 0;     // of looks; 0: until `stop` is set
   bool in_place = false;  // each look takes the last one's place on the terminal
   size_t rows = 0;        // of the terminal; 0: as many as it takes
+  int keys = -1;          // where keys are read from, each as it is pressed; -1: nowhere
 };
 // Shows what the store does, again and again.
 int RunTop(const Common& common, const TopOptions& options, const std::atomic<bool>& stop,

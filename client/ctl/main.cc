@@ -72,7 +72,9 @@ void AddLimits(CLI::App* app, LimitsOptions* options) {
 
 void AddTop(CLI::App* app, TopOptions* options, double* seconds) {
   CLI::App* top = app->add_subcommand(
-      "top", "Memory, rates and users, live; with --json an object of status for each look");
+      "top",
+      "Memory, rates and users, live, with keys that h names; with --json an object of status for "
+      "each look");
   top->add_option("--interval", *seconds, "Seconds from look to look")
       ->check(core::Finite)
       ->check(CLI::Range(0.05, 3600.0))
@@ -312,6 +314,8 @@ int Main(int argc, char** argv) {
     asked.common.columns = terminal->ws_col;
     asked.top.in_place = true;
     asked.top.rows = terminal->ws_row;
+    // Who is in the background has no keys, and is stopped where it sets the terminal.
+    if (isatty(STDIN_FILENO) && tcgetpgrp(STDIN_FILENO) == getpgrp()) asked.top.keys = STDIN_FILENO;
   }
   AddCommands(&app, &asked);
   if (const auto answer = core::AnswerToScripts(core::DescribeApp(app), proto::kVersion,

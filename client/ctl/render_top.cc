@@ -120,12 +120,20 @@ std::string WorkText(const Rates& rates, const proto::Stats& stats, size_t colum
   return table.Text(columns);
 }
 
+// The greater comes first.
+uint64_t RankOf(const UserSums& user, TopOrder order) {
+  if (order == TopOrder::kClients) return user.clients + user.jobs;
+  if (order == TopOrder::kWaiting) return user.waiting;
+  return user.device + user.of_jobs;
+}
+
 std::string UsersText(const Snapshot& seen, const std::function<std::string(uid_t)>& name_of,
-                      size_t columns) {
+                      size_t columns, TopOrder order) {
   const auto users = ByUser(seen.clients, seen.jobs);
   std::vector<std::pair<uid_t, UserSums>> rows(users.begin(), users.end());
-  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
-    return a.second.device + a.second.of_jobs > b.second.device + b.second.of_jobs;
+  std::stable_sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) {
+    if (order == TopOrder::kName) return name_of(a.first) < name_of(b.first);
+    return RankOf(a.second, order) > RankOf(b.second, order);
   });
   TextTable table("~>>>>>>>>");
   table.Row(
@@ -149,18 +157,36 @@ std::string Cut(const std::string& text, size_t rows) {
 
 }  // namespace
 
+bool TopView::Take(char key) {
+  switch (key) {
+    case 'q': ends = true; return true;
+    case 'h':
+    case '?': help = !help; return true;
+    case 'm': order = TopOrder::kMemory; return true;
+    case 'c': order = TopOrder::kClients; return true;
+    case 'w': order = TopOrder::kWaiting; return true;
+    case 'n': order = TopOrder::kName; return true;
+    default: return false;
+  }
+}
+
 std::string TopText(const proto::Welcome& welcome, const Look* before, const Look& now,
                     const std::function<std::string(uid_t)>& name_of, Screen screen) {
   const proto::Stats& stats = now.seen.stats;
   std::string text = "ravenstored " + Printable(welcome.daemon_version()) + ", backend " +
                      Printable(welcome.backend()) + ", up " + DurationText(stats.uptime_ns()) +
                      "; " + std::to_string(stats.tensors()) + " tensors of " +
-                     std::to_string(stats.clients()) + " clients\n\n";
+                     std::to_string(stats.clients()) + " clients" +
+                     (screen.has_keys ? "; h: keys" : "") + "\n\n";
+  if (screen.view.help) {
+    text +=
+        "q ends, h hides this. Users by: m memory, c clients and jobs, w waiting calls, n name\n\n";
+  }
   text += TiersText(stats, screen.columns) + "\n";
   if (stats.has_cluster()) text += ClusterLine(stats) + "\n";
   if (stats.devices_size() > 0) text += DeviceUsesTable(stats, screen.columns) + "\n";
   text += WorkText(Rates(before, now), stats, screen.columns) + "\n";
-  text += UsersText(now.seen, name_of, screen.columns);
+  text += UsersText(now.seen, name_of, screen.columns, screen.view.order);
   return Cut(text, screen.rows);
 }
 

@@ -19,9 +19,24 @@ struct Look {
   Snapshot seen;
 };
 
+// What users are shown by, the most first.
+enum class TopOrder { kMemory, kClients, kWaiting, kName };
+
+// What keys say. Threads: one.
+struct TopView {
+  TopOrder order = TopOrder::kMemory;
+  bool help = false;
+  bool ends = false;
+
+  // False: the key means nothing.
+  bool Take(char key);
+};
+
 struct Screen {
   size_t columns;
   size_t rows;  // what is too much is left out at the end, and said; 0: nothing is
+  TopView view = {};
+  bool has_keys = false;
 };
 
 // Rates are those between the two looks. Where the daemon was started anew between them, or at the

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -66,6 +67,28 @@ TEST_F(CommandsTest, TopTakesTheLastLooksPlaceOnATerminalAndEndsAtAnInterrupt) {
   const std::atomic<bool> stop{true};
   EXPECT_EQ(RunTop(common, {.in_place = true}, stop, streams()), kExitOk);
   EXPECT_THAT(out(), StartsWith("\x1b[H\x1b[J"));
+}
+
+TEST_F(CommandsTest, TopTakesKeysAndEndsAtOne) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(::write(ends[1], "xhq", 3), 3);
+  const std::atomic<bool> stop{false};
+  EXPECT_EQ(RunTop(common, {.interval = std::chrono::hours(1), .keys = ends[0]}, stop, streams()),
+            kExitOk);
+  const std::string text = out();
+  EXPECT_THAT(text, HasSubstr("; h: keys\n"));
+  const size_t second = text.find("ravenstored", 1);
+  ASSERT_NE(second, std::string::npos) << "shown again for a key that means something";
+  EXPECT_EQ(text.find("ravenstored", second + 1), std::string::npos) << "and for no other";
+  EXPECT_THAT(text.substr(0, second), Not(HasSubstr("q ends")));
+  EXPECT_THAT(text.substr(second), HasSubstr("q ends"));
+  // Whoever held the other end is gone: nothing is read any more, and nothing spins.
+  ::close(ends[1]);
+  EXPECT_EQ(
+      RunTop(common, {.interval = core::Duration{1}, .count = 2, .keys = ends[0]}, stop, streams()),
+      kExitOk);
+  ::close(ends[0]);
 }
 
 TEST_F(CommandsTest, TopAsJsonIsAnObjectForEachLook) {

@@ -56,6 +56,22 @@ class TopTextTest : public testing::Test {
   Look now_;
 };
 
+TEST_F(TopTextTest, KeysChooseTheOrderOfUsers) {
+  const auto first = [this](char key) {
+    Screen screen = kWide;
+    EXPECT_TRUE(screen.view.Take(key));
+    const std::string text = Text(&before_, screen);
+    return text.find("alice") < text.find("bo?b") ? "alice" : "bob";
+  };
+  EXPECT_STREQ(first('m'), "bob");
+  EXPECT_STREQ(first('c'), "alice");
+  EXPECT_STREQ(first('n'), "alice");
+  now_.seen.clients.back().set_waiting(1);
+  EXPECT_STREQ(first('w'), "bob");
+  EXPECT_FALSE(TopView().Take('x'));
+  EXPECT_THAT(Text(&before_), Not(HasSubstr("h: keys")));
+}
+
 TEST_F(TopTextTest, OtherNodesHaveALineAndARate) {
   EXPECT_THAT(Text(&before_), Not(HasSubstr("node")));
   for (Look* const look : {&before_, &now_}) {
