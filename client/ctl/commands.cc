@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "client/ctl/render_client.h"
 #include "client/ctl/render_harvest.h"
 #include "client/ctl/render_job.h"
 #include "client/ctl/render_nodes.h"
@@ -286,11 +287,27 @@ core::Result<std::optional<proto::TensorExplained>> FindTensor(Session& session,
   return Found(std::move(explained));
 }
 
+// Nullopt: there is no such client.
+core::Result<std::optional<ClientView>> FindClient(Session& session, uint64_t number) {
+  RAVEN_ASSIGN_OR_RETURN(const auto clients, session.Clients());
+  for (const proto::ClientInfo& client : clients) {
+    if (client.client() != number) continue;
+    ClientView view{client};
+    RAVEN_RETURN_IF_ERROR(session.List(client.client(), [&](const proto::TensorInfo& tensor) {
+      view.Add(tensor);
+      return true;
+    }));
+    return std::optional(std::move(view));
+  }
+  return std::optional<ClientView>();
+}
+
 std::string NothingIs(const std::string& what, Explained which) {
   const bool is_number = core::ParseNumber(what).has_value();
   if (which == Explained::kJob) return "no legacy job has the number " + what;
+  if (which == Explained::kClient) return "no client has the number " + what;
   if (!is_number) return "no tensor is called '" + what + "'";
-  return std::string("no tensor ") + (which == Explained::kAny ? "or legacy job " : "") +
+  return std::string("no tensor") + (which == Explained::kAny ? ", legacy job or client " : " ") +
          "has the number " + what + ", and none is called so";
 }
 
@@ -300,27 +317,41 @@ int RunExplain(const Common& common, const std::string& what, Explained which, S
   auto session = Session::Open(common.socket, common.timeout);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
   const auto number = core::ParseNumber(what);
-  std::optional<JobView> job;
-  if (which != Explained::kTensor && number) {
-    auto found = FindJob(*session, *number);
-    if (!found.ok()) return Report(common, found.error(), streams);
-    job = std::move(*found);
+  const auto wants = [&](Explained one) { return which == Explained::kAny || which == one; };
+  std::vector<std::string> found;  // what has that number or name
+  std::string text;
+  if (wants(Explained::kTensor)) {
+    const auto tensor = FindTensor(*session, what);
+    if (!tensor.ok()) return Report(common, tensor.error(), streams);
+    if (*tensor) {
+      found.emplace_back("tensor");
+      text = common.json ? ExplainedJson(**tensor) : ExplainedText(**tensor, common.columns);
+    }
   }
-  std::optional<proto::TensorExplained> tensor;
-  if (which != Explained::kJob) {
-    auto found = FindTensor(*session, what);
-    if (!found.ok()) return Report(common, found.error(), streams);
-    tensor = std::move(*found);
+  if (number && wants(Explained::kJob)) {
+    const auto job = FindJob(*session, *number);
+    if (!job.ok()) return Report(common, job.error(), streams);
+    if (*job) {
+      found.emplace_back("legacy job");
+      text = common.json ? JobJson(**job) : JobText(**job, common.columns);
+    }
   }
-  if (job && tensor)
-    return Misused(what + " is a tensor and a legacy job: say --tensor or --job", streams);
-  if (job) {
-    streams.out << (common.json ? JobJson(*job) : JobText(*job, common.columns));
-  } else if (tensor) {
-    streams.out << (common.json ? ExplainedJson(*tensor) : ExplainedText(*tensor, common.columns));
-  } else {
+  if (number && wants(Explained::kClient)) {
+    const auto client = FindClient(*session, *number);
+    if (!client.ok()) return Report(common, client.error(), streams);
+    if (*client) {
+      found.emplace_back("client");
+      text = common.json ? ClientJson(**client) : ClientText(**client, common.columns);
+    }
+  }
+  if (found.empty())
     return Report(common, {core::ErrorCode::kNotFound, NothingIs(what, which)}, streams);
+  if (found.size() > 1) {
+    return Misused(what + " is a " + found.front() + " and a " + found.back() +
+                       ": say --tensor, --job or --client",
+                   streams);
   }
+  streams.out << text;
   return kExitOk;
 }
 

@@ -94,9 +94,9 @@ struct SleepOptions {
 // All processes of a job put their memory to sleep, or wake it; all or none of them.
 int RunSleep(const Common& common, const SleepOptions& options, Streams streams);
 
-enum class Explained { kAny, kTensor, kJob };
+enum class Explained { kAny, kTensor, kJob, kClient };
 // `what`: a tensor's number, or a name, of several with that name the first; or a legacy job's
-// number. A number that both have is wrong usage, unless `which` says.
+// number, or a client's. A number that several have is wrong usage, unless `which` says.
 int RunExplain(const Common& common, const std::string& what, Explained which, Streams streams);
 
 struct RecordOptions {

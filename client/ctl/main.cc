@@ -98,22 +98,29 @@ struct ExplainOptions {
   std::string what;
   bool tensor = false;
   bool job = false;
+  bool client = false;
 
   Explained which() const {
-    return job ? Explained::kJob : tensor ? Explained::kTensor : Explained::kAny;
+    return client   ? Explained::kClient
+           : job    ? Explained::kJob
+           : tensor ? Explained::kTensor
+                    : Explained::kAny;
   }
 };
 
 void AddExplain(CLI::App* app, ExplainOptions* options) {
-  CLI::App* explain = app->add_subcommand(
-      "explain",
-      "Why a tensor was moved or kept; where a legacy job's memory is, and what would help");
+  CLI::App* explain = app->add_subcommand("explain",
+                                          "Why a tensor was moved or kept; where a client's or a "
+                                          "legacy job's memory is, and what would "
+                                          "help");
   explain
       ->add_option("what", options->what,
-                   "A tensor's number (ravenctl ls) or name, or a legacy job's number (clients)")
+                   "A tensor's number (ravenctl ls) or name, or a client's or legacy job's number "
+                   "(ravenctl clients)")
       ->required();
   auto* tensor = explain->add_flag("--tensor", options->tensor, "It is a tensor");
-  explain->add_flag("--job", options->job, "It is a legacy job")->excludes(tensor);
+  auto* job = explain->add_flag("--job", options->job, "It is a legacy job")->excludes(tensor);
+  explain->add_flag("--client", options->client, "It is a client")->excludes(tensor)->excludes(job);
 }
 
 // "sleep" and "wake".

@@ -148,25 +148,6 @@ std::string CountersText(const proto::Stats& stats, size_t columns) {
   return table.Text(columns);
 }
 
-void AddClient(JsonWriter& json, const proto::ClientInfo& client) {
-  json.BeginObject()
-      .Field("client", client.client())
-      .Field("pid", client.pid())
-      .Field("uid", client.uid())
-      .Field("name", client.name())
-      .Field("tensors", client.tensors())
-      .Field("device_bytes", client.device_bytes())
-      .Field("device_budget_bytes", client.device_budget())
-      .Field("host_bytes", client.host_bytes())
-      .Field("host_budget_bytes", client.host_budget())
-      .Field("pinned_bytes", client.pinned_bytes())
-      .Field("in_use_bytes", client.in_use_bytes())
-      .Field("waiting", client.waiting())
-      .Field("weight", client.weight())
-      .Field("priority", PriorityText(client.priority()))
-      .EndObject();
-}
-
 void AddCounters(JsonWriter& json, const proto::Stats& stats) {
   json.BeginObject("counters")
       .Field("creates", stats.creates())
@@ -210,6 +191,25 @@ std::string ShareText(const proto::LimitsSet& limits) {
 }
 
 }  // namespace
+
+void AddClient(JsonWriter& json, std::string_view name, const proto::ClientInfo& client) {
+  json.BeginObject(name)
+      .Field("client", client.client())
+      .Field("pid", client.pid())
+      .Field("uid", client.uid())
+      .Field("name", client.name())
+      .Field("tensors", client.tensors())
+      .Field("device_bytes", client.device_bytes())
+      .Field("device_budget_bytes", client.device_budget())
+      .Field("host_bytes", client.host_bytes())
+      .Field("host_budget_bytes", client.host_budget())
+      .Field("pinned_bytes", client.pinned_bytes())
+      .Field("in_use_bytes", client.in_use_bytes())
+      .Field("waiting", client.waiting())
+      .Field("weight", client.weight())
+      .Field("priority", PriorityText(client.priority()))
+      .EndObject();
+}
 
 std::string DurationText(uint64_t nanoseconds) {
   char text[48];
@@ -294,7 +294,7 @@ std::string StatusJson(const proto::Welcome& welcome, const proto::Stats& stats,
         .EndObject();
   }
   json.EndArray().BeginArray("budgets");
-  for (const proto::ClientInfo& client : clients) AddClient(json, client);
+  for (const proto::ClientInfo& client : clients) AddClient(json, {}, client);
   json.EndArray()
       .Field("tensors", stats.tensors())
       .Field("clients", stats.clients())
@@ -471,7 +471,7 @@ std::string ClientsJson(const std::vector<proto::ClientInfo>& clients,
                         const std::vector<proto::LegacyJob>& jobs) {
   JsonWriter json;
   json.BeginObject().BeginArray("clients");
-  for (const proto::ClientInfo& client : clients) AddClient(json, client);
+  for (const proto::ClientInfo& client : clients) AddClient(json, {}, client);
   json.EndArray().BeginArray("legacy_jobs");
   for (const proto::LegacyJob& job : jobs) AddLegacyJob(json, {}, job);
   return json.EndArray().EndObject().Take();

@@ -45,6 +45,7 @@ std::string ClientsJson(const std::vector<proto::ClientInfo>& clients,
 // "device 6.0 GiB, context 512.0 MiB"; "-" when nothing is held.
 std::string KindsText(const proto::LegacyDevice& device);
 // A member `name` of what is written, or one of its array.
+void AddClient(JsonWriter& json, std::string_view name, const proto::ClientInfo& client);
 void AddLegacyJob(JsonWriter& json, std::string_view name, const proto::LegacyJob& job);
 
 // `who`: "client 3" or "user alice".

@@ -316,7 +316,8 @@ TEST_F(CommandsTest, ExplainTakesANumberOrAName) {
   EXPECT_THAT(err(), HasSubstr("no tensor is called 'no such name'"));
   EXPECT_EQ(RunExplain(common, "2027", Explained::kAny, streams()), kExitFailed);
   EXPECT_THAT(err(),
-              HasSubstr("no tensor or legacy job has the number 2027, and none is called so"));
+              HasSubstr("no tensor, legacy job or client has the number 2027, and none is called "
+                        "so"));
   common.json = true;
   EXPECT_EQ(RunExplain(common, "2026", Explained::kAny, streams()),
             kExitOk);  // a name, though it looks otherwise
@@ -340,11 +341,24 @@ TEST_F(CommandsTest, AJobIsExplainedWithAllOfItsDevices) {
 TEST_F(CommandsTest, ANumberOfAJobAndOfATensorHasToBeToldApart) {
   daemon().job = 17;
   EXPECT_EQ(RunExplain(common, "17", Explained::kAny, streams()), kExitUsage);
-  EXPECT_THAT(err(), HasSubstr("17 is a tensor and a legacy job: say --tensor or --job"));
+  EXPECT_THAT(err(), HasSubstr("17 is a tensor and a legacy job: say --tensor, --job or --client"));
   EXPECT_EQ(RunExplain(common, "17", Explained::kTensor, streams()), kExitOk);
   EXPECT_EQ(RunExplain(common, "17", Explained::kJob, streams()), kExitOk);
   EXPECT_EQ(RunExplain(common, "18", Explained::kJob, streams()), kExitFailed);
   EXPECT_THAT(err(), HasSubstr("no legacy job has the number 18"));
+}
+
+TEST_F(CommandsTest, AClientIsExplainedWithItsTensors) {
+  EXPECT_EQ(RunExplain(common, "2", Explained::kClient, streams()), kExitOk) << err();
+  EXPECT_THAT(out(), HasSubstr("2 train_gpt 2, process 1002"));
+  EXPECT_THAT(out(), HasSubstr("on device 0"));
+  EXPECT_EQ(RunExplain(common, "2", Explained::kAny, streams()), kExitUsage);
+  EXPECT_THAT(err(), HasSubstr("2 is a tensor and a client: say"));
+  EXPECT_EQ(RunExplain(common, "4", Explained::kClient, streams()), kExitFailed);
+  EXPECT_THAT(err(), HasSubstr("no client has the number 4"));
+  common.json = true;
+  EXPECT_EQ(RunExplain(common, "2", Explained::kClient, streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("{\"client\":{\"client\":2,"));
 }
 
 TEST_F(CommandsTest, AnExplanationThatDoesNotAdvanceEnds) {
