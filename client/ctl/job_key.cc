@@ -9,6 +9,8 @@
 #include <sstream>
 #include <system_error>
 
+#include "ipc/program_name.h"
+
 namespace ravenstore::client::ctl {
 namespace {
 
@@ -58,6 +60,16 @@ std::string JobKey(const std::vector<std::string>& command) {
   hash.Add(Program(command.front()));
   for (size_t i = 1; i < command.size(); ++i) hash.Add(command[i]);
   return hash.Digits();
+}
+
+std::string CommandName(const std::vector<std::string>& command) {
+  std::string words;
+  for (const std::string& word : command) words.append(word).push_back('\0');
+  const std::string program = fs::path(command.front()).filename();
+  char name[256];
+  const size_t length =
+      ipc::NameOfProgram(program.c_str(), words.data(), words.size(), name, sizeof(name));
+  return {name, length};
 }
 
 }  // namespace ravenstore::client::ctl

@@ -12,4 +12,7 @@ namespace ravenstore::client::ctl {
 // 32 lower-case hexadecimal digits. REQUIRES: there is a first word.
 std::string JobKey(const std::vector<std::string>& command);
 
+// What the command's process will be called (ipc/program_name.h). REQUIRES: there is a first word.
+std::string CommandName(const std::vector<std::string>& command);
+
 }  // namespace ravenstore::client::ctl

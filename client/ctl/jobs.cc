@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <ostream>
 #include <utility>
@@ -109,7 +108,7 @@ Result<std::vector<std::string>> Devices(const Common& common) {
 Result<Admitted> Wait(const Common& common, const AdmitOptions& options, const Estimate& estimate,
                       Streams streams) {
   RAVEN_ASSIGN_OR_RETURN(const auto uuids, Devices(common));
-  const std::string name = std::filesystem::path(options.command.front()).filename();
+  const std::string name = CommandName(options.command);
   const core::Tick deadline = options.wait ? ipc::Now() + *options.wait : core::kNever;
   return AwaitAdmission(common.socket, AdmitPacket(estimate, uuids, name), deadline,
                         [&](const proto::LegacyTurn& turn) {

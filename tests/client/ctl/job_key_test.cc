@@ -36,5 +36,10 @@ TEST(JobKeyTest, AProgramIsTheFileThatRunsHoweverItIsNamed) {
   EXPECT_NE(JobKey({"/nowhere/sh"}), JobKey({"/bin/sh"}));
 }
 
+TEST(CommandNameTest, IsWhatTheProcessWillBeCalled) {
+  EXPECT_EQ(CommandName({"/usr/bin/python3", "-u", "jobs/train.py", "--lr=1"}), "train.py");
+  EXPECT_EQ(CommandName({"./trainer", "x.py"}), "trainer");
+}
+
 }  // namespace
 }  // namespace ravenstore::client::ctl
