@@ -1,5 +1,6 @@
 // ravensim: what the store would do on a machine that is not there.
 #include <google/protobuf/stubs/logging.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -65,7 +66,14 @@ const std::map<std::string, RunAhead> kRunAhead = {
     {"stream-waits", RunAhead::kStreamWaits},
 };
 
+// What is being done, on a terminal alone: the next such line takes this one's place. Empty: what
+// follows does.
+void Say(const std::string& what) {
+  if (isatty(STDERR_FILENO) != 0) std::cerr << "\r\x1b[K" << core::Printable(what) << std::flush;
+}
+
 int Complain(const core::Error& error) {
+  Say("");
   std::cerr << "ravensim: " << core::Printable(core::Describe(error)) << "\n";
   return error.code == core::ErrorCode::kInvalidArgument ? 2 : 1;
 }
@@ -111,6 +119,7 @@ std::string AnswerOf(const RunReport& report, const Trace& trace, const Hardware
   if (WantsMore(report.outcome)) {
     for (const core::Bytes budget :
          LargerBudgets(report.budget, ParseBudget("100%", trace)->bytes)) {
+      Say(report.trace + ", " + report.policy + ": trying " + core::SizeText(budget));
       setup.budget = budget;
       larger.push_back({budget, ReplayUnder(report.policy, trace, setup)});
       if (!WantsMore(larger.back().outcome)) break;
@@ -179,16 +188,19 @@ int RunAll(const Options& options) {
       const auto budget = ParseBudget(text, *trace);
       if (!budget.ok()) return Complain(budget.error());
       for (const std::string& policy : options.policies) {
+        Say(trace->name + " with " + core::SizeText(budget->bytes) + ", " + policy);
         RunReport report = RunOne(*trace, *hardware, options, policy, *budget);
         ok = ok && report.outcome.failure.empty();
         if (!options.page.empty()) ok = WritePage(options.page, report, *trace) && ok;
         report.outcome.spans.clear();
+        Say("");
         if (options.json) std::cout << Json(report) << std::flush;
         if (options.answers) answers += AnswerOf(report, *trace, *hardware, options);
         reports.push_back(std::move(report));
       }
     }
   }
+  Say("");
   if (!options.json) std::cout << Table(reports) << answers;
   return ok ? 0 : 1;
 }
@@ -224,9 +236,11 @@ int PrintBounds(const Options& options) {
   for (const std::string& text : options.budgets) {
     const auto budget = ParseBudget(text, *trace);
     if (!budget.ok()) return Complain(budget.error());
+    Say(trace->name + ": the bound of " + core::SizeText(budget->bytes));
     reports.push_back({*budget, LeastStall(*trace, *hardware, budget->bytes),
                        LeastKnownStall({*trace}, *hardware, budget->bytes, 0)});
   }
+  Say("");
   if (!options.json) std::cout << TableOfBounds(*trace, reports);
   for (const BoundReport& report : reports) {
     if (options.json) std::cout << JsonOfBound(*trace, report);

@@ -50,8 +50,11 @@ Result<Estimate> Remembered(const Common& common, const std::string& job,
 
 // By the package; where another command of the user's ran the same model, by what that took.
 Result<Estimate> Captured(const Common& common, const std::string& job,
-                          const std::vector<std::string>& command) {
+                          const std::vector<std::string>& command, Streams streams) {
   RAVEN_ASSIGN_OR_RETURN(const auto words, PackageCommand(command));
+  // It may take minutes.
+  streams.err << "no earlier run of it is known: its script runs up to the third step, on no device"
+              << std::endl;
   RAVEN_ASSIGN_OR_RETURN(const std::string output, OutputOf(words));
   RAVEN_ASSIGN_OR_RETURN(Estimate captured, EstimateIn(output));
   if (captured.model.empty()) return captured;
@@ -63,10 +66,10 @@ Result<Estimate> Captured(const Common& common, const std::string& job,
 }
 
 Result<Estimate> Find(const Common& common, const std::vector<std::string>& command,
-                      bool may_capture) {
+                      bool may_capture, Streams streams) {
   const std::string job = JobKey(command);
   auto found = Remembered(common, job);
-  if (!found.ok() && may_capture) found = Captured(common, job, command);
+  if (!found.ok() && may_capture) found = Captured(common, job, command, streams);
   if (found.ok()) found->job = job;
   return found;
 }
@@ -82,7 +85,7 @@ Error Unknown(const Error& why) {
           why.message + ": run it once under ravenrun, or say --admit=SIZE or --admit=capture"};
 }
 
-Result<Estimate> Wanted(const Common& common, const AdmitOptions& options) {
+Result<Estimate> Wanted(const Common& common, const AdmitOptions& options, Streams streams) {
   const auto size = core::ParseBytes(options.size);
   if (size && *size > core::Bytes{0}) {
     Estimate given;
@@ -91,7 +94,7 @@ Result<Estimate> Wanted(const Common& common, const AdmitOptions& options) {
     given.bytes = *size;
     return given;
   }
-  auto found = Find(common, options.command, options.size == "capture");
+  auto found = Find(common, options.command, options.size == "capture", streams);
   if (!found.ok()) return Unknown(found.error());
   return found;
 }
@@ -132,7 +135,7 @@ Error Become(const AdmitOptions& options, const std::string& job) {
 }  // namespace
 
 int RunEstimate(const Common& common, const std::vector<std::string>& command, Streams streams) {
-  const auto estimate = Find(common, command, /*may_capture=*/true);
+  const auto estimate = Find(common, command, /*may_capture=*/true, streams);
   if (!estimate.ok()) return Fail(common, estimate.error(), streams);
   streams.out << (common.json ? EstimateJson(*estimate) : EstimateText(*estimate));
   return kExitOk;
@@ -144,7 +147,7 @@ int RunKey(const std::vector<std::string>& command, Streams streams) {
 }
 
 int RunAdmit(const Common& common, const AdmitOptions& options, Streams streams) {
-  const auto estimate = Wanted(common, options);
+  const auto estimate = Wanted(common, options, streams);
   const bool no_daemon = !estimate.ok() && estimate.error().code == ErrorCode::kUnavailable;
   if (!estimate.ok() && !no_daemon) return Fail(common, estimate.error(), streams);
   auto admitted =

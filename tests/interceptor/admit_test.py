@@ -259,6 +259,7 @@ class EstimateTest(WithDaemon):
         ).process.communicate(timeout=PATIENCE)
         self.assertNotIn("ran", text[0])
         captured = self.start("--admit=capture", command=command)
+        self.assertIn("its script runs up to the third step", captured.says())
         self.assertEqual(captured.source(), "capture")
         self.assertEqual(captured.process.stdout.readline(), "ran\n")
 
