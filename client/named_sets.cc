@@ -1,11 +1,9 @@
 #include "client/named_sets.h"
 
 #include <algorithm>
-#include <future>
 #include <utility>
 
 #include "client/lease.h"
-#include "client/no_signals.h"
 #include "ipc/clock.h"
 
 namespace ravenstore::client {
@@ -175,15 +173,14 @@ Status OpenedSet::Map(uint32_t index, Tick deadline) {
                                               Bytes(tensor.page_bytes * tensor.pages)));
   }
   const Bytes page(tensor.page_bytes);
-  auto next = std::async(std::launch::deferred, [&] { return Export(index, 0, deadline); });
   while (mapping.mapped < tensor.pages) {
-    RAVEN_ASSIGN_OR_RETURN(std::vector<ipc::UniqueFd> descriptors, next.get());
-    const uint32_t end = mapping.mapped + static_cast<uint32_t>(descriptors.size());
-    if (end < tensor.pages) {
-      // The daemon exports them while these are mapped.
-      const NoSignals blocked;
-      next = std::async([&, end] { return Export(index, end, deadline); });
-    }
+    std::vector<ipc::UniqueFd> descriptors;
+    const auto exported = session_.calls().Ask<wire::SetPagesExported>(
+        {.request = 0, .body = wire::SetPages{opened_.open, index, mapping.mapped}},
+        DeadlineAfter(deadline, kGrace), "the daemon did not give the set's pages", &descriptors);
+    if (!exported.ok()) return exported.error();
+    if (descriptors.empty() || descriptors.size() > tensor.pages - mapping.mapped)
+      return Error{ErrorCode::kCorrupt, "the daemon gave another number of the set's pages"};
     for (ipc::UniqueFd& descriptor : descriptors) {
       RAVEN_ASSIGN_OR_RETURN(auto memory,
                              mapping.device->device().ImportMemory(std::move(descriptor), page));
@@ -192,18 +189,6 @@ Status OpenedSet::Map(uint32_t index, Tick deadline) {
     }
   }
   return core::Ok();
-}
-
-Result<std::vector<ipc::UniqueFd>> OpenedSet::Export(uint32_t index, uint32_t first,
-                                                     Tick deadline) {
-  std::vector<ipc::UniqueFd> descriptors;
-  const auto exported = session_.calls().Ask<wire::SetPagesExported>(
-      {.request = 0, .body = wire::SetPages{opened_.open, index, first}},
-      DeadlineAfter(deadline, kGrace), "the daemon did not give the set's pages", &descriptors);
-  if (!exported.ok()) return exported.error();
-  if (descriptors.empty() || descriptors.size() > opened_.tensors[index].pages - first)
-    return Error{ErrorCode::kCorrupt, "the daemon gave another number of the set's pages"};
-  return descriptors;
 }
 
 Status OpenedSet::UnmapAll() {

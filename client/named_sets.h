@@ -86,9 +86,6 @@ class OpenedSet {
   // In use from now on, unless it fails.
   core::Status MapAll(core::Tick deadline);
   core::Status Map(uint32_t tensor, core::Tick deadline);
-  // Of the tensor's pages from `first` on as many as one packet carries.
-  core::Result<std::vector<ipc::UniqueFd>> Export(uint32_t tensor, uint32_t first,
-                                                  core::Tick deadline);
   core::Status UnmapAll();
   core::Status UseHere(core::Tick deadline);
   core::Status EndUseHere();
