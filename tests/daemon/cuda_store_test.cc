@@ -14,7 +14,6 @@
 
 #include "client/client.h"
 #include "client/ctl/session.h"
-#include "client/regions.h"
 #include "core/check.h"
 #include "device/cuda_driver.h"
 #include "device/device.h"
@@ -29,7 +28,6 @@
 namespace ravenstore::daemon {
 namespace {
 
-using client::Region;
 using std::chrono::seconds;
 using transport::FreeAddress;
 
@@ -175,43 +173,20 @@ size_t MappedHere() {
   return mapped;
 }
 
-TEST_F(CudaStoreTest, ARegionComesBackToItsAddressesInOrder) {
-  DaemonProcess daemon(Flags(), "cuda");
-  Region region({.socket = daemon.socket(), .name = "weights"});
-  Gpu gpu(driver(), 0);
-  std::vector<void*> addresses;
-  Region::Enter(&region);
-  for (uint64_t i = 0; i < 8; ++i) {
-    addresses.push_back(Region::AllocateHere(kBytes, 0));
-    ASSERT_NE(addresses.back(), nullptr);
-    gpu.Fill(addresses.back(), i);
-  }
-  Region::Enter(nullptr);
-  for (int cycle = 0; cycle < 5; ++cycle) {
-    EXPECT_GE(region.Sleep({.unchanged = cycle > 2}), 8 * kBytes);
-    if (!Driver::real()) EXPECT_EQ(MappedHere(), 0u);
-    region.Wake({.in_order = true});
-    for (uint64_t i = 0; i < 8; ++i) {
-      Region::Await(addresses[i], gpu.stream());
-      EXPECT_TRUE(gpu.Holds(addresses[i], i)) << "cycle " << cycle << ", allocation " << i;
-    }
-  }
-}
-
 TEST_F(CudaStoreTest, ASetThatIsNotUsedIsMappedNowhere) {
   DaemonProcess daemon(Flags(), "cuda");
   Store reader = Connect(daemon, MiB(64));
   Gpu gpu(driver(), 0);
-  for (uint64_t version = 1; version <= 3; ++version) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
     Store publisher =
         Store::connect({.socket = daemon.socket(), .name = "publisher", .fixed_addresses = true});
     Tensor tensor = publisher.create(kBytes);
-    gpu.Fill(tensor.data(), version);
+    gpu.Fill(tensor.data(), seed);
     publisher.put(tensor, gpu.stream());
-    EXPECT_EQ(publisher.seal("weights"), version);
+    publisher.seal("weights");
     NamedSet set = NamedSet::open(reader, "weights");
     set.use();
-    EXPECT_TRUE(gpu.Holds(set.part(0).address, version));
+    EXPECT_TRUE(gpu.Holds(set.part(0).address, seed));
     set.end_use();
     if (!Driver::real()) EXPECT_EQ(MappedHere(), 0u);
   }
