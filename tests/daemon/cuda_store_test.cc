@@ -188,7 +188,9 @@ TEST_F(CudaStoreTest, ASetThatIsNotUsedIsMappedNowhere) {
     set.use();
     EXPECT_TRUE(gpu.Holds(set.part(0).address, seed));
     set.end_use();
-    if (!Driver::real()) EXPECT_EQ(MappedHere(), 0u);
+    if (!Driver::real()) {
+      EXPECT_EQ(MappedHere(), 0u);
+    }
   }
 }
 
