@@ -62,7 +62,6 @@ import concurrent.futures
 import dataclasses
 import functools
 import json
-import os
 import pathlib
 import re
 import select
@@ -397,13 +396,9 @@ def two_jobs(bench):
         more = ("--pause", f"{pause:.4f}")
         device = int((measured.plain.peak + measured.resident.besides) / JOB_SHARE)
         (alone,) = bench.runs.together([Spec(program, elastic=False, more=more)])
-        with tempfile.TemporaryDirectory() as folder:
-            daemon = OwnDaemon(folder, "--visible-memory", f"{device >> 20}MiB")
-            try:
-                shared = Spec(program, socket=daemon.socket, more=more)
-                both = alone and bench.runs.together([shared] * 2)
-            finally:
-                daemon.end()
+        with own_daemon("--visible-memory", f"{device >> 20}MiB") as daemon:
+            shared = Spec(program, socket=daemon.socket, more=more)
+            both = alone and bench.runs.together([shared] * 2)
         if not both or None in both:
             bench.skip(name, "a job failed", ok=False)
             continue
@@ -496,37 +491,17 @@ def as_plain(bench, name, command):
     return True
 
 
-class OwnDaemon:
-    """For jobs of the run alone. Owns: its process."""
-
-    def __init__(self, folder, *flags):
-        self.socket = f"{folder}/s"
-        self.process = subprocess.Popen(
-            [figures.built("daemon/ravenstored"), "--backend", "cuda", "--socket", self.socket,
-             "--pool-size", "64MiB", *flags], stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        while not os.path.exists(self.socket) and self.process.poll() is None:
-            time.sleep(0.05)
-        if self.process.poll() is not None:
-            raise RuntimeError("the daemon ended at once")
-
-    def ctl(self, *words):
-        program = figures.built("client/ctl/ravenctl")
-        return subprocess.run(
-            [program, "--socket", self.socket, *words], capture_output=True, text=True, check=True
-        ).stdout
-
-    def end(self):
-        self.process.terminate()
-        self.process.wait()
+def own_daemon(*flags):
+    """For jobs of the run alone."""
+    return figures.OwnDaemon("--pool-size", "64MiB", *flags, stderr=subprocess.DEVNULL)
 
 
 class IdleJob:
     """bench/elastic_idle.py with a daemon of its own. Raises OutOfTime."""
 
-    def __init__(self, runs, folder):
+    def __init__(self, runs):
         self.runs = runs
-        self.daemon = OwnDaemon(folder)
+        self.daemon = own_daemon()
         self.ctl = self.daemon.ctl
         program = [runs.python, str(ROOT / "bench/elastic_idle.py"), "--gib", str(IDLE_GIB)]
         self.job = subprocess.Popen(
@@ -558,31 +533,30 @@ class IdleJob:
 
 def idle(bench):
     """The second time: the first has pinned the host's memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        job = IdleJob(bench.runs, folder)
-        try:
-            job.read()  # it is ready
-            number = str(job.jobs()[0]["client"])
-            hot = min(job.ask("hot") for _ in range(5))
-            emptied, returned = [], []
-            whole = job.held()
-            for _ in range(2):
-                began = time.perf_counter()
-                job.ctl("sleep", "--job", number)
-                while job.held() > EMPTY:
-                    bench.runs.left()
-                    time.sleep(0.005)
-                emptied.append((time.perf_counter() - began) * 1e3)
-                job.ctl("wake", "--job", number)
-                began = time.perf_counter()
-                while job.ask("hot") > 1.5 * hot and time.perf_counter() - began < 20:
-                    pass
-                returned.append((time.perf_counter() - began) * 1e3)
-                while job.held() < 0.9 * whole and time.perf_counter() - began < 30:
-                    wrong = job.ask("check")
-            wrong = job.ask("check")
-        finally:
-            job.end()
+    job = IdleJob(bench.runs)
+    try:
+        job.read()  # it is ready
+        number = str(job.jobs()[0]["client"])
+        hot = min(job.ask("hot") for _ in range(5))
+        emptied, returned = [], []
+        whole = job.held()
+        for _ in range(2):
+            began = time.perf_counter()
+            job.ctl("sleep", "--job", number)
+            while job.held() > EMPTY:
+                bench.runs.left()
+                time.sleep(0.005)
+            emptied.append((time.perf_counter() - began) * 1e3)
+            job.ctl("wake", "--job", number)
+            began = time.perf_counter()
+            while job.ask("hot") > 1.5 * hot and time.perf_counter() - began < 20:
+                pass
+            returned.append((time.perf_counter() - began) * 1e3)
+            while job.held() < 0.9 * whole and time.perf_counter() - began < 30:
+                wrong = job.ask("check")
+        wrong = job.ask("check")
+    finally:
+        job.end()
     for name, values in (("elastic.empty_ms", emptied), ("elastic.return_ms", returned)):
         bench.tell(
             name, values[1],

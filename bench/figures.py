@@ -7,6 +7,8 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
+import time
 
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -25,6 +27,37 @@ def use_package():
     sys.path.insert(0, str(ROOT / "python"))
     os.environ.setdefault("RAVENSTORE_LIBRARY", built("client/libravenstore.so"))
     os.environ.setdefault("RAVENSTORED", built("daemon/ravenstored"))
+
+
+class OwnDaemon:
+    """For this run alone, on the GPU. Owns: its process. Context: ends it."""
+
+    def __init__(self, *flags, **options):
+        """`options`: of subprocess.Popen. Raises RuntimeError if it does not start."""
+        self.folder = tempfile.TemporaryDirectory()
+        self.socket = os.path.join(self.folder.name, "s")
+        command = [built("daemon/ravenstored"), "--backend", "cuda", "--socket", self.socket]
+        self.process = subprocess.Popen([*command, *flags], **options)
+        while not os.path.exists(self.socket) and self.process.poll() is None:
+            time.sleep(0.05)
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the daemon ended with {self.process.returncode}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+    def ctl(self, *words):
+        """What ravenctl prints."""
+        command = [built("client/ctl/ravenctl"), "--socket", self.socket, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait()
+        self.folder.cleanup()
 
 
 def machine(device):

@@ -12,7 +12,7 @@ share.load_vs_disk: load_safetensors of a file, over a loop of direct reads of t
 eight threads, each the better of two runs; the page cache is passed by both.
 turns.swap_16gib_s: one set that was just published sleeps, and another wakes in its place;
 `turns.unchanged_16gib_s`: the same once both have copies in the host pool. `bound`: PyTorch's own
-copies of the same bytes, both ways at once, and one way.
+copies of the same bytes, in both directions at the same time, and in one.
 """
 
 import argparse
@@ -46,27 +46,11 @@ NAMES = (
 BYTES_MOST = 64 << 20
 
 
-class Daemon:
-    def __init__(self, *flags):
-        self.folder = tempfile.TemporaryDirectory()
-        socket = os.path.join(self.folder.name, "s")
-        os.environ["RAVENSTORE_SOCKET"] = socket
-        self.process = subprocess.Popen(
-            [figures.built("daemon/ravenstored"), "--backend", "cuda", "--socket", socket,
-             "--log-level", "warn", *flags],
-        )  # fmt: skip
-        while not os.path.exists(socket) and self.process.poll() is None:
-            time.sleep(0.05)
-        if self.process.poll() is not None:
-            raise RuntimeError("the daemon ended at once")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
-        self.folder.cleanup()
+def daemon(*flags):
+    """The one of this process's stores, and of those that it starts."""
+    own = figures.OwnDaemon("--log-level", "warn", *flags)
+    os.environ["RAVENSTORE_SOCKET"] = own.socket
+    return own
 
 
 def numbers(total, seed, count=16):
@@ -108,7 +92,7 @@ def measure_attach(options, tell):
     import torch
 
     total = options.gib * GIB
-    with Daemon("--pool-size", "2GiB"), ravenstore.Store.connect(name="publisher") as store:
+    with daemon("--pool-size", "2GiB"), ravenstore.Store.connect(name="publisher") as store:
         published = store.publish("weights", numbers(total, 1))
         torch.cuda.empty_cache()
         seen = []
@@ -189,7 +173,7 @@ def measure_load(options, tell):
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         path = pathlib.Path(folder) / "model.safetensors"
         total = write_file(path, options.file_gib * GIB)
-        with Daemon("--pool-size", "2GiB"):
+        with daemon("--pool-size", "2GiB"):
             raw, loads = [], []
             for _ in range(2):
                 raw.append(read_raw(path))
@@ -245,7 +229,7 @@ def measure_turns(options, tell):
     limit = str(total + SPARE)
     flags = ("--pool-size", f"{2 * options.swap_gib + 4}GiB", "--device-budget", limit)
     changed, unchanged = [], []
-    with Daemon(*flags), ravenstore.Store.connect(name="server") as store:
+    with daemon(*flags), ravenstore.Store.connect(name="server") as store:
         right = True
         for number in range(SWAP_ROUNDS):
             sets = []

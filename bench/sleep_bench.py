@@ -28,7 +28,6 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
 import figures
@@ -205,22 +204,10 @@ def main():
             tell(name, None, "", None, skipped="there is no GPU")
         return
     figures.use_package()
-    with tempfile.TemporaryDirectory() as folder:
-        socket = os.path.join(folder, "s")
-        os.environ["RAVENSTORE_SOCKET"] = socket
-        daemon = subprocess.Popen(
-            [figures.built("daemon/ravenstored"), "--backend", "cuda", "--socket", socket,
-             "--pool-size", f"{options.gib + 4}GiB", "--log-level", "warn"],
-        )  # fmt: skip
-        try:
-            while not os.path.exists(socket) and daemon.poll() is None:
-                time.sleep(0.05)
-            if daemon.poll() is not None:
-                raise RuntimeError("the daemon ended at once")
-            measure(options, tell)
-        finally:
-            daemon.terminate()
-            daemon.wait()
+    pool = f"{options.gib + 4}GiB"
+    with figures.OwnDaemon("--pool-size", pool, "--log-level", "warn") as daemon:
+        os.environ["RAVENSTORE_SOCKET"] = daemon.socket
+        measure(options, tell)
 
 
 if __name__ == "__main__":
