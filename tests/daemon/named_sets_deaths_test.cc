@@ -225,12 +225,7 @@ class NamedSetsDeathsTest : public testing::Test {
     const auto sets = session->Sets();
     const auto clients = session->Clients();
     RAVEN_CHECK(sets.ok() && clients.ok());
-    uint64_t held = 0;
-    const proto::Stats stats = StatsOf(daemon_);
-    for (const auto& tier : stats.tiers()) {
-      if (tier.name().starts_with("device")) held += tier.held();
-    }
-    return sets->empty() && clients->empty() && held == 0;
+    return sets->empty() && clients->empty() && HeldOfDevices(daemon_) == 0;
   }
 
   DaemonProcess daemon_{Flags()};

@@ -66,19 +66,10 @@ class NamedSetsTest : public testing::Test {
       EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
     }
   }
-  // Of device memory that the daemon has made.
-  uint64_t HeldOfDevices() {
-    uint64_t held = 0;
-    const proto::Stats stats = StatsOf(daemon_);
-    for (const auto& tier : stats.tiers()) {
-      if (tier.name().starts_with("device")) held += tier.held();
-    }
-    return held;
-  }
   void AwaitHeld(uint64_t bytes) {
     TimeLimit limit(kTestPatience);
-    while (HeldOfDevices() != bytes && !limit.IsOver()) sched_yield();
-    EXPECT_EQ(HeldOfDevices(), bytes);
+    while (HeldOfDevices(daemon_) != bytes && !limit.IsOver()) sched_yield();
+    EXPECT_EQ(HeldOfDevices(daemon_), bytes);
   }
 
   DaemonProcess daemon_;
@@ -121,14 +112,14 @@ TEST_F(NamedSetsTest, AnotherProcessReadsTheSameMemory) {
 
 TEST_F(NamedSetsTest, ASetTakesNoMoreMemoryForMoreReaders) {
   const Store published = Publish("weights", 7);
-  const uint64_t held = HeldOfDevices();
+  const uint64_t held = HeldOfDevices(daemon_);
   Store reader = Connect("reader");
   std::vector<NamedSet> sets;
   for (int i = 0; i < 5; ++i) {
     sets.push_back(NamedSet::open(reader, "weights"));
     sets.back().use();
   }
-  EXPECT_EQ(HeldOfDevices(), held);
+  EXPECT_EQ(HeldOfDevices(daemon_), held);
 }
 
 TEST_F(NamedSetsTest, AWriteFaults) {

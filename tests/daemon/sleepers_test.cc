@@ -16,16 +16,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// Of device memory that the daemon has made.
-uint64_t HeldOfDevices(const DaemonProcess& daemon) {
-  uint64_t held = 0;
-  const proto::Stats stats = StatsOf(daemon);
-  for (const auto& tier : stats.tiers()) {
-    if (tier.name().starts_with("device")) held += tier.held();
-  }
-  return held;
-}
-
 class SleepTest : public testing::Test {
  protected:
   SleepTest() : store_(Connect("sleeper")) {}

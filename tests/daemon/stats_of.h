@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 #include "client/ctl/session.h"
 #include "core/check.h"
@@ -15,6 +16,16 @@ inline proto::Stats StatsOf(const DaemonProcess& daemon) {
   auto stats = session->Stats();
   RAVEN_CHECK(stats.ok());
   return *stats;
+}
+
+// Of device memory that the daemon has made.
+inline uint64_t HeldOfDevices(const DaemonProcess& daemon) {
+  uint64_t held = 0;
+  const proto::Stats stats = StatsOf(daemon);
+  for (const auto& tier : stats.tiers()) {
+    if (tier.name().starts_with("device")) held += tier.held();
+  }
+  return held;
 }
 
 }  // namespace ravenstore::daemon
