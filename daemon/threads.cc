@@ -42,18 +42,10 @@ WorkerPool::~WorkerPool() {
   for (auto& thread : threads_) thread.join();
 }
 
-void WorkerPool::Run(core::TenantId owner, std::function<void()> work) {
+void WorkerPool::Add(core::TenantId owner, Queue Owner::*queue, std::function<void()> work) {
   {
     std::lock_guard lock(mutex_);
-    owners_[owner].work.push_back(std::move(work));
-  }
-  wake_.notify_one();
-}
-
-void WorkerPool::RunFirst(core::TenantId owner, std::function<void()> work) {
-  {
-    std::lock_guard lock(mutex_);
-    owners_[owner].first.push_back(std::move(work));
+    (owners_[owner].*queue).push_back(std::move(work));
   }
   wake_.notify_one();
 }
@@ -77,7 +69,7 @@ void WorkerPool::Work() {
     last_ = next->first;
     Owner& owner = next->second;
     {
-      auto& queue = owner.first.empty() ? owner.work : owner.first;
+      Queue& queue = owner.first.empty() ? owner.work : owner.first;
       const std::function<void()> work = std::move(queue.front());
       queue.pop_front();
       ++owner.running;

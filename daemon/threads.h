@@ -39,19 +39,25 @@ class WorkerPool {
   WorkerPool(std::string name, size_t threads);
   // Finishes what was given.
   ~WorkerPool();
-  void Run(core::TenantId owner, std::function<void()> work);
-  void RunFirst(core::TenantId owner, std::function<void()> work);
+  void Run(core::TenantId owner, std::function<void()> work) {
+    Add(owner, &Owner::work, std::move(work));
+  }
+  void RunFirst(core::TenantId owner, std::function<void()> work) {
+    Add(owner, &Owner::first, std::move(work));
+  }
 
  private:
+  using Queue = std::deque<std::function<void()>>;
   struct Owner {
-    std::deque<std::function<void()>> first;  // before `work`
-    std::deque<std::function<void()>> work;
+    Queue first;  // before `work`
+    Queue work;
     size_t running = 0;
 
     bool waits() const { return !first.empty() || !work.empty(); }
   };
   using Owners = std::map<core::TenantId, Owner>;
 
+  void Add(core::TenantId owner, Queue Owner::*queue, std::function<void()> work);
   void Work();
   // Whose turn it is; the end while nobody has work that may begin. REQUIRES: mutex_ is held.
   Owners::iterator Next();
