@@ -50,6 +50,11 @@ _HEADER = struct.Struct("<8sQ")  # the magic, and the bytes of the layout's text
 _ALIGNMENT = 512
 
 
+def _bound_of(timeout: Duration | None) -> int:
+    """Nanoseconds; 0: the store's timeout."""
+    return 0 if timeout is None else max(1, nanoseconds_of(timeout))
+
+
 def _aligned(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
@@ -291,14 +296,19 @@ class OpenedSet(Mapping[str, "torch.Tensor"]):
         timeout: by default the store's. Errors: OutOfMemory and TimedOut without room, with the
             clients that hold it.
         """
-        check(
-            _abi.library().ravenstore_set_use(
-                self._usable(), 0 if timeout is None else max(1, nanoseconds_of(timeout))
-            )
-        )
+        check(_abi.library().ravenstore_set_use(self._usable(), _bound_of(timeout)))
         self._asleep = False
         if not self._tensors:
             self._name_tensors()
+
+    def _woken(self, timeout: Duration | None) -> OpenedSet:
+        """Itself, awake; closed if that fails."""
+        try:
+            self.wake(timeout)
+        except BaseException:
+            self.close()
+            raise
+        return self
 
     def sleep(self) -> None:
         """The set's memory may leave the device, once no process uses it. Addresses are kept: the
@@ -322,7 +332,7 @@ class OpenedSet(Mapping[str, "torch.Tensor"]):
             _abi.library().ravenstore_set_advance(
                 self._usable(),
                 version or self.version,
-                0 if timeout is None else max(1, nanoseconds_of(timeout)),
+                _bound_of(timeout),
             )
         )
         return self.version
@@ -405,13 +415,7 @@ def open_set(
     """See Store.open."""
     handle, _ = ask(store, name, version, least_version, timeout, fail_fast, may_load=False)
     opened = OpenedSet(store, name, handle)
-    if not asleep:
-        try:
-            opened.wake(timeout)
-        except BaseException:
-            opened.close()
-            raise
-    return opened
+    return opened if asleep else opened._woken(timeout)
 
 
 def ask(
@@ -428,7 +432,7 @@ def ask(
     options = _abi.SetOptions(
         version=version or 0,
         least_version=least_version or 0,
-        timeout_ns=0 if timeout is None else max(1, nanoseconds_of(timeout)),
+        timeout_ns=_bound_of(timeout),
         flags=flags,
     )
     handle, load = c_void_p(), c_uint64()

@@ -217,13 +217,7 @@ def load_safetensors(
             published = _load(store, name, load, files, device, wanted, slices or {})
             handle, _ = ask(store, name, timeout=timeout)
             published.close()
-        opened = OpenedSet(store, name, handle, owns_store=True)
-        try:
-            opened.wake(timeout)
-        except BaseException:
-            opened.close()
-            raise
-        return opened
+        return OpenedSet(store, name, handle, owns_store=True)._woken(timeout)
     except BaseException:
         # So the next process may load them.
         if store is not None:
