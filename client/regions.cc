@@ -38,15 +38,6 @@ bool IsForked() {
   return directory().born != CountForks();
 }
 
-// The region's allocation that has the range, by the address where it begins. REQUIRES: the
-// directory is locked.
-std::pair<void*, Region*> Find(const void* address) {
-  const auto& regions = directory().regions;
-  const auto after = regions.upper_bound(const_cast<void*>(address));
-  if (after == regions.begin()) throw Error(RAVENSTORE_NOT_FOUND, kOfNoRegion);
-  return *std::prev(after);
-}
-
 uint64_t OffsetIn(const Tensor& tensor, const void* begin, const void* address, uint64_t bytes) {
   const auto offset =
       static_cast<uint64_t>(static_cast<const char*>(address) - static_cast<const char*>(begin));
@@ -86,15 +77,23 @@ Region* Region::Here() noexcept {
 
 Region* Region::Of(const void* address) noexcept {
   if (IsForked()) return nullptr;
-  const std::lock_guard lock(directory().mutex);
   try {
-    const auto [begin, region] = Find(address);
-    const std::lock_guard its(region->mutex_);
-    OffsetIn(region->allocated_.at(begin), begin, address, 0);
-    return region;
+    return Find(address).region;
   } catch (const Error&) {
     return nullptr;
   }
+}
+
+Region::Found Region::Find(const void* address, uint64_t bytes) {
+  const std::lock_guard lock(directory().mutex);
+  const auto& regions = directory().regions;
+  const auto after = regions.upper_bound(const_cast<void*>(address));
+  if (after == regions.begin()) throw Error(RAVENSTORE_NOT_FOUND, kOfNoRegion);
+  const auto [begin, region] = *std::prev(after);
+  std::unique_lock its(region->mutex_);
+  Tensor& tensor = region->allocated_.at(begin);
+  const uint64_t offset = OffsetIn(tensor, begin, address, bytes);
+  return {region, begin, &tensor, offset, std::move(its)};
 }
 
 void* Region::AllocateHere(uint64_t bytes, int device) noexcept {
@@ -278,37 +277,26 @@ void Region::GetOne(void* address, Tensor& tensor, const WakeOptions& options) {
 }
 
 void Region::Await(const void* address, Stream stream, Timeout timeout) {
-  std::unique_lock lock(directory().mutex);
-  const auto [begin, region] = Find(address);
-  const std::lock_guard its(region->mutex_);
-  lock.unlock();
-  Tensor& tensor = region->allocated_.at(begin);
-  OffsetIn(tensor, begin, address, 0);
+  const Found found = Find(address);
+  Region* const region = found.region;
   if (region->is_asleep_)
     throw Error(RAVENSTORE_WRONG_STATE, "the region is asleep: wake it first");
   if (region->is_coming_)
-    region->GetOne(begin, tensor, {.stream = stream, .waits = false, .timeout = timeout});
+    region->GetOne(found.begin, *found.tensor,
+                   {.stream = stream, .waits = false, .timeout = timeout});
 }
 
 void Region::Keep(void* address, bool stays) {
-  const std::lock_guard lock(directory().mutex);
-  const auto [begin, region] = Find(address);
-  const std::lock_guard its(region->mutex_);
-  const Tensor& tensor = region->allocated_.at(begin);
-  OffsetIn(tensor, begin, address, 0);
-  stays ? region->store_.keep_in_place(tensor) : region->store_.end_keep_in_place(tensor);
+  const Found found = Find(address);
+  Store& store = found.region->store_;
+  stays ? store.keep_in_place(*found.tensor) : store.end_keep_in_place(*found.tensor);
 }
 
 void Region::Read(const void* address, uint64_t bytes, void* to, Timeout timeout) {
-  std::unique_lock lock(directory().mutex);
-  const auto [begin, region] = Find(address);
-  const std::lock_guard its(region->mutex_);
-  lock.unlock();
-  Tensor& tensor = region->allocated_.at(begin);
-  const uint64_t offset = OffsetIn(tensor, begin, address, bytes);
-  const auto whole = std::make_unique_for_overwrite<char[]>(tensor.size());
-  region->ReadAsleep(tensor, whole.get(), timeout);
-  std::memcpy(to, whole.get() + offset, bytes);
+  const Found found = Find(address, bytes);
+  const auto whole = std::make_unique_for_overwrite<char[]>(found.tensor->size());
+  found.region->ReadAsleep(*found.tensor, whole.get(), timeout);
+  std::memcpy(to, whole.get() + found.offset, bytes);
 }
 
 void Region::ReadAsleep(Tensor& tensor, void* to, Timeout timeout) {

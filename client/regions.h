@@ -79,8 +79,9 @@ class Region {
   // From now on other processes of the user may order the region, as memory of that name and of the
   // job (daemon/job_orders.h). Throws Error: INVALID_ARGUMENT, LOST.
   void TakeOrders(std::string job, uint32_t run);
-  // Executes the orders that have come; what fails is said to whoever ordered it. Returns whether
-  // the region sleeps since it was ordered to. REQUIRES: as Sleep. Throws Error: LOST.
+  // Executes the orders that have come; failures are reported to the process that ordered it.
+  // Returns whether the region sleeps since it was ordered to. REQUIRES: as Sleep. Throws Error:
+  // LOST.
   bool Obey();
   // Whether a region of this process has an order to execute, or sleeps by one. Two relaxed loads.
   static bool IsAnyOrdered() noexcept;
@@ -94,6 +95,16 @@ class Region {
   View view() const;
 
  private:
+  // An allocation, whose region stays locked. Owns: the lock.
+  struct Found {
+    Region* region;
+    void* begin;
+    Tensor* tensor;
+    uint64_t offset;  // of the address in it
+    std::unique_lock<std::mutex> lock;
+  };
+  // That of any region that has the range. Throws Error: NOT_FOUND.
+  static Found Find(const void* address, uint64_t bytes = 0);
   void* Allocate(uint64_t bytes, int device);
   // As without the end of their names. REQUIRES: mutex_ is held.
   uint64_t SleepHere(const SleepOptions& options);
