@@ -12,7 +12,7 @@ namespace ravenstore::client {
 
 // Returns when all have done it, or when it is undone. `socket`: as ConnectOptions has it.
 // Errors: those of the connection; kNotFound, kInvalidArgument, kWrongState, kLimit; kTimedOut and
-// whatever else a client failed with, in words that name it; kLost: the daemon ended meanwhile.
+// other errors of a client, in words that name it; kLost: the daemon ended meanwhile.
 core::Result<wire::JobOrdered> OrderJob(const std::string& socket, const wire::OrderJob& order);
 
 }  // namespace ravenstore::client

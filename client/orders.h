@@ -1,9 +1,10 @@
 // Orders of other processes to one client of this process: to sleep, and to wake
 // (daemon/job_orders.h).
 //
-// They wait here until the program has come to a point that it chose. Whoever takes one executes
-// it, and says how that ended. An order that undoes another is nothing but an order if that one was
-// executed. Else the one undone is dropped, or was without effect, and there is nothing to do.
+// They wait here until the program has come to a point that it chose. The thread that takes
+// one executes it, and reports how that ended. An order that undoes another is nothing but an order
+// if that one was executed. Else the one undone is dropped, or was without effect, and there is
+// nothing to do.
 //
 // Owns: the orders that are not executed. Threads: any; one at a time takes and finishes. Fork: a
 // child calls only what is static.
@@ -40,7 +41,7 @@ class Orders {
   // `changed`: the client was awake and sleeps, or the other way around. Else the order found
   // nothing to do, or failed: with that status.
   void Finish(const core::Status& status, bool changed, core::Bytes freed);
-  // All that wait, unanswered: nobody hears an answer any more.
+  // Discards the waiting orders without an answer: the connection has ended.
   void Drop();
 
   // Whether an order waits for any client of this process. A relaxed load.

@@ -424,9 +424,9 @@ RAVENSTORE_API int ravenstore_region_is_ordered(void);
 /* Waits until one has an order to execute, and returns 1; 0: that is not so at the end of the time.
  * timeout_ns: 0 is no bound. */
 RAVENSTORE_API int ravenstore_region_await_order(uint64_t timeout_ns);
-/* Executes the region's orders. Work that uses its memory has ended. What fails is said to whoever
- * gave the order. *asleep: 1 if the region sleeps since it was ordered to; may be NULL.
- * RAVENSTORE_LOST. */
+/* Executes the region's orders. Work that uses its memory has ended. Failures are reported to
+ * the process that ordered it. *asleep: 1 if the region sleeps since it was ordered to; may be
+ * NULL. RAVENSTORE_LOST. */
 RAVENSTORE_API ravenstore_code_t ravenstore_region_obey(ravenstore_region_t* region,
                                                         uint64_t* asleep);
 
@@ -506,7 +506,8 @@ RAVENSTORE_API ravenstore_code_t ravenstore_set_open(ravenstore_store_t* store, 
 /* Ends the use. Work that reads the set has ended. NULL is ignored. */
 RAVENSTORE_API void ravenstore_set_close(ravenstore_set_t* set);
 /* The bytes are there when this returns, and stay until ravenstore_set_end_use. No error if it is
- * in use. timeout_ns: 0 is the store's. RAVENSTORE_OUT_OF_MEMORY: who holds the device's memory. */
+ * in use. timeout_ns: 0 is the store's. RAVENSTORE_OUT_OF_MEMORY: the message lists the holders of
+ * the device's memory. */
 RAVENSTORE_API ravenstore_code_t ravenstore_set_use(ravenstore_set_t* set, uint64_t timeout_ns);
 /* The set's memory may leave the devices, if no other process uses it. Work of this process that
  * reads it has ended. Addresses are kept for the next use. */

@@ -19,7 +19,7 @@ namespace {
 
 constexpr core::Duration kTimeoutByDefault = std::chrono::seconds(30);
 constexpr core::Duration kTimeoutMost = std::chrono::hours(1);
-// A client that answers at its deadline is heard.
+// An answer sent at the deadline is still accepted.
 constexpr core::Duration kGrace = std::chrono::seconds(1);
 constexpr size_t kNameBytesMax = 255;
 constexpr size_t kReasonBytesMax = 1024;

@@ -57,7 +57,7 @@ class NamedSets {
 
   // When OnTime() has something to do; kNever: when a message comes.
   core::Tick due() const;
-  // Answers those who have waited too long.
+  // Answers the waits whose deadline is over.
   void OnTime(core::Tick now);
 
  private:

@@ -1,5 +1,5 @@
-// The pages of a job's segments, and the addresses that it reserved for them: which part lies
-// beneath a page, who uses it, and which page moves next.
+// The pages of a job's segments, and the addresses that it reserved for them: which part is
+// mapped at a page, how it is used, and which page moves next.
 //
 // All that is mapped within one reservation is used together (engine_segments.cc): none of it moves
 // while a call uses any. A page is held, too, while it is mapped nowhere.

@@ -1,4 +1,4 @@
-// What this process is called for people, and by those who give a job orders by its name.
+// The name of this process: shown to users, and the name of its job in orders.
 //
 // The C library only and no allocation: the interceptor asks this, too. Threads: any.
 #pragma once

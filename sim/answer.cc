@@ -14,7 +14,7 @@ using core::Seconds;
 
 namespace {
 
-// Who stalls less than this is not shown what more memory would do.
+// A job that stalls less than this is not simulated with more memory.
 constexpr double kAsGood = 1.02;
 constexpr uint64_t kLargerMax = 3;
 

@@ -23,7 +23,7 @@ struct OtherBudget {
 // REQUIRES: it did not fail.
 double TimesAsLong(const Outcome& outcome);
 
-// Whether a larger budget could matter to whoever asked.
+// Whether a larger budget could matter.
 bool WantsMore(const Outcome& outcome);
 
 // Between `budget` and `all`, with which nothing need move: at most three, the smallest first,

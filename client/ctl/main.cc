@@ -321,7 +321,7 @@ int Main(int argc, char** argv) {
     asked.common.columns = terminal->ws_col;
     asked.top.in_place = true;
     asked.top.rows = terminal->ws_row;
-    // Who is in the background has no keys, and is stopped where it sets the terminal.
+    // A process in the background gets no keys, and setting the terminal stops it.
     if (isatty(STDIN_FILENO) && tcgetpgrp(STDIN_FILENO) == getpgrp()) asked.top.keys = STDIN_FILENO;
   }
   AddCommands(&app, &asked);

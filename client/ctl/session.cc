@@ -275,7 +275,7 @@ Result<proto::HarvestGivenBack> Session::GiveBackHarvest(const proto::GiveBackHa
 }
 
 Result<proto::JobOrdered> Session::OrderJob(const proto::OrderJob& order) {
-  // Twice: what fails is undone. And each time the daemon hears answers that are a little late.
+  // Twice: a failed order is undone. Each time the daemon accepts answers that are a little late.
   timeout_ += 2 * (core::Duration(static_cast<int64_t>(order.timeout_ns())) + kOrderGrace);
   ClientPacket packet;
   *packet.mutable_order_job() = order;

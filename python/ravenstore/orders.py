@@ -8,7 +8,7 @@
     ravenstore.wake("weights", job="train.py")    # or in another program of the user's
 
 An order is for all processes of a job on this node: all execute it or none does. One that fails, is
-late or ends has the others undo it, and the error for whoever gave the order says which and why.
+late or ends has the others undo it. The error of the process that ordered it says which and why.
 
 Threads: any. Fork: a child takes no orders.
 """
@@ -24,7 +24,7 @@ from ravenstore import _abi, regions
 from ravenstore._program import program_name
 from ravenstore.errors import Lost, check
 
-# Python hears of signals between two waits.
+# Python handles signals between two waits.
 _SLICE_NS = 100_000_000
 # The daemon sends an order to all ranks in one turn. One that is undone does not come.
 _ON_ITS_WAY_NS = 2_000_000_000
@@ -60,7 +60,7 @@ def sleep_point(*, agree: Callable[[bool], bool] | None = None) -> None:
 
     The first call takes orders, if `take_orders` was not called. Costs a microsecond when there is
     nothing to do. Does nothing while a stream is captured.
-    Errors: Lost. What else fails is an error for whoever gave the order, and not here.
+    Errors: Lost. Other failures are errors of the process that ordered it, not of this call.
     """
     if not regions.takes_orders():
         take_orders()

@@ -335,7 +335,7 @@ def _attached(
     if asked is None:
         asked = _free_bytes() if backend == "cuda" else stats.device_budget
     else:
-        warn_if_cut(asked, stats.device_budget, stacklevel=3)  # whoever calls prepare()
+        warn_if_cut(asked, stats.device_budget, stacklevel=3)  # the caller of prepare()
     budget = min(asked, stats.device_budget)
     options = dataclasses.replace(
         options, socket=path, is_private=own, host_bytes=stats.host_budget

@@ -1,4 +1,4 @@
-// Orders to regions, end to end: whoever orders, the daemon, and the regions that obey.
+// Orders to regions, end to end: the process that orders, the daemon, and the regions that obey.
 #include "client/order_job.h"
 
 #include <gmock/gmock.h>
@@ -59,7 +59,7 @@ class OrderJobTest : public testing::Test {
     }
     return !was;
   }
-  // The rank executes what comes until the order is done.
+  // The rank executes orders until this one is done.
   static void ObeyUntil(const std::future<core::Result<wire::JobOrdered>>& done, const Rank& rank) {
     while (done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
       rank.region->Obey();

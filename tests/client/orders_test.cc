@@ -65,7 +65,7 @@ TEST_F(OrdersTest, TheyAreTakenAsTheyCameAndAnsweredOnceFinished) {
 TEST_F(OrdersTest, OneThatIsNotExecutedYetIsDroppedByWhatUndoesIt) {
   Offer(1);
   Offer(2, 1);
-  EXPECT_EQ(Answered(), Numbers{2}) << "nobody waits for the answer to the first";
+  EXPECT_EQ(Answered(), Numbers{2}) << "no process waits for the answer to the first";
   EXPECT_FALSE(Orders::AnyWaits());
   EXPECT_FALSE(orders_.Take());
 }

@@ -51,10 +51,10 @@ class JobOrdersTest : public testing::Test {
     EXPECT_TRUE(orders_.Handle(asker, packet));
   }
   proto::SleepOrder Ordered(const Caller& rank) {
-    const proto::DaemonPacket told = connections_.Told(rank);
-    EXPECT_TRUE(told.has_sleep_order());
-    EXPECT_EQ(told.request(), 0u) << "it is sent unasked";
-    return told.sleep_order();
+    const proto::DaemonPacket sent = connections_.Told(rank);
+    EXPECT_TRUE(sent.has_sleep_order());
+    EXPECT_EQ(sent.request(), 0u) << "it answers no request";
+    return sent.sleep_order();
   }
   void Done(const Caller& rank, uint64_t order, uint64_t bytes = 0) {
     proto::ClientPacket packet;
@@ -69,18 +69,21 @@ class JobOrdersTest : public testing::Test {
     packet.mutable_order_done()->set_message(why);
     EXPECT_TRUE(orders_.Handle(rank, packet));
   }
-  // What the order failed with.
+  proto::DaemonPacket AnswerTo(const Caller& asker) {
+    proto::DaemonPacket answer = connections_.Told(asker);
+    EXPECT_EQ(answer.request(), 9u);
+    return answer;
+  }
+  // The message of the order's failure.
   std::string Failure(const Caller& asker, ErrorCode code) {
-    const proto::DaemonPacket told = connections_.Told(asker);
-    EXPECT_EQ(told.request(), 9u);
-    EXPECT_EQ(static_cast<ErrorCode>(told.failure().code()), code) << told.failure().message();
-    return told.failure().message();
+    const proto::DaemonPacket answer = AnswerTo(asker);
+    EXPECT_EQ(static_cast<ErrorCode>(answer.failure().code()), code) << answer.failure().message();
+    return answer.failure().message();
   }
   proto::JobOrdered Success(const Caller& asker) {
-    const proto::DaemonPacket told = connections_.Told(asker);
-    EXPECT_EQ(told.request(), 9u);
-    EXPECT_TRUE(told.has_job_ordered()) << told.failure().message();
-    return told.job_ordered();
+    const proto::DaemonPacket answer = AnswerTo(asker);
+    EXPECT_TRUE(answer.has_job_ordered()) << answer.failure().message();
+    return answer.job_ordered();
   }
   void AddLegacy(uint32_t client, const std::string& mode, const std::string& name = "train.py",
                  uint32_t run = 0) {

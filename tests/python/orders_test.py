@@ -26,7 +26,7 @@ COUNT = MIB
 
 
 def work(pipe, job, tags, stays, anytime):
-    """A rank: steps with a point between them, until it is told to end. A server has no steps, and
+    """A rank: steps with a point between them, until it is asked to end. A server has no steps, and
     says what becomes of its tags."""
     tensors = []
     for tag in tags:

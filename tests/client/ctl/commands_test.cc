@@ -83,7 +83,7 @@ TEST_F(CommandsTest, TopTakesKeysAndEndsAtOne) {
   EXPECT_EQ(text.find("ravenstored", second + 1), std::string::npos) << "and for no other";
   EXPECT_THAT(text.substr(0, second), Not(HasSubstr("q ends")));
   EXPECT_THAT(text.substr(second), HasSubstr("q ends"));
-  // Whoever held the other end is gone: nothing is read any more, and nothing spins.
+  // The process at the other end is gone: nothing is read any more, and nothing spins.
   ::close(ends[1]);
   EXPECT_EQ(
       RunTop(common, {.interval = core::Duration{1}, .count = 2, .keys = ends[0]}, stop, streams()),
