@@ -14,6 +14,7 @@
 
 #include "client/client.h"
 #include "client/ctl/session.h"
+#include "client/regions.h"
 #include "core/check.h"
 #include "device/cuda_driver.h"
 #include "device/device.h"
@@ -222,6 +223,35 @@ TEST_F(CudaStoreTest, AdoptAndGetIntoCopy) {
   store.put(copy, gpu.stream());
   store.get_into(copy, mine.data(), gpu.stream());
   EXPECT_TRUE(gpu.Holds(mine.data(), 3));
+}
+
+TEST_F(CudaStoreTest, ARegionThatSleepsHasNoDeviceMemoryAndWakesInOrderWithItsBytes) {
+  DaemonProcess daemon(Flags(), "cuda");
+  Gpu gpu(driver(), 0);
+  client::Region region(
+      {.socket = daemon.socket(), .name = "weights", .device_budget = 16 * kBytes});
+  constexpr int kAllocations = 8;
+  std::vector<void*> addresses;
+  client::Region::Enter(&region);
+  for (int i = 0; i < kAllocations; ++i) {
+    void* const address = client::Region::AllocateHere(kBytes, 0);
+    ASSERT_NE(address, nullptr) << ravenstore_last_error();
+    gpu.Fill(address, i);
+    addresses.push_back(address);
+  }
+  client::Region::Enter(nullptr);
+  for (int cycle = 0; cycle < 5; ++cycle) {
+    EXPECT_GE(region.Sleep({}), kAllocations * kBytes);
+    if (!driver().real()) {
+      EXPECT_EQ(MappedHere(), 0u);
+    }
+    region.Wake({.waits = false, .in_order = true});
+    for (int i = 0; i < kAllocations; ++i) {
+      client::Region::Await(addresses[i], gpu.stream());
+      EXPECT_TRUE(gpu.Holds(addresses[i], i)) << "allocation " << i << ", cycle " << cycle;
+    }
+  }
+  for (void* const address : addresses) EXPECT_TRUE(client::Region::Free(address));
 }
 
 TEST_F(CudaStoreTest, AKilledClientGivesItsDeviceMemoryBack) {
