@@ -349,6 +349,7 @@ class InstallTest(InFolder):
         for name in (
             "daemon/ravenstored",
             "client/ctl/ravenctl",
+            "sim/ravensim",
             "client/exporter/ravenstore-exporter",
             "client/libravenstore.so",
             "interceptor/libravenstore_intercept.so",
@@ -443,7 +444,7 @@ class InstallTest(InFolder):
         stand_in(self.folder / "bin/client/ctl/ravenctl", '#!/bin/sh\necho ".TH $*"\n')
         self.install("--no-build", "--prefix", "/opt/rv")
         files = self.installed()
-        for name in ("ravenstored", "ravenctl", "ravenrun"):
+        for name in ("ravenstored", "ravenctl", "ravensim", "ravenrun"):
             self.assertIn(f"opt/rv/share/bash-completion/completions/{name}", files)
         self.assertIn("opt/rv/share/zsh/site-functions/_ravenstore", files)
         # A page is the program's own words; one that cannot be run here has none.
@@ -554,7 +555,8 @@ echo "${{COMPREPLY[@]}}"
         stand_in(cuda / "cuda.h", "")
         stand_in(cuda / "crt/host_defines.h", "")
         built = (
-            "build //daemon:ravenstored //client/ctl:ravenctl //client:libravenstore.so "
+            "build //daemon:ravenstored //client/ctl:ravenctl //sim:ravensim "
+            "//client:libravenstore.so "
             "//interceptor:libravenstore_intercept.so //elastic:libravenstore_elastic.so"
         )
         for user in ("alice", ""):

@@ -25,7 +25,12 @@ from timing import eventually  # noqa: E402
 BUILT = pathlib.Path(os.environ.get("RAVENSTORE_BIN", ROOT / "bazel-bin"))
 if "TEST_SRCDIR" in os.environ:
     BUILT = pathlib.Path.cwd()
-PROGRAMS = ("daemon/ravenstored", "client/ctl/ravenctl", "client/libravenstore.so")
+PROGRAMS = (
+    "daemon/ravenstored",
+    "client/ctl/ravenctl",
+    "sim/ravensim",
+    "client/libravenstore.so",
+)
 VERSION = re.search(r'"(\d+\.\d+\.\d+)"', (ROOT / "proto/version.cc").read_text())[1]
 NEXT_VERSION = re.sub(r"\d$", lambda digit: "1" if digit[0] != "1" else "2", VERSION)
 CONFIG = "/etc/ravenstore/ravenstored.toml"

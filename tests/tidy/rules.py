@@ -6,8 +6,8 @@ how long a function may be. tidy_test.py runs each on this tree and on a small t
 
 import ast
 import re
-import tomllib
 
+import pages
 from tree import CODE, class_functions, functions
 
 COLUMNS_MAX = 100
@@ -504,72 +504,6 @@ def headers_say_what_they_are(tree):
     return found
 
 
-def pages_name_what_is_there(tree):
-    """A path in back-ticks in README or docs exists. In a table's first column a bare name is in
-    the folder of the path before it."""
-    tops = {folder(name) for name in tree.files if "/" in name}
-    found = []
-    for page in pages(tree):
-        fenced = False
-        for number, line in enumerate(tree.text(page).splitlines(), 1):
-            fenced ^= line.startswith("```")
-            if fenced:
-                continue
-            named = [word for code in re.findall(r"`([^`]+)`", line) for word in code.split()]
-            paths = [word for word in named if "/" in word and folder(word) in tops]
-            paths += bare_names(line.split("|")[1]) if line.startswith("|") else []
-            for path in paths:
-                path = path.rstrip("/,;:.")
-                if not tree.has(path):
-                    found.append(at(page, number, f"there is no {path}"))
-    return found
-
-
-def pages(tree):
-    return [
-        n for n in tree.files if n == "README.md" or n.startswith("docs/") and n.endswith(".md")
-    ]
-
-
-def bare_names(cell):
-    """The names without a folder in a table's cell, each with that of the path before it."""
-    found, place = [], ""
-    for code in re.findall(r"`([^`]+)`", cell):
-        if "/" in code:
-            place = code.rpartition("/")[0]
-        elif place and re.fullmatch(r"[\w*]+\.\w+", code):
-            found.append(f"{place}/{code}")
-    return found
-
-
-def readme_tells_the_defaults(tree):
-    """README's table of keys says what ravenstored.toml says; words stand for 0, [] and ""."""
-    if "README.md" not in tree.files_set or "deploy/ravenstored.toml" not in tree.files_set:
-        return []
-    config = tomllib.loads(tree.text("deploy/ravenstored.toml"))
-    found = []
-    for number, line in enumerate(tree.text("README.md").splitlines(), 1):
-        cells = [cell.strip() for cell in line.split("|")]
-        keys = re.findall(r"`(\w+)\.(\w+)`", cells[1]) if len(cells) > 3 else []
-        for section, key in keys:
-            if section not in config:
-                continue
-            value = config[section].get(key)
-            told = cells[2].replace(" ", "")
-            right = not told[:1].isdigit() if value in (0, [], "") else told == str(value)
-            if not right or value is None:
-                found.append(at("README.md", number, f"{section}.{key} is {value}, not {cells[2]}"))
-    return found
-
-
-def readme_has_every_folder(tree):
-    """README's table of folders leaves none out."""
-    folders = {folder(name) for name in tree.files if "/" in name and not name.startswith(".")}
-    rows = re.findall(r"^\|([^|]*)\|", tree.text("README.md"), re.M)
-    told = {folder(path) for row in rows for path in re.findall(r"`([\w/.]+)`", row)}
-    return [f"README.md: no row for {name}" for name in sorted(folders - told)]
-
-
 def comment_text(text):
     return "\n".join(re.findall(r"//[^\n]*|/\*.*?\*/", text, re.DOTALL))
 
@@ -720,7 +654,5 @@ RULES = [
     limits_know_the_load,
     no_place_of_one_machine,
     headers_say_what_they_are,
-    pages_name_what_is_there,
-    readme_tells_the_defaults,
-    readme_has_every_folder,
+    *pages.RULES,
 ]

@@ -16,6 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
 
+import pages  # noqa: E402
 import rules  # noqa: E402
 import tree  # noqa: E402
 import xml_main  # noqa: E402
@@ -41,11 +42,14 @@ CLEAN = {
     "proto/control.h": "// Generated, say.\n#pragma once\n",
     "proto/BUILD": 'cc_library(name = "control_cc_proto", hdrs = ["control.h"])\n',
     "deploy/ravenstored.toml": '[limits]\nclients_max = 512\nhost_budget = 0\nslab = "64MiB"\n',
-    "README.md": "See `core/a.h` and `core/*.cc`, and `core/`; `cuda.h` is somebody else's.\n\n"
-    "| `core/a.h`, `a.cc` | files |\n| `proto`, `deploy`, `tests` | folders |\n\n"
-    "| `limits.clients_max` | 512 | processes |\n"
-    "| `limits.host_budget` | all there is | of it |\n| `limits.slab` | 64 MiB | at least |\n"
+    "README.md": "See `core/a.h` and `core/*.cc`, and `core/`; `cuda.h` is somebody else's.\n"
     "```sh\nrm `core/gone.h`\n```\n",
+    "CONTRIBUTING.md": "# Folders\n\n[Keys](docs/configuration.md#the-keys), [here](#folders).\n\n"
+    "| `core/a.h`, `a.cc` | files |\n| `proto`, `deploy`, `tests`, `docs` | folders |\n",
+    "docs/configuration.md": "## The `keys`\n\n| `limits.clients_max` | 512 | processes |\n"
+    "| `limits.host_budget` | all there is | of it |\n| `limits.slab` | 64 MiB | at least |\n",
+    "docs/troubleshooting.md": "| message | |\n|---|---|\n| `no room for` | more room |\n",
+    "deploy/a.py": 'TEXT = "no room for it"\n',
 }
 
 BANNED_EXIT = "client/a.cc", "void F() {\n  std::exit(1);\n}\n"
@@ -179,18 +183,42 @@ PLANTED = {
         ("core/b.h", "// B.\n", "no #pragma once"),
         ("core/planner.h", "// Threads: one. Errors: none.\n#pragma once\n", "speak of Owns"),
     ],
-    rules.pages_name_what_is_there: [
-        ("README.md", "+It is in `core/gone.h`.\n", "README.md:12: there is no core/gone.h"),
+    pages.pages_name_what_is_there: [
+        ("README.md", "+It is in `core/gone.h`.\n", "README.md:5: there is no core/gone.h"),
         ("docs/a.md", "Run `core/gone --all`.\n", "docs/a.md:1: there is no core/gone"),
         ("docs/a.md", "| `core/a.h`, `gone.h` | files |\n", "there is no core/gone.h"),
     ],
-    rules.readme_tells_the_defaults: [
-        ("README.md", "+| `limits.clients_max` | 4096 | all |\n", "clients_max is 512, not 4096"),
-        ("README.md", "+| `limits.host_budget` | 1 GiB | all |\n", "host_budget is 0, not 1 GiB"),
-        ("README.md", "+| `limits.gone` | none | of it |\n", "limits.gone is None, not none"),
+    pages.documented_defaults_are_right: [
+        (pages.KEYS, "+| `limits.clients_max` | 4096 | all |\n", "clients_max is 512, not 4096"),
+        (pages.KEYS, "+| `limits.host_budget` | 1 GiB | all |\n", "host_budget is 0, not 1 GiB"),
+        (pages.KEYS, "+| `limits.gone` | none | of it |\n", "limits.gone is None, not none"),
     ],
-    rules.readme_has_every_folder: [
-        ("sim/a.h", "// Says what a is.\n#pragma once\n", "README.md: no row for sim"),
+    pages.every_folder_is_listed: [
+        ("sim/a.h", "// Says what a is.\n#pragma once\n", "CONTRIBUTING.md: no row for sim"),
+    ],
+    pages.readme_is_short: [
+        ("README.md", "+\n" * (pages.README_LINES_MAX + 1), "lines, 150 at most"),
+        ("README.md", "word. " * 400, "400 words on its first screen"),
+        ("README.md", "+\n" + "word " * 31 + "end.\n", "a long sentence: word"),
+    ],
+    pages.long_sentences_are_few: [
+        ("docs/a.md", "- " + "word " * 31 + "\n- And `code` that counts once.\n", "1 of "),
+    ],
+    pages.links_lead_somewhere: [
+        ("docs/a.md", "[Gone](../core/gone.h).\n", "docs/a.md:1: a link to ../core/gone.h"),
+        ("docs/a.md", "[Above](../../x.md).\n", "a link to ../../x.md"),
+        ("docs/a.md", "[Keys](configuration.md#no-keys).\n", "no such heading"),
+    ],
+    pages.troubleshooting_quotes_messages: [
+        (pages.TROUBLES, "+| `no room` or `gone away` | wait |\n", "no program says: gone away"),
+    ],
+    pages.dialect_is_not_growing: [
+        ("docs/a.md", "It " + "lies there.\n" * (pages.DIALECT_MAX["pages"] + 1), "pages: "),
+        (
+            "core/b.h",
+            "// At once.\n" * (pages.DIALECT_MAX["comments"] + 1) + "#pragma once\n",
+            "comments: ",
+        ),
     ],
 }
 

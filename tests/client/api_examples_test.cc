@@ -1,4 +1,4 @@
-// The README's programs are built as they stand there, and do what it says of them.
+// The programs of docs/api.md are built as they stand there, and do what it says of them.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -22,14 +22,14 @@ Ended RunToItsEnd(const std::string& program) {
   return {::pclose(pipe), said};
 }
 
-class ReadmeTest : public testing::Test {
+class ApiExamplesTest : public testing::Test {
  protected:
-  ReadmeTest() { ::setenv("RAVENSTORE_SOCKET", daemon_.socket().c_str(), 1); }
+  ApiExamplesTest() { ::setenv("RAVENSTORE_SOCKET", daemon_.socket().c_str(), 1); }
 
   daemon::DaemonProcess daemon_;
 };
 
-TEST_F(ReadmeTest, TheProgramInCppMovesWhatDoesNotFit) {
+TEST_F(ApiExamplesTest, TheProgramInCppMovesWhatDoesNotFit) {
   const Ended ended = RunToItsEnd("tests/client/hello_cc");
   EXPECT_EQ(ended.status, 0);
   unsigned long long out = 0, in = 0, hits = 0, gets = 0;
@@ -44,7 +44,7 @@ TEST_F(ReadmeTest, TheProgramInCppMovesWhatDoesNotFit) {
   EXPECT_LE(hits, gets);
 }
 
-TEST_F(ReadmeTest, TheProgramInCEndsWell) {
+TEST_F(ApiExamplesTest, TheProgramInCEndsWell) {
   const Ended ended = RunToItsEnd("tests/client/hello_c");
   EXPECT_EQ(ended.status, 0) << ended.said;
 }
