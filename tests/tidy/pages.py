@@ -8,7 +8,7 @@ PAST = ("docs/decisions/", "docs/history/", "CHANGELOG.md")
 README_LINES_MAX = 150
 FIRST_SCREEN_WORDS_MAX = 350
 SENTENCE_WORDS_MAX = 30
-LONG_SENTENCES_MAX_PERCENT = 9
+LONG_SENTENCES_MAX_PERCENT = 2
 # Words that grew here, or that are old-fashioned: shared prose says the field's or plain ones.
 DIALECT = re.compile(
     r"\b(?:told|tells|lies|beside|besides|anew|in vain|at once|makes? way|lets? go|gives? back"
@@ -16,7 +16,7 @@ DIALECT = re.compile(
     re.IGNORECASE,
 )
 # The most that there may be. A change that lowers a count lowers its number here.
-DIALECT_MAX = {"pages": 100, "comments": 1040}
+DIALECT_MAX = {"pages": 0, "comments": 1040}
 TROUBLES = "docs/troubleshooting.md"
 
 
