@@ -284,12 +284,13 @@ bool Engine::AwaitCreated(uint32_t number, Patience* patience, Lock& lock) {
     Advance();
     if (memory_->HoldOf(number) != JobMemory::Hold::kWaits) break;
     const core::Tick now = ipc::Now();
-    if (!began) began = now;
+    const bool is_coming = core::IsOnItsWay(memory_->books(), memory_->RowOf(number).units);
+    // Pages that are being mapped have their room.
+    if (!began && !is_coming) began = now;
     // Waiting costs the job nothing as long as the GPU has work.
     if (now < patience->latest && !streams_.Idle()) patience->until = now + options_.patience;
     const bool is_in_vain = (broken_ || IsFrozen()) && memory_->IsQuiet();
-    const bool is_late =
-        now >= patience->until && !core::IsOnItsWay(memory_->books(), memory_->RowOf(number).units);
+    const bool is_late = now >= patience->until && !is_coming;
     if (is_late || is_in_vain) {
       memory_->Refuse(number);
     } else {
@@ -510,28 +511,27 @@ void Engine::ReachPage(PageId id, Lock& lock) {
   changed_.notify_all();
 }
 
-void Engine::ReachLive(Lock& lock) {
+bool Engine::ReachLive(Lock& lock) {
+  bool has_waited = false;
   ++reaching_;
   for (Unit unit = 0; unit < memory_->books().view().units.size(); unit += 2) {
-    if (memory_->StateOf(unit).live == 0) continue;
+    if (memory_->StateOf(unit).live == 0 || memory_->pages().CanReach(unit)) continue;
+    has_waited = true;
     const Status reached = ReachUnit(unit, lock);
     if (!reached.ok()) Fail("memory on the host cannot be reached", reached.error());
   }
   --reaching_;
+  return has_waited;
 }
 
 core::Duration Engine::Reach(const Submission& submission, Lock& lock) {
-  std::optional<core::Tick> began;
-  const auto begin = [&] {
-    if (!began) began = ipc::Now();
-  };
+  const core::Tick began = ipc::Now();
+  bool has_waited = false;
   if (submission.unknown && maps_away_ && (!all_mapped_ || broken_)) {
-    begin();
     all_mapped_ = all_mapped_ && !broken_;
-    MapAllInPlace(lock);
+    has_waited = MapAllInPlace(lock);
   } else if (submission.unknown && !all_mapped_) {
-    begin();
-    ReachLive(lock);
+    has_waited = ReachLive(lock);
   }
   for (const RangeId id : submission.ranges) {
     const uint32_t number = core::ToInt(id);
@@ -539,7 +539,7 @@ core::Duration Engine::Reach(const Submission& submission, Lock& lock) {
     const UnitSpan units = memory_->RowOf(number).units;
     for (uint32_t i = 0; i < units.count; ++i) {
       if (memory_->pages().CanReach(units[i])) continue;
-      begin();
+      has_waited = true;
       const Status reached = ReachUnit(units[i], lock);
       if (!reached.ok()) Fail("memory on the host cannot be reached", reached.error());
     }
@@ -547,7 +547,7 @@ core::Duration Engine::Reach(const Submission& submission, Lock& lock) {
   for (const PageId id : submission.pages) {
     if (!segments_.At(id).is_mapped) ReachPage(id, lock);
   }
-  return began ? ipc::Now() - *began : core::Duration{};
+  return has_waited ? ipc::Now() - began : core::Duration{};
 }
 
 void Engine::SetMapsAway() {
@@ -555,13 +555,14 @@ void Engine::SetMapsAway() {
   memory_->pages().mode().maps_away = true;
 }
 
-void Engine::MapAllInPlace(Lock& lock) {
+bool Engine::MapAllInPlace(Lock& lock) {
   SetMapsAway();
-  if (all_mapped_) return;
-  ReachLive(lock);
+  if (all_mapped_) return false;
+  const bool has_waited = ReachLive(lock);
   all_mapped_ = true;
   if (!std::exchange(all_mapped_told_, true) && options_.log)
     options_.log("the job reaches memory that it does not name: what is away stays mapped");
+  return has_waited;
 }
 
 void Engine::ReachAll() {

@@ -286,10 +286,11 @@ class Engine {
   core::Status ReachUnit(core::plan::Unit unit, Lock& lock);
   core::Status ReachRange(uint32_t number, Lock& lock);
   void ReachPage(PageId id, Lock& lock);
-  // Maps live pages that are off the device now, but not those that leave later.
-  void ReachLive(Lock& lock);
+  // Maps live pages that are off the device now, but not those that leave later. Returns whether
+  // there were any.
+  bool ReachLive(Lock& lock);
   void SetMapsAway();
-  void MapAllInPlace(Lock& lock);
+  bool MapAllInPlace(Lock& lock);
   void PinRange(uint32_t number);
   // The search of the call's arguments for tables, after the launch; null: none is needed.
   TableFinder::Search* BeginSearch(const Use& use);
