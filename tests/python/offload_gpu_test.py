@@ -137,7 +137,7 @@ class OffloadOnAGpu(Trains):
         self.assertEqual(torch.cuda.memory_allocated() - before, tensor.nbytes)
 
     def test_too_much_is_pytorchs_error_in_words_and_a_retry_works(self):
-        with self.assertRaisesRegex(torch.OutOfMemoryError, "^CUDA out of memory.*smallest") as no:
+        with self.assertRaisesRegex(torch.OutOfMemoryError, "^CUDA out of memory.*too small") as no:
             torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
         self.assertIn("device_budget", str(no.exception))
         self.assertEqual(
