@@ -14,7 +14,6 @@ namespace ravenstore::client {
 using core::Bytes;
 using core::Error;
 using core::ErrorCode;
-using core::Result;
 using core::Status;
 using proto::MapInstruction;
 using proto::MapOp;

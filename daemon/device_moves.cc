@@ -12,7 +12,6 @@ using core::ClientId;
 using core::DeviceId;
 using core::Error;
 using core::TensorNumber;
-using core::ToInt;
 
 namespace {
 

@@ -13,7 +13,6 @@ namespace ravenstore::daemon {
 
 using core::ClientId;
 using core::ErrorCode;
-using core::ToInt;
 
 namespace {
 

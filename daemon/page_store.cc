@@ -16,7 +16,6 @@ using core::DeviceId;
 using core::Error;
 using core::ErrorCode;
 using core::SlotId;
-using core::TensorId;
 using core::TensorNumber;
 using core::Tick;
 using core::ToInt;

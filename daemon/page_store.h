@@ -61,7 +61,7 @@ class PageStore final : private core::PageMaker {
 
   PageStore(Options options, device::Devices devices, AwayMemory* host, WorkerPool* workers,
             Mailbox* mailbox, Hooks hooks);
-  ~PageStore();
+  ~PageStore() override;
   // Errors: those of the devices.
   core::Status Open();
 

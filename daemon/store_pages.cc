@@ -143,8 +143,10 @@ void StorePages::Retry() {
 }
 
 void StorePages::Forget(const StoreTables::Client& client) {
-  for (const auto& [device, part] : client.parts)
-    std::erase_if(retries_, [&](const auto& retry) { return retry.second == part.pages.get(); });
+  for (const auto& [device, part] : client.parts) {
+    const ClientPages* const pages = part.pages.get();
+    std::erase_if(retries_, [&](const auto& retry) { return retry.second == pages; });
+  }
 }
 
 void StorePages::PageGone(ClientPages* pages) {

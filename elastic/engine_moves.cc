@@ -11,7 +11,6 @@ namespace ravenstore::elastic {
 
 using core::Bytes;
 using core::Error;
-using core::Result;
 using core::Status;
 
 namespace {

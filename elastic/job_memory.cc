@@ -8,7 +8,6 @@
 namespace ravenstore::elastic {
 
 using core::Bytes;
-using core::CallEnd;
 using core::CallResult;
 using core::Duration;
 using core::PageBooks;

@@ -71,7 +71,7 @@ void DevicePlans::BeginShared() {
     shared_->again = true;
     return;
   }
-  shared_.emplace();
+  shared_ = UnderWay{};
   auto work = std::make_shared<PlanWork>();
   work->is_shared = true;
   const std::vector<ScheduledClient*> planned = Planned();

@@ -157,7 +157,7 @@ TEST_F(RegionsTest, WhatHasNoRoomInAWakeInOrderMayBeWaitedForAgain) {
     ASSERT_NE(Allocate(other, MiB(40)), nullptr);
     const std::chrono::milliseconds soon(50);
     region_.Wake({.in_order = true, .timeout = soon});
-    Region::Await(first, nullptr, soon);
+    Region::Await(first, nullptr);
     EXPECT_TRUE(HoldsPattern(first, MiB(10), 1));
     EXPECT_THROW(Region::Await(second, nullptr, soon), Error);
     EXPECT_TRUE(Region::Free(freed));
@@ -166,7 +166,7 @@ TEST_F(RegionsTest, WhatHasNoRoomInAWakeInOrderMayBeWaitedForAgain) {
     EXPECT_FALSE(region_.view().is_asleep) << "the first one is in use";
     region_.Sleep({.timeout = soon});
     region_.Wake({.in_order = true, .timeout = soon});
-    Region::Await(first, nullptr, soon);
+    Region::Await(first, nullptr);
     EXPECT_TRUE(HoldsPattern(first, MiB(10), 3));
   }
   Region::Await(second, nullptr);

@@ -127,8 +127,7 @@ TEST_F(NamedSetsTest, AWriteFaults) {
   Store reader = Connect("reader");
   NamedSet set = NamedSet::open(reader, "weights");
   set.use();
-  EXPECT_EXIT(*static_cast<volatile char*>(set.part(0).address) = 1,
-              testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_DEATH(*static_cast<volatile char*>(set.part(0).address) = 1, "");
   EXPECT_EQ(WrongBytesOf(set, 7), 0u);
 }
 
@@ -158,7 +157,9 @@ TEST_F(NamedSetsTest, WhatIsNotInUseMakesWayAndComesBackToItsAddresses) {
   void* address = nullptr;
   for (int i = 0; i < 10; ++i) {
     set.use();
-    if (i > 0) EXPECT_EQ(set.part(0).address, address);
+    if (i > 0) {
+      EXPECT_EQ(set.part(0).address, address);
+    }
     address = set.part(0).address;
     ASSERT_EQ(WrongBytesOf(set, 7), 0u);
     // In use it stays.

@@ -23,7 +23,7 @@ class OverduePagesTest : public testing::Test {
     for (uint32_t i = 0; i < pages; ++i) EXPECT_TRUE(memory().Release().has_value());
   }
 
-  const plan::PlanLimits limits_{.page = MiB(2), .pages = 8, .pools = {{}}};
+  const plan::PlanLimits limits_{.page = MiB(2), .pages = 8, .pools = {{.out_rate = 1e9}}};
   WordBackend backend_;
   ScheduledClient client_{
       {.id = ClientId{1},
