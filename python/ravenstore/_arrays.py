@@ -41,28 +41,13 @@ _UNSIGNED = 1  # DLDataTypeCode
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 
 
-class _Lock:
-    """The package's one lock; short, never held while a call waits. An array's destructor may come
-    on its own thread, so a put or free that it does could meet another of the same tensor, which
-    the C interface forbids."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        # A destructor may interrupt its holder on the same thread.
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-lock = _Lock()
+# The package's one lock; short, never held while a call waits. An array's destructor may come on
+# its own thread, so a put or free that it does could meet another of the same tensor, which the C
+# interface forbids. A destructor may interrupt the lock's holder on the same thread. It is not of a
+# class of its own: an interrupt within an __enter__ would leave it locked.
+lock = threading.RLock()
 # Else a child of fork() waits for ever for a thread that it does not have.
-os.register_at_fork(after_in_child=lock.renew)
+os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 class Gate:
@@ -103,16 +88,17 @@ class Exported:
     """One array that is alive; it holds `owner` and is inside of `gates` (the inner first)."""
 
     def __init__(self, owner: object, gates: Sequence[Gate]) -> None:
+        self._gates: Sequence[Gate] = ()
         self._owner = owner
-        self._gates = gates
         for gate in gates:
             gate.enter()
+            self._gates = (*self._gates, gate)
 
     def end(self) -> None:
         """The array is gone. Only the first call counts."""
-        gates, self._gates = self._gates, ()
         self._owner = None
-        for gate in gates:
+        while self._gates:
+            gate, self._gates = self._gates[0], self._gates[1:]
             gate.leave()
 
     def __del__(self) -> None:

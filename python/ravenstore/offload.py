@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ravenstore import _fallback, _first_steps, _native
 from ravenstore import embedded as _embedded
+from ravenstore._rich import table
 from ravenstore._units import (
     Duration,
     Size,
@@ -125,6 +126,11 @@ class Explanation:
                 f" without offload() {size_text(self.plain_bytes_peak)} (max_memory_plain)"
             )
         return "\n".join([*lines, *(f"advice: {words}" for words in self.advice)])
+
+    def _repr_html_(self) -> str:
+        first, *lines = str(self).splitlines()
+        rows = [line.strip().partition(": ") for line in lines if not line.startswith("advice")]
+        return table(first, [(name, words) for name, _, words in rows], self.advice)
 
 
 @dataclasses.dataclass(frozen=True)

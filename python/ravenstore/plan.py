@@ -32,6 +32,7 @@ from ravenstore import embedded as _embedded
 from ravenstore._link import link_rate
 from ravenstore._precision import Precision
 from ravenstore._refusals import check_in_backward, class_name
+from ravenstore._rich import table
 from ravenstore._sizes import (
     BLOCK_BYTES_MIN,
     Sizes,
@@ -93,8 +94,12 @@ class Part:
     note: str = ""
 
 
+_HEAD = ("part", "bytes", "where", "")
+
+
 class Plan:
-    """What prepare() decided. Printable. A context manager, which closes at its end."""
+    """What prepare() decided. Printable, and a table in a notebook. A context manager, which closes
+    at its end."""
 
     def __init__(self, budget: int, backend: str, daemon: str, options: _Options) -> None:
         self.device_budget = budget
@@ -156,14 +161,20 @@ class Plan:
         self.close()
 
     def __str__(self) -> str:
-        head = (
-            f"ravenstore.prepare: {size_text(self.device_budget)} of {self.backend}, {self._daemon}"
-        )
-        rows = [
+        return "\n".join([self._caption(), *_columns([_HEAD, *self._rows()])])
+
+    def _repr_html_(self) -> str:
+        return table(self._caption(), self._rows(), head=_HEAD)
+
+    def _caption(self) -> str:
+        budget = size_text(self.device_budget)
+        return f"ravenstore.prepare: {budget} of {self.backend}, {self._daemon}"
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        return [
             (p.name, "by batch" if p.bytes is None else size_text(p.bytes), p.where, p.note)
             for p in self.parts
         ]
-        return "\n".join([head, *_columns([("part", "bytes", "where", ""), *rows])])
 
     def explain(self) -> str:
         """The plan, and measurements of the steps so far."""

@@ -494,16 +494,21 @@ class Tensor:
             self._free(self._stream_of(stream))
 
     def _free(self, stream: int) -> None:
-        self._freed = True
+        function = _abi.library().ravenstore_free
+        store, handle = self.store._pointer, self._handle
 
         def free() -> None:
             # What died with the daemon or is the parent process's needs no giving back.
             with contextlib.suppress(IsForked, Lost), _arrays.lock:
-                check(_abi.library().ravenstore_free(self.store._pointer, self._handle, stream))
+                # No interrupt comes between these two.
+                self._freed = True
+                code = function(store, handle, stream)
+                check(code)
 
         if self._gate.arrays == 0:
             free()
         else:
+            self._freed = True
             self._gate.close(free)
 
     def must_recompute(self) -> bool:
@@ -742,13 +747,22 @@ class Store:
         many = len(counts)
         handles = _pointers(many)()
         options = _create_options(device, name, fail_fast, fail_stuck, long_lived, timeout)
-        check(
-            _abi.library().ravenstore_create_batch(
-                self._usable(), (c_uint64 * many)(*counts), many, options, handles
-            )
-        )
         stream = self._stream_number(None, device)
-        return [self._created(handle, stream) for handle in handles]
+        created: list[Tensor] = []
+        try:
+            check(
+                _abi.library().ravenstore_create_batch(
+                    self._usable(), (c_uint64 * many)(*counts), many, options, handles
+                )
+            )
+            for handle in handles:
+                created.append(self._created(handle, stream))
+        except BaseException:
+            # An interrupt, maybe. Those that have an object are freed with it.
+            for handle in filter(None, handles[len(created) :]):
+                _abi.library().ravenstore_free(self._pointer, handle, stream)
+            raise
+        return created
 
     def adopt(
         self,

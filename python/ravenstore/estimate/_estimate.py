@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 
+from ravenstore._rich import table
 from ravenstore._units import bytes_of, size_text
 from ravenstore.errors import InvalidArgument
 from ravenstore.estimate import _overheads
@@ -61,6 +62,18 @@ class Estimate:
             *(f"  {note}" for note in self.notes),
         ]
         return "\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("to be safe", self.total + self.margin),
+            ("probably", self.total),
+            ("margin", self.margin),
+            ("tensors", self.used),
+            ("allocator with them", self.reserved),
+            ("context", self.context),
+        ]
+        caption = f"Memory of the GPU, by {self.source}, in {self.seconds:.1f} s"
+        return table(caption, [(name, size_text(count)) for name, count in rows], self.notes)
 
 
 ALLOCATORS = ("native", "expandable_segments", "cudaMallocAsync", "store")
