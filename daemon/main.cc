@@ -151,7 +151,7 @@ int Check(const std::string& path) {
 
 int Serve(int argc, char** argv, pid_t parent, Signals* signals) {
   if (parent != 0) {
-    const auto watched = ravenstore::daemon::EndWithParent(parent);
+    const auto watched = ravenstore::daemon::EndWithAncestor(parent);
     if (!watched.ok()) return Fail(kExitUnavailable, watched.error());
   }
   const auto config = Configuration(argc, argv);

@@ -6,8 +6,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -16,24 +19,46 @@
 
 namespace ravenstore::daemon {
 
-core::Status EndWithParent(pid_t parent) {
-  ipc::UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, parent, 0)));
+namespace {
+
+// 0: it has none that is seen here, or has ended.
+pid_t ParentOf(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  // The name, in parentheses, may hold anything; the state and the parent's number follow it.
+  std::istringstream rest(text.substr(std::min(text.rfind(')') + 1, text.size())));
+  char state = 0;
+  pid_t parent = 0;
+  return rest >> state >> parent ? parent : 0;
+}
+
+bool IsAncestor(pid_t process) {
+  pid_t above = ::getppid();
+  while (above > 1 && above != process) above = ParentOf(above);
+  return above == process && process > 0;
+}
+
+}  // namespace
+
+core::Status EndWithAncestor(pid_t ancestor) {
+  ipc::UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, ancestor, 0)));
   if (!pidfd && errno == ENOSYS) {
     return core::Error{core::ErrorCode::kUnsupported,
                        "--parent: this kernel (before 5.3) has no pidfd_open"};
   }
-  // The descriptor is the parent's if the parent is alive now: else its number may be another's.
-  if (!pidfd || ::getppid() != parent) {
+  // The descriptor is the ancestor's if that is alive now: else its number may be another's.
+  if (!pidfd || !IsAncestor(ancestor)) {
     return core::Error{core::ErrorCode::kUnavailable,
-                       "--parent: process " + std::to_string(parent) + " did not start this one, " +
-                           "or has ended"};
+                       "--parent: process " + std::to_string(ancestor) +
+                           " is no ancestor of this one, or has ended"};
   }
-  std::thread([pidfd = std::move(pidfd), parent] {
+  std::thread([pidfd = std::move(pidfd), ancestor] {
     pthread_setname_np(pthread_self(), "raven-parent");
     pollfd ended{pidfd.get(), POLLIN, 0};
     while (::poll(&ended, 1, -1) < 0 && errno == EINTR) {
     }
-    spdlog::info("process {}, to which this daemon belongs, has ended", parent);
+    spdlog::info("process {}, to which this daemon belongs, has ended", ancestor);
     ::kill(::getpid(), SIGTERM);
   }).detach();
   return core::Ok();

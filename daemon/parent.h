@@ -1,5 +1,6 @@
-// A daemon that belongs to the process that started it (Python's embedded one) ends with it,
-// however that ends. PR_SET_PDEATHSIG would end it with the thread that started it.
+// A private daemon (Python's embedded one) ends with the process that it belongs to, however that
+// ends: the one that started it, or an ancestor of that, such as the launcher of a job's ranks.
+// PR_SET_PDEATHSIG would end it with the thread that started it.
 #pragma once
 
 #include <sys/types.h>
@@ -8,10 +9,10 @@
 
 namespace ravenstore::daemon {
 
-// From now on this process gets SIGTERM when `parent` has ended.
+// From now on this process gets SIGTERM when `ancestor` has ended.
 // Owns: a thread, which lasts as long as the process.
-// Errors: kUnavailable when `parent` is not, or is no more, this process's parent; kUnsupported
-// when the kernel (before 5.3) has no pidfd_open.
-core::Status EndWithParent(pid_t parent);
+// Errors: kUnavailable when `ancestor` is not, or is no more, an ancestor of this process;
+// kUnsupported when the kernel (before 5.3) has no pidfd_open.
+core::Status EndWithAncestor(pid_t ancestor);
 
 }  // namespace ravenstore::daemon

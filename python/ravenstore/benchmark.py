@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import statistics
 import sys
 import time
@@ -21,7 +20,7 @@ from ravenstore._progress import progress
 from ravenstore._units import bytes_of, size_text
 from ravenstore.errors import RavenstoreError
 from ravenstore.offload import _attached, offload
-from ravenstore.store import Store, default_socket
+from ravenstore.store import Store
 
 _CALL_BYTES = 1 << 20
 
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     try:
-        socket = options.socket or _socket()
+        socket = options.socket or embedded.socket_for(None, "auto")
         with Store.connect(socket=socket, name="bench", device_budget=options.budget) as store:
             backend = store.backend
             parts: list[Callable[[], Iterator[Figure]]] = [
@@ -68,12 +67,6 @@ def main(arguments: Sequence[str]) -> int:
     else:
         print("\n".join([f"backend {backend}, {socket}", *map(str, figures)]))
     return 0
-
-
-def _socket() -> str:
-    """The node's daemon, else this process's."""
-    path = default_socket()
-    return path if os.path.exists(path) else embedded.start().socket
 
 
 def _median_us(call: Callable[[], object], rounds: int) -> float:

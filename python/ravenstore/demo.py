@@ -25,7 +25,6 @@ from ravenstore._units import bytes_of, size_text
 from ravenstore.errors import InvalidArgument, RavenstoreError
 from ravenstore.offload import MIN_BLOCK_BYTES, Explanation, explain, offload, step
 from ravenstore.profile import ON_DEVICE, PYTORCH, Event, profile
-from ravenstore.store import default_socket
 
 if TYPE_CHECKING:
     import torch
@@ -115,8 +114,7 @@ def _scope_options(
     if options.socket is not None:
         return {**chosen, "socket": options.socket}
     if device.type == "cuda":
-        private = not os.path.exists(default_socket())
-        return {**chosen, "embedded": private}
+        return chosen
     # Its device is what the program would have had.
     total = max(1 << 28, 2 * plain_peak)
     embedded.start(backend="host", device_total=total, pool_size=total)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import ravenstore
 from ravenstore import _abi, _native, embedded
 from ravenstore._units import size_text
-from ravenstore.store import DEFAULT_SOCKET
+from ravenstore.embedded import DEFAULT_SOCKET
 
 # "skip": what it needs is missing, which another finding tells.
 Level = Literal["ok", "warn", "fail", "skip"]
@@ -89,7 +89,7 @@ def check_daemon(context: Context) -> Finding:
     socket = _wanted_socket(context)
     try:
         context.store = ravenstore.Store.connect(
-            socket=socket, name="doctor", timeout=context.timeout
+            socket=socket, name="doctor", timeout=context.timeout, embedded=False
         )
     except ravenstore.LibraryNotFound:
         return Finding("skip", "daemon", "not asked without the library")
@@ -98,8 +98,11 @@ def check_daemon(context: Context) -> Finding:
             program = embedded.find_daemon()
         except ravenstore.NotFound:
             return Finding("fail", "daemon", f"{error}", "start the node's daemon (deploy/install)")
+        found = f"none serves at {socket}"
+        if context.socket is None and embedded.wants_private("auto"):
+            return Finding("ok", "daemon", f"{found}: jobs start a private one, {program}")
         advice = f"start the node's daemon, or pass embedded=True, which starts {program}"
-        return Finding("warn", "daemon", f"none serves at {socket}", advice)
+        return Finding("warn", "daemon", found, advice)
     except ravenstore.PermissionDenied as error:
         advice = "join the socket's group, or set RAVENSTORE_DAEMON_USER to the daemon's user"
         return Finding("fail", "daemon", str(error), advice)

@@ -38,7 +38,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ravenstore import _abi, _arrays
 from ravenstore._abi import SetFlag
 from ravenstore._units import Duration, nanoseconds_of
-from ravenstore.errors import Corrupt, InvalidArgument, WrongState, check
+from ravenstore.embedded import is_private
+from ravenstore.errors import Corrupt, InvalidArgument, NotFound, TimedOut, WrongState, check
 
 if TYPE_CHECKING:
     import torch
@@ -413,7 +414,13 @@ def open_set(
     asleep: bool = False,
 ) -> OpenedSet:
     """See Store.open."""
-    handle, _ = ask(store, name, version, least_version, timeout, fail_fast, may_load=False)
+    try:
+        handle, _ = ask(store, name, version, least_version, timeout, fail_fast, may_load=False)
+    except (NotFound, TimedOut) as error:
+        if not is_private(store.socket):
+            raise
+        only = "this job's daemon is private, so only its own processes publish there"
+        raise type(error)(f"{error.message}: {only}") from None
     opened = OpenedSet(store, name, handle)
     return opened if asleep else opened._woken(timeout)
 

@@ -33,7 +33,6 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ravenstore import _fallback, _first_steps, _native
-from ravenstore import embedded as _embedded
 from ravenstore._rich import table
 from ravenstore._units import (
     Duration,
@@ -44,8 +43,9 @@ from ravenstore._units import (
     size_text,
     warn_if_cut,
 )
+from ravenstore.embedded import Embedded, socket_for
 from ravenstore.errors import InvalidArgument, Unavailable, Unsupported
-from ravenstore.store import default_socket, how_to_start
+from ravenstore.store import how_to_start
 
 if TYPE_CHECKING:
     import torch
@@ -284,7 +284,8 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         daemon lets this user have.
     host_budget: at most so many bytes in host memory. By default what the daemon says.
     socket: the daemon's, by default $RAVENSTORE_SOCKET or the node's.
-    embedded: this process's private daemon instead, started if there is none.
+    embedded: whether a private daemon, started if there is none; "auto": where there is none of the
+        node's. See ravenstore.embedded.
     min_bytes: tensors of smaller storages stay. By default 1 MiB with the allocator, else 128 KiB.
     way: "allocator" or "copy" to insist on one; by default the first if it can be had.
     timeout: bounds the attach and every wait for room.
@@ -304,12 +305,12 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         *,
         host_budget: Size | None = None,
         socket: str | os.PathLike[str] | None = None,
-        embedded: bool = False,
+        embedded: Embedded = "auto",
         min_bytes: Size | None = None,
         way: Way | None = None,
         timeout: Duration = 30.0,
     ) -> None:
-        if embedded and socket is not None:
+        if embedded is True and socket is not None:
             raise InvalidArgument("socket= and embedded=True: one daemon or the other")
         if way not in (None, "allocator", "copy"):
             raise InvalidArgument(f'way is "allocator", "copy" or None, not {way!r}')
@@ -317,7 +318,7 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         self._host_budget = bytes_of(host_budget) if host_budget is not None else 0
         self._min_bytes = bytes_of(min_bytes) if min_bytes is not None else None
         self._socket = os.fspath(socket) if socket is not None else None
-        self._embedded = embedded
+        self._embedded: Embedded = embedded
         self._way: Way | None = way
         self._timeout = timeout
         self._open: list[torch.autograd.graph.saved_tensors_hooks] = []
@@ -326,13 +327,11 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         import torch
 
         process = _here()
-        if self._embedded:
-            budget = self._device_budget or None
-            path = _embedded.start(budget=budget, timeout=self._timeout).socket
-        elif self._socket is None and process.settings is not None:
+        if self._embedded is not True and self._socket is None and process.settings is not None:
             path = process.settings.socket
         else:
-            path = self._socket or default_socket()
+            budget = self._device_budget or None
+            path = socket_for(self._socket, self._embedded, budget=budget, timeout=self._timeout)
         settings = _Settings(path, self._device_budget, self._host_budget, self._way)
         process.attach(settings, self._timeout)
         least = self._min_bytes

@@ -45,12 +45,12 @@ from ravenstore._sizes import (
 from ravenstore._states import States, unwrapped
 from ravenstore._units import Duration, Size, budget_of, bytes_of, size_text, warn_if_cut
 from ravenstore.chunked_loss import ChunkedLoss, chunk_loss
-from ravenstore.errors import InvalidArgument, OutOfMemory, Unavailable, Unsupported
+from ravenstore.errors import InvalidArgument, OutOfMemory, Unsupported
 from ravenstore.offload import explain as explain_offload
 from ravenstore.offload import is_attached, offload
 from ravenstore.offload import step as step_of_offload
 from ravenstore.optimizer import offload_optimizer
-from ravenstore.store import Store, default_socket
+from ravenstore.store import Store
 
 _MIB, _GIB = 1 << 20, 1 << 30
 # GPU memory of a process without PyTorch's, and of a private daemon (measured on an H100).
@@ -380,12 +380,13 @@ def _daemon(
     optimizer: torch.optim.Optimizer | None,
 ) -> tuple[str, str, bool]:
     """The daemon's socket, what it is in words, and whether it is this process's own."""
-    path = os.fspath(socket) if socket is not None else default_socket()
-    if socket is not None or _serves(path, options.timeout):
+    if socket is not None or not _embedded.wants_private("auto"):
+        path = _embedded.socket_for(socket, "auto")
+        Store.connect(socket=path, name="prepare", timeout=options.timeout).close()
         return path, f"by the daemon at {path}", False
     if _embedded.running() is not None:
-        return _embedded.start().socket, "by this process's private daemon", True
-    pool = options.host_budget or int(_available_host_bytes() * 0.85)
+        return _embedded.start_for_job().socket, "by this job's private daemon", True
+    pool = options.host_budget or int(_embedded.available_host_bytes() * 0.85)
     ahead = 0
     if optimizer is not None:
         ahead = sum(state_bytes(unwrapped(optimizer), options.precision))
@@ -393,35 +394,17 @@ def _daemon(
     types = {p.device.type for p in model.parameters()} if model is not None else set()
     # Without a GPU the device is simulated, and as large as is asked for.
     kind, total = ("host", options.device_budget) if types == {"cpu"} else ("auto", None)
-    started = _embedded.start(
+    started = _embedded.start_for_job(
         backend=kind,
         device_total=total,
         pool_size=pool,
         budget=options.device_budget,
         flags=flags,
         timeout=options.timeout,
+        says=False,
     )
-    words = f"by a private daemon, started for this process (host memory: {size_text(pool)})"
+    words = f"by a private daemon of this job (host memory: {size_text(pool)})"
     return started.socket, words, True
-
-
-def _serves(path: str, timeout: Duration) -> bool:
-    """Whether a daemon answers there. Errors: PermissionDenied, TimedOut, VersionMismatch."""
-    if not os.path.exists(path):
-        return False
-    try:
-        Store.connect(socket=path, name="prepare", timeout=timeout).close()
-    except Unavailable:
-        return False
-    return True
-
-
-def _available_host_bytes() -> int:
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def _free_bytes() -> int:

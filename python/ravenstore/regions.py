@@ -39,8 +39,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ravenstore import _abi, _native
 from ravenstore._units import Duration, nanoseconds_of
+from ravenstore.embedded import default_socket, socket_for
 from ravenstore.errors import Capturing, InvalidArgument, NotFound, WrongState, check
-from ravenstore.store import Store, default_socket
+from ravenstore.store import Store
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +63,8 @@ class _Region:
     """One tag's memory."""
 
     def __init__(self, tag: str) -> None:
-        options = _abi.ConnectOptions(socket=os.fsencode(default_socket()), name=tag.encode())
+        socket = os.fsencode(socket_for(None, "auto"))
+        options = _abi.ConnectOptions(socket=socket, name=tag.encode())
         handle = c_void_p()
         check(_abi.library().ravenstore_region_open(options, byref(handle)))
         self.handle = handle

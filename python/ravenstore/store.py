@@ -36,10 +36,10 @@ from ctypes import byref, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any
 
 from ravenstore import _abi, _arrays, _cuda
-from ravenstore import embedded as _embedded
 from ravenstore._abi import Code, CreateFlag, GetFlag, Priority, PutFlag
 from ravenstore._program import program_name
 from ravenstore._units import Duration, Size, budget_of, bytes_of, nanoseconds_of, warn_if_cut
+from ravenstore.embedded import DEFAULT_SOCKET, Embedded, socket_for
 from ravenstore.errors import (
     InvalidArgument,
     IsForked,
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     import torch
 
     from ravenstore.named import OpenedSet, Published
-
-DEFAULT_SOCKET = "/run/ravenstore/ravenstore.sock"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -647,14 +645,13 @@ class Store:
         device_budget: Size = 0,
         host_budget: Size = 0,
         timeout: Duration = 30.0,
-        embedded: bool = False,
+        embedded: Embedded = "auto",
         fixed_addresses: bool = False,
     ) -> Store:
         """Attaches to the daemon at `socket`, by default $RAVENSTORE_SOCKET or the node's.
 
-        embedded: to this process's private daemon instead, which is started if there is none; see
-            ravenstore.embedded.
-
+        embedded: whether to a private daemon, which is started if there is none; "auto": where
+            there is none of the node's. See ravenstore.embedded.
         name: for people; by default that of the script or of the package that runs.
         device_budget, host_budget: at most so many bytes on each device and in host memory; 0 is
             what the user may have. A device_budget beyond that is cut to it, with a warning. The
@@ -666,12 +663,8 @@ class Store:
             when there is no program to start one.
         """
         library = _abi.library()
-        if embedded and socket is not None:
-            raise InvalidArgument("socket= and embedded=True: one daemon or the other")
         budget = budget_of(device_budget)
-        path = os.fspath(socket) if socket is not None else default_socket()
-        if embedded:
-            path = _embedded.start(budget=budget or None, timeout=timeout).socket
+        path = socket_for(socket, embedded, budget=budget or None, timeout=timeout)
         options = _abi.ConnectOptions(
             socket=os.fsencode(path),
             name=(name if name is not None else program_name()).encode(),
@@ -1078,10 +1071,6 @@ def _device_of(source: Any) -> int:
         kind, ordinal = source.__dlpack_device__()
         return int(ordinal) if kind == _arrays.CUDA else 0
     return 0
-
-
-def default_socket() -> str:
-    return os.environ.get("RAVENSTORE_SOCKET") or DEFAULT_SOCKET
 
 
 def how_to_start(path: str) -> str:

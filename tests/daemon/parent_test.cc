@@ -32,7 +32,7 @@ TEST(ParentTest, TheEndOfTheParentIsASigterm) {
       Signals::Block();
       Signals signals([] {});
       signals.Serve();
-      if (!EndWithParent(self).ok()) ::_exit(1);
+      if (!EndWithAncestor(self).ok()) ::_exit(1);
       const char yes = 'y';
       if (::write(ready[1], &yes, 1) != 1) ::_exit(1);
       const char word = signals.Next() == SIGTERM ? 't' : 'f';
@@ -50,14 +50,23 @@ TEST(ParentTest, TheEndOfTheParentIsASigterm) {
   ::close(ended[0]);
 }
 
-TEST(ParentTest, AProcessThatIsNotTheParentIsRefused) {
-  const core::Status own = EndWithParent(::getpid());
+TEST(ParentTest, AnAncestorMayBeFurtherAway) {
+  const pid_t self = ::getpid();
+  ipc::Child child([self] {
+    ipc::Child grandchild([self] { return EndWithAncestor(self).ok() ? 0 : 1; });
+    return grandchild.Wait();
+  });
+  EXPECT_EQ(child.Wait(), 0);
+}
+
+TEST(ParentTest, AProcessThatIsNoAncestorIsRefused) {
+  const core::Status own = EndWithAncestor(::getpid());
   ASSERT_FALSE(own.ok());
   EXPECT_EQ(own.error().code, core::ErrorCode::kUnavailable);
   ipc::Child child([] { return 0; });
   const pid_t gone = child.pid();
   child.Wait();
-  EXPECT_FALSE(EndWithParent(gone).ok());
+  EXPECT_FALSE(EndWithAncestor(gone).ok());
 }
 
 }  // namespace

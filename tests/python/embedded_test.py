@@ -4,6 +4,7 @@
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -162,6 +163,188 @@ print(daemon.process.pid)
             "import ravenstore; ravenstore.Store.connect(socket='/tmp/raven-nowhere')"
         )
         self.assertIn("ravenstored --socket /tmp/raven-nowhere; or use a private", run.stderr)
+
+
+# What a job does that says nothing of daemons.
+ATTACH = """
+import os, sys, ravenstore
+from ravenstore import embedded
+store = ravenstore.Store.connect(timeout=60)
+with store.adopt(b"mine" * 1024) as tensor:
+    tensor.put()
+    with tensor.get() as view:
+        assert bytes(view.memory()) == b"mine" * 1024
+"""
+
+
+class AutoTest(unittest.TestCase):
+    """embedded="auto", the default. The node that runs this has no daemon at the default socket."""
+
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp"))
+        self.environment = {
+            "XDG_RUNTIME_DIR": "",
+            "TMPDIR": self.folder,
+            "RAVENSTORE_EMBEDDED": "",
+            "RAVENSTORE_NO_GPU": "1",
+        }
+        if os.path.lexists("/run/ravenstore/ravenstore.sock"):
+            self.skipTest("a daemon of the node is here")
+
+    def run_python(self, text, **environment):
+        return harness.run_python(text, **{**self.environment, **environment})
+
+    def start_ranks(self, text, count, **environment):
+        """Processes that a launcher, which is this one, starts at the same time."""
+        variables = {
+            **os.environ,
+            **self.environment,
+            "PYTHONPATH": str(harness.ROOT / "python"),
+            "LOCAL_WORLD_SIZE": str(count),
+            "TORCHELASTIC_RUN_ID": self.id(),
+            **environment,
+        }
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return [
+            subprocess.Popen([sys.executable, "-c", text], env=variables, text=True, **pipes)
+            for _ in range(count)
+        ]
+
+    def test_without_a_daemon_a_private_one_starts_and_says_so_once(self):
+        run = self.run_python(
+            ATTACH
+            + """
+ravenstore.Store.connect().close()
+assert store.socket == embedded.running().socket
+print(embedded.running().process.pid)
+"""
+        )
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertRegex(
+            run.stderr,
+            r"^ravenstore: no daemon at /run/ravenstore/ravenstore.sock: a private one serves this "
+            r"process, with at most \S+ \S+ of host memory \(RAVENSTORE_EMBEDDED=0 forbids it\)\n$",
+        )
+        self.assertTrue(harness.eventually(lambda: not alive(int(run.stdout))))
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_it_may_be_forbidden(self):
+        for words in ("RAVENSTORE_EMBEDDED", "RAVENSTORE_SOCKET", "embedded=False"):
+            with self.subTest(words):
+                text, variables = ATTACH, {}
+                if words == "embedded=False":
+                    text = ATTACH.replace("timeout=60", "embedded=False")
+                else:
+                    variables[words] = "0" if words.endswith("ED") else "/tmp/raven-nowhere"
+                run = self.run_python(text, **variables)
+                self.assertIn("ravenstore.errors.Unavailable", run.stderr)
+                self.assertIn("Start it: ", run.stderr)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_what_else_is_no_answer(self):
+        run = self.run_python(ATTACH.replace("timeout=60", "embedded='yes'"))
+        self.assertIn("""embedded is True, False or "auto", not 'yes'""", run.stderr)
+
+    def test_a_child_uses_its_parents(self):
+        run = self.run_python(
+            ATTACH
+            + """
+import subprocess
+child = "import ravenstore; print(ravenstore.Store.connect().socket)"
+for _ in range(2):
+    said = subprocess.run([sys.executable, "-c", child], check=True, capture_output=True, text=True)
+    assert (said.stdout.strip(), said.stderr) == (store.socket, ""), said
+if os.fork() == 0:
+    own = ravenstore.Store.connect()
+    os._exit(0 if own.socket == store.socket else 1)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+"""
+        )
+        self.assertEqual((run.returncode, run.stderr.count("\n")), (0, 1), run.stderr)
+
+    def test_a_name_that_only_this_job_could_publish_is_not_found_in_words(self):
+        run = self.run_python(ATTACH + "store.open('weights', fail_fast=True)")
+        self.assertIn("ravenstore.errors.NotFound", run.stderr)
+        self.assertIn("only its own processes publish there", run.stderr)
+
+    def test_ranks_share_one_that_ends_with_the_last_of_them(self):
+        say = "print(store.socket, flush=True); sys.stdin.readline(); store.close()"
+        ranks = self.start_ranks(ATTACH + say, 8)
+        sockets = {rank.stdout.readline() for rank in ranks}
+        self.assertEqual(len(sockets), 1)
+        folder = os.path.dirname(sockets.pop())
+        daemon = int(pathlib.Path(folder, "pid").read_text())
+        self.assertTrue(alive(daemon))
+        said = ""
+        for number, rank in enumerate(ranks):
+            self.assertTrue(alive(daemon), f"{number} ranks ended")
+            said += rank.communicate("\n")[1]
+            self.assertEqual(rank.returncode, 0, said)
+        self.assertEqual(said.count("a private one serves this job's ranks"), 1)
+        self.assertEqual(said.count("\n"), 1, said)
+        self.assertTrue(harness.eventually(lambda: not alive(daemon)))
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_killed_ranks_are_followed_by_others(self):
+        # The first is killed while it has the right to start the daemon.
+        hang = """
+import os, sys
+from ravenstore import embedded
+def spawn(*arguments):
+    print("starts", flush=True)
+    sys.stdin.read()
+embedded._spawn = spawn
+embedded.start_for_job()
+"""
+        (first,) = self.start_ranks(hang, 1, LOCAL_WORLD_SIZE="2")
+        self.assertEqual(first.stdout.readline(), "starts\n")
+        (second,) = self.start_ranks(ATTACH + "print('well')", 1, LOCAL_WORLD_SIZE="2")
+        first.kill()
+        first.communicate()
+        said, errors = second.communicate()
+        self.assertEqual((said, second.returncode), ("well\n", 0), errors)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_a_rank_that_comes_after_all_were_killed_has_the_same_one(self):
+        # Their launcher goes on, and may start them again.
+        say = "print(store.socket, flush=True); sys.stdin.read()"
+        (first,) = self.start_ranks(ATTACH + say, 1, LOCAL_WORLD_SIZE="2")
+        socket = first.stdout.readline()
+        first.kill()
+        first.communicate()
+        (second,) = self.start_ranks(ATTACH + "print(store.socket)", 1, LOCAL_WORLD_SIZE="2")
+        said, errors = second.communicate()
+        self.assertEqual((said, errors), (socket, ""))
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_another_users_folder_is_refused(self):
+        text = """
+import os
+from ravenstore import embedded
+folder = f"{embedded._base()}/{embedded._prefix()}job-{embedded._launcher()[1]}"
+os.mkdir(folder)
+os.chmod(folder, 0o777)
+embedded.start_for_job()
+"""
+        run = self.run_python(text, LOCAL_WORLD_SIZE="2")
+        self.assertIn("or others may use it: remove it", run.stderr)
+
+    def test_a_socket_that_no_daemon_listens_at_is_an_error(self):
+        # A node that has a daemon, which was killed: its jobs must not pin memory of their own.
+        path = self.folder + "/node"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+            dead.bind(path)
+        change = f"from ravenstore import embedded\nembedded.DEFAULT_SOCKET = {path!r}\n"
+        run = self.run_python(change + ATTACH)
+        self.assertIn(f"ravenstore.errors.Unavailable: no daemon listens at '{path}'", run.stderr)
+        self.assertEqual(os.listdir(self.folder), ["node"])
+
+    def test_its_pool_is_bounded(self):
+        from ravenstore import embedded
+
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.assertLessEqual(embedded.default_pool_bytes(), machine // 4)
+        self.assertLessEqual(embedded.available_host_bytes(), machine)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ if NATIVE.exists():
     os.environ.setdefault("RAVENSTORE_NATIVE", str(NATIVE))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("RAVENSTORE_SOCKET", None)
+# Tests say themselves when they want a private daemon.
+os.environ["RAVENSTORE_EMBEDDED"] = "0"
 
 MIB = 1 << 20
 

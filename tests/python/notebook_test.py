@@ -37,7 +37,7 @@ def cells():
 class CellsTest(unittest.TestCase):
     def test_they_run(self):
         # With what a notebook would show of the last expressions.
-        run = harness.run_python("\n".join(cells()))
+        run = harness.run_python("\n".join(cells()), RAVENSTORE_EMBEDDED="")
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertIn("optimizer states", run.stdout)
 
@@ -86,7 +86,13 @@ class KernelTest(unittest.TestCase):
                 )
             )
             ran = pathlib.Path(folder, "ran.ipynb")
-            environment = {**os.environ, "PYTHONPATH": path, "JUPYTER_PATH": folder, "HOME": folder}
+            environment = {
+                **os.environ,
+                "PYTHONPATH": path,
+                "JUPYTER_PATH": folder,
+                "HOME": folder,
+                "RAVENSTORE_EMBEDDED": "",
+            }
             command = [sys.executable, "-c", RUN, NOTEBOOK, ran]
             run = subprocess.run(command, capture_output=True, text=True, env=environment)
             self.assertEqual(run.returncode, 0, run.stderr)
