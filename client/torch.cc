@@ -74,9 +74,22 @@ void InstallEngine() {
 }  // namespace
 }  // namespace internal
 
+namespace {
+
+std::shared_ptr<internal::Offload> MakeOffload(std::shared_ptr<Store> store,
+                                               const std::vector<at::Tensor>& parameters,
+                                               const OffloadOptions& options) {
+#ifdef RAVENSTORE_TORCH_CUDA
+  internal::UseCudaStreams();
+#endif
+  return std::make_shared<internal::Offload>(std::move(store), parameters, options);
+}
+
+}  // namespace
+
 OffloadScope::OffloadScope(std::shared_ptr<Store> store, const std::vector<at::Tensor>& parameters,
                            const OffloadOptions& options)
-    : offload_(std::make_shared<internal::Offload>(std::move(store), parameters, options)) {
+    : offload_(MakeOffload(std::move(store), parameters, options)) {
   std::lock_guard lock(internal::active_mutex);
   if (internal::active)
     throw Error(RAVENSTORE_WRONG_STATE, "another OffloadScope is alive in this process");

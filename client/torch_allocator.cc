@@ -12,6 +12,7 @@ namespace internal {
 namespace {
 
 std::atomic<TorchBlocks*> installed{nullptr};
+std::atomic<const CudaPart*> cuda_part{nullptr};
 // Frees what is not the store's.
 std::atomic<c10::DeleterFnPtr> free_other{nullptr};
 
@@ -98,6 +99,10 @@ Block* TorchBlocks::Find(const void* address) const {
   return found == in_use_.end() ? nullptr : found->second;
 }
 
+void SetCudaPart(const CudaPart* part) {
+  cuda_part = part;
+}
+
 TorchBlocks* InstalledBlocks() {
   return installed.load(std::memory_order_acquire);
 }
@@ -119,23 +124,21 @@ BlockAllocator& InstallTorchAllocator(std::shared_ptr<Store> store,
   if (auto* blocks = internal::InstalledBlocks()) return blocks->blocks();
   // None of these is ever destroyed: torch frees its last blocks when the process ends.
   if (store->backend() == "cuda") {
-#ifdef RAVENSTORE_TORCH_CUDA
-    auto* blocks =
-        new internal::TorchBlocks(std::move(store), internal::CudaStreamOrder(), options);
+    const internal::CudaPart* cuda = internal::cuda_part;
+    if (cuda == nullptr)
+      throw Error(RAVENSTORE_UNSUPPORTED,
+                  "the store's backend is \"cuda\", and this torch is without it");
+    auto* blocks = new internal::TorchBlocks(std::move(store), cuda->order, options);
     // Before it is in place: another thread frees at once what it was given.
     internal::installed.store(blocks, std::memory_order_release);
     try {
-      internal::InstallCudaAllocator(blocks, &internal::free_other);
+      cuda->install(blocks, &internal::free_other);
     } catch (const Error&) {
       internal::installed.store(nullptr, std::memory_order_release);
       delete blocks;
       throw;
     }
     return blocks->blocks();
-#else
-    throw Error(RAVENSTORE_UNSUPPORTED,
-                "the store's backend is \"cuda\", but this was built for a torch without it");
-#endif
   }
   auto* blocks = new internal::TorchBlocks(std::move(store), new internal::NoOrder, options);
   internal::installed.store(blocks, std::memory_order_release);

@@ -7,6 +7,9 @@
 // store is lost. Blocks carry their own deleter, so it can be put in place at any time, also when
 // CUDA is long in use. It stays for the life of the process.
 //
+// What knows CUDA is torch_allocator_cuda.cc, which the Python package has in a library of its own:
+// the rest serves a torch without CUDA as well.
+//
 // Must be compiled against the headers of the torch that runs, of a minor version that
 // client/torch_version.h knows: the virtual functions of c10's allocators change with each.
 #pragma once
@@ -39,7 +42,7 @@ struct TorchAllocatorOptions {
 
 // Puts the allocator in place and returns the blocks behind it, which live as long as the process.
 // A second call returns the first one's. Throws Error: UNSUPPORTED where the store's backend is
-// "cuda" and this was compiled without it, or where torch runs another allocator than its own
+// "cuda" and no CudaPart was set, or where torch runs another allocator than its own
 // caching one.
 BlockAllocator& InstallTorchAllocator(std::shared_ptr<Store> store,
                                       const TorchAllocatorOptions& options);
@@ -90,12 +93,15 @@ TorchBlocks* InstalledBlocks();
 // The deleter of every block of the store, given its address.
 void FreeBlock(void* address);
 
-#ifdef RAVENSTORE_TORCH_CUDA
-// `free_other` becomes what frees the blocks of the allocator that was there. Throws as
-// InstallTorchAllocator does.
-void InstallCudaAllocator(TorchBlocks* blocks, std::atomic<c10::DeleterFnPtr>* free_other);
-StreamOrder* CudaStreamOrder();
-#endif
+// What InstallTorchAllocator needs of CUDA. Lives as long as the process.
+struct CudaPart {
+  StreamOrder* order;
+  // `free_other` becomes what frees the blocks of the allocator that was there. Throws as
+  // InstallTorchAllocator does.
+  void (*install)(TorchBlocks* blocks, std::atomic<c10::DeleterFnPtr>* free_other);
+};
+// Sets it, once.
+void SetCudaPart(const CudaPart* part);
 
 }  // namespace internal
 }  // namespace ravenstore::torch

@@ -1,5 +1,4 @@
-// Nothing of it is compiled for a torch without CUDA.
-#ifdef RAVENSTORE_TORCH_CUDA
+// Compiled with RAVENSTORE_TORCH_CUDA, into a library of its own in the Python package.
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -178,13 +177,6 @@ void CudaAllocator::AddToSnapshot(SnapshotInfo& info, MempoolId_t pool) {
   });
 }
 
-}  // namespace
-
-StreamOrder* CudaStreamOrder() {
-  static auto* order = new EventOrder;
-  return order;
-}
-
 void InstallCudaAllocator(TorchBlocks* blocks, std::atomic<c10::DeleterFnPtr>* free_other) {
   namespace caching = c10::cuda::CUDACachingAllocator;
   CUDAAllocator* before = caching::get();
@@ -198,5 +190,13 @@ void InstallCudaAllocator(TorchBlocks* blocks, std::atomic<c10::DeleterFnPtr>* f
   c10::SetAllocator(c10::kCUDA, ours, /*priority=*/255);
 }
 
+}  // namespace
 }  // namespace ravenstore::torch::internal
-#endif  // RAVENSTORE_TORCH_CUDA
+
+// Called once this library is loaded, before the store is.
+extern "C" __attribute__((visibility("default"))) void ravenstore_torch_use_cuda() {
+  using namespace ravenstore::torch::internal;  // NOLINT
+  static const CudaPart part{new EventOrder, &InstallCudaAllocator};
+  UseCudaStreams();
+  SetCudaPart(&part);
+}

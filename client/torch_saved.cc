@@ -14,28 +14,21 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/variable.h>
 
-#ifdef RAVENSTORE_TORCH_CUDA
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAStream.h>
-#endif
-
 namespace ravenstore::torch {
 namespace internal {
+
+StreamRef (*current_cuda_stream)(const at::Device&) = nullptr;
+
 namespace {
 
 // --- Streams ---
 
 StreamRef CurrentStream(const at::Device& device) {
-#ifdef RAVENSTORE_TORCH_CUDA
-  if (device.is_cuda()) {
-    c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device.index());
-    return {stream.stream(), stream.unwrap()};
-  }
-#endif
-  (void)device;
+  if (device.is_cuda() && current_cuda_stream != nullptr) return current_cuda_stream(device);
   return {};
 }
 
@@ -50,13 +43,9 @@ void Order(const StreamRef& earlier, const StreamRef& later) {
 // Keeps torch's allocator from giving the block to another stream's work while `stream` reads it.
 // Within one stream the order of its work already does.
 void ProtectSource(const c10::Storage& storage, const StreamRef& stream) {
-#ifdef RAVENSTORE_TORCH_CUDA
   if (stream.stream)
-    c10::cuda::CUDACachingAllocator::recordStream(storage.data_ptr(),
-                                                  c10::cuda::CUDAStream(*stream.stream));
-#endif
-  (void)storage;
-  (void)stream;
+    c10::impl::VirtualGuardImpl(stream.stream->device_type())
+        .recordDataPtrOnStream(storage.data_ptr(), *stream.stream);
 }
 
 // --- Shapes ---
@@ -293,13 +282,11 @@ Offload::Offload(std::shared_ptr<Store> store, const std::vector<at::Tensor>& pa
   if (!store_ && !options.measure_only)
     throw Error(RAVENSTORE_INVALID_ARGUMENT, "OffloadScope needs a store, or measure_only");
   if (store_ && store_->backend() == "cuda") device_type_ = at::kCUDA;
-#ifndef RAVENSTORE_TORCH_CUDA
-  if (device_type_ == at::kCUDA)
+  if (device_type_ == at::kCUDA && current_cuda_stream == nullptr)
     throw Error(RAVENSTORE_UNSUPPORTED,
                 "the store's backend is \"cuda\", but this program's torch adapter was built "
                 "without it: build client/torch.cc with -DRAVENSTORE_TORCH_CUDA against a torch "
                 "with CUDA");
-#endif
   // Without a store the parameters say which device the model is on.
   if (!store_ && !parameters.empty()) device_type_ = parameters.front().device().type();
   for (const at::Tensor& parameter : parameters) {

@@ -25,6 +25,10 @@
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/function.h>
 
+#ifdef RAVENSTORE_TORCH_CUDA
+#include <c10/cuda/CUDAStream.h>
+#endif
+
 #include "client/blocks.h"
 #include "client/torch.h"
 #include "client/torch_version.h"
@@ -36,6 +40,20 @@ struct StreamRef {
   Stream handle = nullptr;
   std::optional<c10::Stream> stream;
 };
+
+// The stream that torch uses now on a CUDA device. Null until whoever was compiled with CUDA sets
+// it, before the first Offload of a store whose backend is "cuda": torch_saved.cc is compiled
+// without, and serves a torch that has none.
+extern StreamRef (*current_cuda_stream)(const at::Device& device);
+
+#ifdef RAVENSTORE_TORCH_CUDA
+inline void UseCudaStreams() {
+  current_cuda_stream = [](const at::Device& device) -> StreamRef {
+    const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device.index());
+    return {stream.stream(), stream.unwrap()};
+  };
+}
+#endif
 
 // Bytes [begin, end) of a storage.
 struct Region {

@@ -1,6 +1,8 @@
 #include "daemon/sessions.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -110,8 +112,9 @@ void Sessions::Wait(Duration bound) {
   timeout.tv_sec = std::chrono::duration_cast<seconds>(bound).count();
   timeout.tv_nsec = (bound % seconds(1)).count();
   std::array<epoll_event, kEpollEvents> events;
-  int n = ::epoll_pwait2(epoll_.get(), events.data(), kEpollEvents,
-                         bound == Duration::max() ? nullptr : &timeout, nullptr);
+  // Its wrapper is in glibc 2.35 and newer.
+  int n = static_cast<int>(::syscall(SYS_epoll_pwait2, epoll_.get(), events.data(), kEpollEvents,
+                                     bound == Duration::max() ? nullptr : &timeout, nullptr, 0));
   if (n < 0 && errno == ENOSYS) {
     // Before Linux 5.11: whole milliseconds.
     const auto milliseconds =

@@ -73,7 +73,8 @@ run_bazel() {
 
 # Removes entries of the build caches that no build has read for 14 days.
 trim_cache() {
-  find "$CACHE"/bazel-* -type f -amin "+$((14 * 24 * 60))" -delete 2>/dev/null || true
+  find "$CACHE"/bazel-* "$CACHE/native-parts" -type f -amin "+$((14 * 24 * 60))" -delete 2>/dev/null || true
+  find "$CACHE/native-parts" -mindepth 1 -type d -empty -delete 2>/dev/null || true
 }
 
 # ask_bazel COMMAND ARGS...: query and info, which know no build options.
@@ -139,7 +140,7 @@ choose_libtorch() {
 # deploy/setup's cache. Call it after choose_libtorch. Returns 1 when there is none.
 choose_cuda() {
   local folder
-  for folder in "${CUDA_HOME:-}" /usr/local/cuda "${LIBTORCH:-}/../nvidia/cu13" \
+  for folder in "${CUDA_HOME:-}" /usr/local/cuda "${LIBTORCH:-}"/../nvidia/{cu13,cuda_runtime} \
     "$CACHE"/tools/lib/python3*/site-packages/nvidia/cu13; do
     if [[ -n $folder && -e $folder/include/cuda.h && -e $folder/include/crt/host_defines.h ]]; then
       CUDA_HOME=$(cd "$folder" && pwd -P)

@@ -32,7 +32,7 @@ def python_test(
     if daemon:
         data.append("//daemon:ravenstored")
     if native_part:
-        data.append("//python:_torch.so")
+        data.append("//python:native_part")
     if torch:
         kwargs["srcs"] = ["@torch_python//:run.sh"]
         kwargs["args"] = ["$(location %s)" % script]

@@ -1,9 +1,13 @@
 // The module ravenstore._torch: torch's allocator over the store, and the hooks of saved tensors.
 //
-// Plain CPython and libtorch, compiled for one minor version of each. Its functions are the inside
-// of ravenstore/offload.py, which says what they mean; here is what is called for each tensor.
+// CPython's stable ABI, so that it serves every CPython from 3.10 on, and libtorch, compiled for
+// one minor version. Its functions are the inside of ravenstore/offload.py, which says what they
+// mean; here is what is called for each tensor.
 //
 // Threads: the GIL guards the module's own state. It is released where a call may wait.
+#define Py_LIMITED_API 0x030a0000
+#include "python/native/torch_python.h"
+
 #include <memory>
 #include <mutex>
 #include <new>
@@ -12,8 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/python_variable.h>
 #include <torch/version.h>
 
 #include "client/client.h"
@@ -56,6 +58,9 @@ void SetOutOfMemory(const std::string& message) {
   Py_XDECREF(torch);
 }
 
+// Python's error is set already.
+struct PythonError {};
+
 // Runs `function`, which returns a new reference or throws.
 template <typename Function>
 PyObject* Guarded(Function function) {
@@ -66,18 +71,11 @@ PyObject* Guarded(Function function) {
     SetOutOfMemory(std::string(host ? "CPU" : "CUDA") + " out of memory. " + error.what());
   } catch (const Error& error) {
     SetError(error.code(), error.what());
-  } catch (python_error& error) {
-    error.restore();
-  } catch (const c10::OutOfMemoryError& error) {
-    SetOutOfMemory(error.what_without_backtrace());
-  } catch (const c10::Error& error) {
-    // As torch does: its types' names are others in Python.
-    const std::string words = ::torch::processErrorMsg(error.what_without_backtrace());
-    PyErr_SetString(PyExc_RuntimeError, words.c_str());
+  } catch (const PythonError&) {
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
+  } catch (...) {
+    SetTorchError(std::current_exception());
   }
   return nullptr;
 }
@@ -96,12 +94,19 @@ class WithoutGil {
 
 // For whoever asks torch for memory, with the GIL or without.
 void MayWait(const std::function<void()>& call) {
-  if (Py_IsInitialized() && PyGILState_Check()) {
+  if (HasGil()) {
     WithoutGil without;
     call();
   } else {
     call();
   }
+}
+
+// Of an object whose members are destroyed.
+void FreeObject(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_Free(self);
+  Py_DECREF(type);
 }
 
 // --- The saved tensor of one node ---
@@ -114,9 +119,7 @@ void DeallocSaved(PyObject* self) {
   // The deleters of blocks take locks that are held while others wait for streams, never for
   // Python.
   reinterpret_cast<SavedObject*>(self)->saved.~unique_ptr();
-  PyTypeObject* type = Py_TYPE(self);
-  type->tp_free(self);
-  Py_DECREF(type);
+  FreeObject(self);
 }
 
 PyTypeObject* saved_type = nullptr;
@@ -145,11 +148,10 @@ Offload& OffloadOf(PyObject* self) {
   return *reinterpret_cast<ScopeObject*>(self)->offload;
 }
 
-const at::Tensor& TensorOf(PyObject* object) {
-  if (!THPVariable_Check(object))
-    throw Error(RAVENSTORE_INVALID_ARGUMENT,
-                std::string("a torch.Tensor is wanted, not a ") + Py_TYPE(object)->tp_name);
-  return THPVariable_Unpack(object);
+const at::Tensor& GivenTensor(PyObject* object) {
+  const at::Tensor* tensor = TensorOf(object);
+  if (tensor == nullptr) throw Error(RAVENSTORE_INVALID_ARGUMENT, "a torch.Tensor is wanted");
+  return *tensor;
 }
 
 // torch.nn.Parameter; borrowed.
@@ -160,7 +162,7 @@ PyTypeObject* ParameterType() {
     Py_XDECREF(module);
     return found;
   }();
-  if (type == nullptr) throw python_error();
+  if (type == nullptr) throw PythonError();
   return reinterpret_cast<PyTypeObject*>(type);
 }
 
@@ -168,8 +170,8 @@ PyTypeObject* ParameterType() {
 bool IsParameterOrView(PyObject* object, const at::Tensor& tensor) {
   if (PyObject_TypeCheck(object, ParameterType())) return true;
   if (!tensor.is_view()) return false;
-  PyObject* base = THPVariable_Wrap(tensor._base());
-  if (base == nullptr) throw python_error();
+  PyObject* base = Wrap(tensor._base());
+  if (base == nullptr) throw PythonError();
   const bool is_parameter = PyObject_TypeCheck(base, ParameterType());
   Py_DECREF(base);
   return is_parameter;
@@ -177,7 +179,7 @@ bool IsParameterOrView(PyObject* object, const at::Tensor& tensor) {
 
 PyObject* Pack(PyObject* self, PyObject* tensor) {
   return Guarded([&]() -> PyObject* {
-    const at::Tensor& packed = TensorOf(tensor);
+    const at::Tensor& packed = GivenTensor(tensor);
     const bool is_parameter = IsParameterOrView(tensor, packed);
     auto offload = reinterpret_cast<ScopeObject*>(self)->offload;
     std::unique_ptr<SavedTensor> saved;
@@ -202,7 +204,7 @@ PyObject* Unpack(PyObject*, PyObject* object) {
       WithoutGil without;
       tensor = saved.Unpack();
     }
-    return THPVariable_Wrap(std::move(tensor));
+    return Wrap(std::move(tensor));
   });
 }
 
@@ -241,9 +243,7 @@ PyObject* ScopeStats(PyObject* self, PyObject*) {
 
 void DeallocScope(PyObject* self) {
   reinterpret_cast<ScopeObject*>(self)->offload.~shared_ptr();
-  PyTypeObject* type = Py_TYPE(self);
-  type->tp_free(self);
-  Py_DECREF(type);
+  FreeObject(self);
 }
 
 PyMethodDef scope_methods[] = {
@@ -422,7 +422,8 @@ PyObject* Step(PyObject*, PyObject*) {
 
 PyObject* SetErrorMaker(PyObject*, PyObject* maker) {
   Py_INCREF(maker);
-  Py_XSETREF(make_error, maker);
+  std::swap(make_error, maker);
+  Py_XDECREF(maker);
   Py_RETURN_NONE;
 }
 
@@ -465,10 +466,5 @@ PyMODINIT_FUNC PyInit__torch() {
   if (module == nullptr) return nullptr;
   // What it was compiled for: another minor version of torch has other virtual functions.
   PyModule_AddStringConstant(module, "compiled_for", TORCH_VERSION);
-#ifdef RAVENSTORE_TORCH_CUDA
-  PyModule_AddIntConstant(module, "with_cuda", 1);
-#else
-  PyModule_AddIntConstant(module, "with_cuda", 0);
-#endif
   return module;
 }

@@ -6,6 +6,7 @@ It tells about this Python; `ravenctl doctor` tells more about the machine and t
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import importlib
 import importlib.metadata
@@ -28,6 +29,12 @@ Level = Literal["ok", "warn", "fail", "skip"]
 
 _MEMLOCK_BYTES = 64 << 20
 _TRIAL_BYTES = 1 << 16
+
+# By the names that the daemon asks for.
+CLUSTER_LIBRARIES = {
+    "libcurl.so.4": "discovery of nodes",
+    "libucp.so.0": 'cluster.transport = "ucx"',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +200,8 @@ def check_native(context: Context) -> Finding:
     if context.torch is None:
         return Finding("skip", "native part", "not needed without PyTorch")
     try:
-        module = _native.find(context.torch.__version__)
+        torch = context.torch
+        module = _native.find(torch.__version__, torch.version.cuda is not None)
     except ModuleNotFoundError:
         advice = _native.how_to_get(context.torch.__version__)
         found = (
@@ -204,6 +212,18 @@ def check_native(context: Context) -> Finding:
         advice = "it was built for another PyTorch or Python: pip install ./python again"
         return Finding("fail", "native part", f"cannot be loaded: {error}", advice)
     return Finding("ok", "native part", str(module.__file__))
+
+
+def check_cluster(_: Context) -> Finding:
+    """What the daemon opens at run time, and needs in a cluster only."""
+    missing = []
+    for name, use in CLUSTER_LIBRARIES.items():
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            missing.append(f"{name} ({use})")
+    found = f"missing: {', '.join(missing)}" if missing else ", ".join(CLUSTER_LIBRARIES)
+    return Finding("ok", "for clusters", found)
 
 
 def check_memlock(context: Context) -> Finding:
@@ -229,6 +249,7 @@ CHECKS: list[Callable[[Context], Finding]] = [
     check_budgets,
     check_trial,
     check_memlock,
+    check_cluster,
 ]
 
 

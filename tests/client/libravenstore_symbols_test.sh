@@ -1,5 +1,5 @@
 #!/bin/sh
-# libravenstore.so shows nothing but its C ABI, and needs nothing but the C library.
+# libravenstore.so shows nothing but its C ABI, and needs nothing but the C library and libgcc_s.
 set -eu
 library="$1"
 fail() { echo "FAILED: $*" >&2; exit 1; }
@@ -31,7 +31,7 @@ case "$needed" in
 esac
 for name in $needed; do
   case "$name" in
-    libc.so.*|libm.so.*|libpthread.so.*|libdl.so.*|librt.so.*|ld-linux*) ;;
+    libc.so.*|libm.so.*|libpthread.so.*|libdl.so.*|librt.so.*|libgcc_s.so.*|ld-linux*) ;;
     *) fail "it needs $name" ;;
   esac
 done
