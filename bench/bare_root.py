@@ -13,12 +13,12 @@ CACHE = pathlib.Path(
     os.environ.get("RAVENSTORE_CACHE") or pathlib.Path.home() / ".cache/ravenstore"
 )
 PACKAGES = "python3,python3-pip,python3-venv"
-# Release: (mirror, its components, its Python).
+# Release: its components, its Python. The mirror is the one that debootstrap knows for it.
 RELEASES = {
-    "bookworm": ("http://deb.debian.org/debian", "main", "3.11"),
-    "trixie": ("http://deb.debian.org/debian", "main", "3.13"),
-    "jammy": ("http://archive.ubuntu.com/ubuntu", "main,universe", "3.10"),
-    "noble": ("http://archive.ubuntu.com/ubuntu", "main,universe", "3.12"),
+    "bookworm": ("main", "3.11"),
+    "trixie": ("main", "3.13"),
+    "jammy": ("main,universe", "3.10"),
+    "noble": ("main,universe", "3.12"),
 }
 # The newest that an older debootstrap knows is made as its forerunner is.
 FORERUNNER = {"noble": "jammy"}
@@ -46,19 +46,17 @@ def folder(release):
     for tool, package in (("systemd-nspawn", "systemd-container"), ("debootstrap", "debootstrap")):
         if not shutil.which(tool, path=PATH):
             raise Missing(f"there is no {tool} here (package {package})")
-    mirror, components, _ = RELEASES[release]
+    components, _ = RELEASES[release]
     # Only a whole one gets the name.
     part = root.with_name(f"{release}.{os.getpid()}")
     part.parent.mkdir(parents=True, exist_ok=True)
     command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}"]
-    command += [f"--components={components}", release, part, mirror]
+    command += [f"--components={components}", release, part, ""]
     scripts = pathlib.Path("/usr/share/debootstrap/scripts")
     if not (scripts / release).exists():
         command.append(scripts / FORERUNNER.get(release, release))
-    if (
-        "ubuntu" in mirror
-        and not pathlib.Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg").exists()
-    ):
+    keys = pathlib.Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+    if "universe" in components and not keys.exists():
         command.insert(1, "--no-check-gpg")
     try:
         done = subprocess.run(

@@ -218,7 +218,7 @@ def in_root(release, wheel, script, folders=(), files=()):
 
 def pip_seconds(release, wheel, fetch):
     """(seconds, their detail) of the way from the wheel to README's first example."""
-    folders = torch_folders(bare_root.RELEASES[release][2], fetch)
+    folders = torch_folders(bare_root.RELEASES[release][1], fetch)
     said = in_root(
         release,
         wheel,
@@ -229,7 +229,7 @@ def pip_seconds(release, wheel, fetch):
     begin, end = map(float, re.search(r"^END (\S+) (\S+)$", said, re.M).groups())
     imported = float(re.search(r"^SECONDS_OF_IMPORT (\S+)$", said, re.M)[1])
     way = re.search(r"^WAY (.+)$", said, re.M)[1]
-    python = bare_root.RELEASES[release][2]
+    python = bare_root.RELEASES[release][1]
     detail = f"Python {python}, way {way}; PyTorch's import took {imported:.1f} s more"
     return end - begin - imported, detail
 
