@@ -113,6 +113,14 @@ def default_socket() -> str:
     return os.environ.get("RAVENSTORE_SOCKET") or DEFAULT_SOCKET
 
 
+def check_choice(socket: str | os.PathLike[str] | None, embedded: Embedded) -> None:
+    """Errors: InvalidArgument for what a call cannot have together."""
+    if embedded not in (True, False, "auto"):
+        raise InvalidArgument(f'embedded is True, False or "auto", not {embedded!r}')
+    if embedded is True and socket is not None:
+        raise InvalidArgument("socket= and embedded=True: one daemon or the other")
+
+
 def socket_for(
     socket: str | os.PathLike[str] | None,
     embedded: Embedded,
@@ -124,23 +132,19 @@ def socket_for(
     is what they ask for.
 
     budget: as for start().
-    Errors: InvalidArgument; those of start().
+    Errors: those of check_choice() and start().
     """
-    if embedded not in (True, False, "auto"):
-        raise InvalidArgument(f'embedded is True, False or "auto", not {embedded!r}')
-    if embedded is True and socket is not None:
-        raise InvalidArgument("socket= and embedded=True: one daemon or the other")
+    check_choice(socket, embedded)
     if socket is not None:
         return os.fspath(socket)
     if embedded is True:
         return start(budget=budget, timeout=timeout).socket
     if not wants_private(embedded):
         return default_socket()
-    inherited = os.environ.get(_INHERITED)
-    current = running()
-    if current is None and inherited and os.path.exists(inherited):
-        return inherited
-    return (current or start_for_job(budget=budget, timeout=timeout)).socket
+    path = private_socket()
+    if path is None:
+        path = start(budget=budget, timeout=timeout, for_job=True, says=True).socket
+    return path
 
 
 def wants_private(embedded: Embedded) -> bool:
@@ -153,44 +157,13 @@ def wants_private(embedded: Embedded) -> bool:
     )
 
 
-def is_private(socket: str) -> bool:
-    """Whether a private daemon of this job serves there."""
+def private_socket() -> str | None:
+    """That of this process's private daemon, else of its parent's; None where there is none."""
     current = running()
-    own = current.socket if current is not None else None
-    return socket in (own, os.environ.get(_INHERITED))
-
-
-def start_for_job(
-    *,
-    backend: str = "auto",
-    device_total: Size | None = None,
-    pool_size: Size | None = None,
-    budget: Size | None = None,
-    flags: Sequence[str] = (),
-    timeout: Duration = 30.0,
-    says: bool = True,
-) -> Daemon:
-    """The private daemon of this process, or of the ranks of its job; starts it if there is none,
-    and says so on stderr (`says`). The options are start()'s, and are those of the first rank.
-    Errors: as start().
-    """
-    global _running  # noqa: PLW0603 - one daemon a process
-    with _starting:
-        current = running()
-        if current is None:
-            seconds = nanoseconds_of(timeout) / 1e9
-            pool = default_pool_bytes() if pool_size is None else bytes_of(pool_size)
-            words = _words(backend, device_total, pool, budget, flags)
-            launched = _launcher()
-            if launched is None:
-                current = _start(words, seconds)
-            else:
-                current = _join(words, launched, seconds)
-            _running = current
-            os.environ[_INHERITED] = current.socket
-            if says and current.process is not None:
-                print(_announcement(pool, launched is not None), file=sys.stderr, flush=True)
-        return current
+    if current is not None:
+        return current.socket
+    inherited = os.environ.get(_INHERITED)
+    return inherited if inherited and os.path.exists(inherited) else None
 
 
 def default_pool_bytes() -> int:
@@ -239,6 +212,8 @@ def start(
     budget: Size | None = None,
     flags: Sequence[str] = (),
     timeout: Duration = 30.0,
+    for_job: bool = False,
+    says: bool = False,
 ) -> Daemon:
     """This process's private daemon; starts it if there is none. Threads: any.
 
@@ -246,21 +221,30 @@ def start(
     device_total: the size of the host backend's device. pool_size: host memory at most for what
         leaves the device. budget: device memory that this process will use, by which a daemon
         that starts chooses the size of its pages. flags: more of ravenstored's flags.
+    for_job: the ranks of a job share it, with the options of the first, and children inherit it.
+    says: one line on stderr if it starts.
     Errors: NotFound without the program; Unavailable, with its log, when it does not come up;
-        TimedOut; InvalidArgument for options when it runs already.
+        TimedOut; InvalidArgument for options when it runs already, unless `for_job`.
     """
     global _running  # noqa: PLW0603 - one daemon a process
     with _starting:
         current = running()
         if current is not None:
-            if backend != "auto" or device_total is not None or pool_size is not None or flags:
+            chosen = backend != "auto" or device_total is not None or pool_size is not None or flags
+            if chosen and not for_job:
                 raise InvalidArgument(
                     "this process's embedded daemon runs already: its options cannot change"
                 )
             return current
         pool = default_pool_bytes() if pool_size is None else bytes_of(pool_size)
         words = _words(backend, device_total, pool, budget, flags)
-        _running = _start(words, nanoseconds_of(timeout) / 1e9)
+        launched = _launcher() if for_job else None
+        seconds = nanoseconds_of(timeout) / 1e9
+        _running = _start(words, seconds) if launched is None else _join(words, launched, seconds)
+        if for_job:
+            os.environ[_INHERITED] = _running.socket
+        if says and _running.process is not None:
+            print(_announcement(pool, launched is not None), file=sys.stderr, flush=True)
         return _running
 
 

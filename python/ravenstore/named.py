@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ravenstore import _abi, _arrays
 from ravenstore._abi import SetFlag
 from ravenstore._units import Duration, nanoseconds_of
-from ravenstore.embedded import is_private
+from ravenstore.embedded import private_socket
 from ravenstore.errors import Corrupt, InvalidArgument, NotFound, TimedOut, WrongState, check
 
 if TYPE_CHECKING:
@@ -417,7 +417,7 @@ def open_set(
     try:
         handle, _ = ask(store, name, version, least_version, timeout, fail_fast, may_load=False)
     except (NotFound, TimedOut) as error:
-        if not is_private(store.socket):
+        if store.socket != private_socket():
             raise
         only = "this job's daemon is private, so only its own processes publish there"
         raise type(error)(f"{error.message}: {only}") from None

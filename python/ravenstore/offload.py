@@ -43,7 +43,7 @@ from ravenstore._units import (
     size_text,
     warn_if_cut,
 )
-from ravenstore.embedded import Embedded, socket_for
+from ravenstore.embedded import Embedded, check_choice, socket_for
 from ravenstore.errors import InvalidArgument, Unavailable, Unsupported
 from ravenstore.store import how_to_start
 
@@ -155,7 +155,7 @@ class _Process:
         self.why = ""
         self.backend = ""
         self.scopes: dict[int, Any] = {}
-        """By min_bytes: a scope of the native part counts for as long as the process lives."""
+        """By min_bytes: a scope of the native part counts until the process ends."""
         self.compiled_without_room = False
         """A compiled region's forward pass ran out of memory."""
 
@@ -310,8 +310,7 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         way: Way | None = None,
         timeout: Duration = 30.0,
     ) -> None:
-        if embedded is True and socket is not None:
-            raise InvalidArgument("socket= and embedded=True: one daemon or the other")
+        check_choice(socket, embedded)
         if way not in (None, "allocator", "copy"):
             raise InvalidArgument(f'way is "allocator", "copy" or None, not {way!r}')
         self._device_budget = budget_of(device_budget) if device_budget is not None else 0

@@ -384,8 +384,9 @@ def _daemon(
         path = _embedded.socket_for(socket, "auto")
         Store.connect(socket=path, name="prepare", timeout=options.timeout).close()
         return path, f"by the daemon at {path}", False
-    if _embedded.running() is not None:
-        return _embedded.start_for_job().socket, "by this job's private daemon", True
+    private = _embedded.private_socket()
+    if private is not None:
+        return private, "by this job's private daemon", True
     pool = options.host_budget or int(_embedded.available_host_bytes() * 0.85)
     ahead = 0
     if optimizer is not None:
@@ -394,14 +395,14 @@ def _daemon(
     types = {p.device.type for p in model.parameters()} if model is not None else set()
     # Without a GPU the device is simulated, and as large as is asked for.
     kind, total = ("host", options.device_budget) if types == {"cpu"} else ("auto", None)
-    started = _embedded.start_for_job(
+    started = _embedded.start(
         backend=kind,
         device_total=total,
         pool_size=pool,
         budget=options.device_budget,
         flags=flags,
         timeout=options.timeout,
-        says=False,
+        for_job=True,
     )
     words = f"by a private daemon of this job (host memory: {size_text(pool)})"
     return started.socket, words, True
@@ -446,7 +447,7 @@ def _open_scope(plan: Plan, budget: int) -> offload:
     options = plan._options
     scope: offload
     if is_attached():
-        # Its budgets hold for as long as the process lives.
+        # Its budgets hold until the process ends.
         scope = offload(timeout=options.timeout)
     else:
         host = options.host_budget or None

@@ -294,7 +294,7 @@ def spawn(*arguments):
     print("starts", flush=True)
     sys.stdin.read()
 embedded._spawn = spawn
-embedded.start_for_job()
+embedded.start(for_job=True)
 """
         (first,) = self.start_ranks(hang, 1, LOCAL_WORLD_SIZE="2")
         self.assertEqual(first.stdout.readline(), "starts\n")
@@ -324,7 +324,7 @@ from ravenstore import embedded
 folder = f"{embedded._base()}/{embedded._prefix()}job-{embedded._launcher()[1]}"
 os.mkdir(folder)
 os.chmod(folder, 0o777)
-embedded.start_for_job()
+embedded.start(for_job=True)
 """
         run = self.run_python(text, LOCAL_WORLD_SIZE="2")
         self.assertIn("or others may use it: remove it", run.stderr)

@@ -367,6 +367,21 @@ assert embedded.running() is not None
         words = "by a private daemon of this job (host memory: 300.0 MiB)"
         self.assertIn(words, done.stderr)
 
+    def test_a_child_prepares_with_its_parents(self):
+        program = """
+import os, subprocess, sys, torch, ravenstore
+model = torch.nn.Linear(64, 64)
+opt = torch.optim.AdamW(model.parameters())
+ravenstore.prepare(model, opt, device_budget="60MiB", host_budget="300MiB")
+if len(sys.argv) == 1:
+    child = [sys.executable, "-c", os.environ["PROGRAM"], "child"]
+    subprocess.run(child, check=True)
+"""
+        done = harness.run_python(program, PROGRAM=program, RAVENSTORE_EMBEDDED="")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count("by a private daemon of this job"), 1, done.stderr)
+        self.assertIn("by this job's private daemon", done.stderr)
+
 
 class AgainTest(harness.StoreCase):
     def test_a_second_plan_of_a_process_has_the_budget_of_the_first(self):
