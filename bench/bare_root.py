@@ -1,7 +1,7 @@
 """Bare systems to install into: what debootstrap makes, with Python and pip and nothing of a build.
 
 Each is fetched once and kept in deploy's cache. A command runs on a layer over it that is forgotten
-with the command, as a user without rights, and sees no network.
+with the command.
 """
 
 import os
@@ -74,15 +74,16 @@ def folder(release):
     return root
 
 
-def run(release, script, mounts, timeout, **variables):
-    """What a shell's script prints there, as the user nobody. `mounts`: {path here: path there},
-    read-only. Raises Missing where there is no such system, RuntimeError where the script fails."""
+def run(release, script, mounts, timeout, as_root=False, **variables):
+    """What a shell's script prints there, as the user nobody without a network, or with one
+    `as_root`. `mounts`: {path here: path there}, read-only. Raises Missing where there is no such
+    system, RuntimeError where the script fails."""
     root = folder(release)
     words = [
-        "systemd-nspawn", "--quiet", "--directory", root, "--volatile=overlay", "--private-network",
-        "--register=no", "--keep-unit", "--as-pid2", "--console=pipe", "--user=nobody",
-        f"--machine=raven-{release}-{os.getpid()}",
+        "systemd-nspawn", "--quiet", "--directory", root, "--volatile=overlay", "--register=no",
+        "--keep-unit", "--as-pid2", "--console=pipe", f"--machine=raven-{release}-{os.getpid()}",
     ]  # fmt: skip
+    words += ["--resolv-conf=copy-host"] if as_root else ["--private-network", "--user=nobody"]
     words += [f"--bind-ro={here}:{there}" for here, there in mounts.items()]
     words += [f"--setenv={name}={value}" for name, value in variables.items()]
     words += ["--setenv=HOME=/tmp", "--chdir=/tmp", "bash", "-euc", script]
@@ -91,8 +92,7 @@ def run(release, script, mounts, timeout, **variables):
         stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout,
     )  # fmt: skip
     if done.returncode:
-        words = (
+        raise RuntimeError(
             f"{release}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-3000:]}"
         )
-        raise RuntimeError(words)
     return done.stdout
