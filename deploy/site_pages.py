@@ -7,6 +7,7 @@ becomes its name; public headers and the configuration have a page each, with th
 
 import ast
 import pathlib
+import posixpath
 import re
 import shutil
 import sys
@@ -38,16 +39,6 @@ def place_of(path):
     return path.removeprefix("docs/") if path.startswith("docs/") else None
 
 
-def resolved(page, path):
-    parts = page.split("/")[:-1]
-    for part in path.rstrip("/").split("/"):
-        if part == "..":
-            parts.pop()
-        else:
-            parts.append(part)
-    return "/".join(parts)
-
-
 def with_links(root, page, text):
     """The text of a page of the tree with links as they are in the site."""
     here = place_of(page).split("/")[:-1]
@@ -57,10 +48,10 @@ def with_links(root, page, text):
         path, mark, anchor = target.partition("#")
         if re.match(r"[a-z]+:", target) or not path:
             return match.group(0)
-        place = place_of(resolved(page, path))
-        source = root / resolved(page, path)
-        if place is None or source.is_dir() and place not in FOLDERS.values():
-            return label if label.startswith("`") else f"{label} (`{resolved(page, path)}`)"
+        source = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
+        place = place_of(source)
+        if place is None or (root / source).is_dir() and place not in FOLDERS.values():
+            return label if label.startswith("`") else f"{label} (`{source}`)"
         return f"[{label}]({'../' * len(here)}{place}{mark}{anchor})"
 
     return re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", link, text)

@@ -8,7 +8,7 @@ import ast
 import re
 
 import pages
-from tree import CODE, class_functions, functions
+from tree import CODE, at, class_functions, comment_text, folder, functions
 
 COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 70
@@ -83,14 +83,6 @@ GROUPS = {
 CUDA = re.compile(r"^(cuda|cu[A-Z]|cublas|cudnn|cupti|nccl|nvml|nvToolsExt|cooperative_groups)")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 PROTOBUF = re.compile(r"\.pb\.h$|^google/protobuf/")
-
-
-def folder(name):
-    return name.split("/")[0]
-
-
-def at(name, line, words):
-    return f"{name}:{line}: {words}"
 
 
 def lines_matching(tree, names, pattern, words, text_of=None):
@@ -502,10 +494,6 @@ def headers_say_what_they_are(tree):
             if not re.search(word, comments):
                 found.append(at(name, 1, f"its contract does not speak of {word}"))
     return found
-
-
-def comment_text(text):
-    return "\n".join(re.findall(r"//[^\n]*|/\*.*?\*/", text, re.DOTALL))
 
 
 CONSTANT = re.compile(r"\bconstexpr\s+[\w:]+\s+(k[A-Z]\w*)\s*[={][^;]*\d")

@@ -10,6 +10,20 @@ import subprocess
 CODE = (".cc", ".h", ".cu")
 
 
+def folder(name):
+    return name.split("/")[0]
+
+
+def at(name, line, words):
+    return f"{name}:{line}: {words}"
+
+
+def comment_text(text, python=False):
+    """The comments of C++, or the comments and docstrings of Python."""
+    pattern = r'#[^\n]*|""".*?"""' if python else r"//[^\n]*|/\*.*?\*/"
+    return "\n".join(re.findall(pattern, text, re.DOTALL))
+
+
 def strip_comments(text):
     """C++ without comments and without the insides of literals; lines keep their numbers."""
     pattern = re.compile(
