@@ -6,37 +6,23 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "ipc/socket.h"
 #include "ipc/unique_fd.h"
 
 namespace ravenstore::daemon {
 
 namespace {
 
-// 0: it has none that is seen here, or has ended.
-pid_t ParentOf(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  // The name, in parentheses, may hold anything; the state and the parent's number follow it.
-  std::istringstream rest(text.substr(std::min(text.rfind(')') + 1, text.size())));
-  char state = 0;
-  pid_t parent = 0;
-  return rest >> state >> parent ? parent : 0;
-}
-
 bool IsAncestor(pid_t process) {
-  pid_t above = ::getppid();
-  while (above > 1 && above != process) above = ParentOf(above);
-  return above == process && process > 0;
+  core::Result<pid_t> above = ::getppid();
+  while (above.ok() && *above > 1 && *above != process) above = ipc::ParentOf(*above);
+  return above.ok() && *above == process && process > 0;
 }
 
 }  // namespace

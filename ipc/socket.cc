@@ -508,7 +508,10 @@ Result<Peer> PeerOf(int socket) {
   return peer;
 }
 
-Result<uint64_t> StartTimeOf(pid_t pid) {
+namespace {
+
+// A number of /proc/PID/stat: the `field`th after the program's name, which is the second of all.
+Result<uint64_t> StatField(pid_t pid, int field) {
   const std::string path = "/proc/" + std::to_string(pid) + "/stat";
   UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file && (errno == ENOENT || errno == ESRCH)) {
@@ -522,17 +525,27 @@ Result<uint64_t> StartTimeOf(pid_t pid) {
   }
   if (length < 0) return SystemError("reading " + path, errno);
   std::string_view rest(text, static_cast<size_t>(length));
-  // The second field is the program's name in parentheses, and may hold anything, parentheses and
-  // blanks too; the start time is the twentieth field after it.
+  // The name is in parentheses and may hold anything, parentheses and blanks too.
   rest.remove_prefix(std::min(rest.rfind(')') + 1, rest.size()));
-  for (int field = 0; field < 20; ++field) {
+  for (int i = 0; i < field; ++i) {
     rest.remove_prefix(std::min(rest.find(' '), rest.size()));
     rest.remove_prefix(std::min<size_t>(1, rest.size()));
   }
-  uint64_t ticks = 0;
-  const auto parsed = std::from_chars(rest.data(), rest.data() + rest.size(), ticks);
+  uint64_t number = 0;
+  const auto parsed = std::from_chars(rest.data(), rest.data() + rest.size(), number);
   if (parsed.ec != std::errc()) return Error{ErrorCode::kSystem, path + " has an unknown form"};
-  return ticks;
+  return number;
+}
+
+}  // namespace
+
+Result<uint64_t> StartTimeOf(pid_t pid) {
+  return StatField(pid, 20);
+}
+
+Result<pid_t> ParentOf(pid_t pid) {
+  RAVEN_ASSIGN_OR_RETURN(const uint64_t parent, StatField(pid, 2));
+  return static_cast<pid_t>(parent);
 }
 
 }  // namespace ravenstore::ipc

@@ -116,5 +116,7 @@ core::Result<Peer> PeerOf(int socket);
 
 // When the process `pid` started, in clock ticks since boot. Errors: kNotFound, kSystem.
 core::Result<uint64_t> StartTimeOf(pid_t pid);
+// 0: it has none that this PID namespace shows. Errors: kNotFound, kSystem.
+core::Result<pid_t> ParentOf(pid_t pid);
 
 }  // namespace ravenstore::ipc

@@ -513,6 +513,7 @@ TEST(PeerTest, NamesTheProcessThatConnected) {
   ASSERT_TRUE(started.ok());
   EXPECT_EQ(peer->start_time, *started);
   EXPECT_GE(*started, *StartTimeOf(getpid()));
+  EXPECT_EQ(*ParentOf(client.pid()), getpid());
   EXPECT_EQ(CodeOf(WaitReadable(peer->pidfd.get(), Now())), ErrorCode::kTimedOut);
   accepted->reset();
   EXPECT_EQ(client.Wait(), 0);
