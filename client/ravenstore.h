@@ -535,7 +535,7 @@ RAVENSTORE_API ravenstore_code_t ravenstore_set_get_part(const ravenstore_set_t*
 RAVENSTORE_API ravenstore_code_t ravenstore_get_stats(ravenstore_store_t* store,
                                                       ravenstore_stats_t* stats);
 
-/* "cuda" or "host". Valid as long as the store. */
+/* "cuda" or "host". Valid until the store is closed. */
 RAVENSTORE_API const char* ravenstore_backend(const ravenstore_store_t* store);
 
 /* ---- Streams of the host backend (programs and tests without a GPU) ---- */

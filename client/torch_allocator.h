@@ -40,7 +40,7 @@ struct TorchAllocatorOptions {
   std::function<void(const std::function<void()>&)> may_wait;
 };
 
-// Puts the allocator in place and returns the blocks behind it, which live as long as the process.
+// Puts the allocator in place and returns the blocks behind it, which live until the process ends.
 // A second call returns the first one's. Throws Error: UNSUPPORTED where the store's backend is
 // "cuda" and no CudaPart was set, or where torch runs another allocator than its own
 // caching one.
@@ -93,7 +93,7 @@ TorchBlocks* InstalledBlocks();
 // The deleter of every block of the store, given its address.
 void FreeBlock(void* address);
 
-// What InstallTorchAllocator needs of CUDA. Lives as long as the process.
+// What InstallTorchAllocator needs of CUDA. Lives until the process ends.
 struct CudaPart {
   StreamOrder* order;
   // `free_other` becomes what frees the blocks of the allocator that was there. Throws as

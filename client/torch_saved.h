@@ -41,9 +41,9 @@ struct StreamRef {
   std::optional<c10::Stream> stream;
 };
 
-// The stream that torch uses now on a CUDA device. Null until whoever was compiled with CUDA sets
-// it, before the first Offload of a store whose backend is "cuda": torch_saved.cc is compiled
-// without, and serves a torch that has none.
+// The current stream of torch on a CUDA device. torch_saved.cc is compiled without CUDA, to serve a
+// torch that has none. So code compiled with CUDA sets this function, before the first Offload of a
+// store whose backend is "cuda"; until then it is null.
 extern StreamRef (*current_cuda_stream)(const at::Device& device);
 
 #ifdef RAVENSTORE_TORCH_CUDA

@@ -13,12 +13,12 @@
 
 namespace ravenstore::python {
 
-// The tensor of a Python object, which lives as long as that; null where it is none. Throws what
-// SetTorchError knows.
+// The tensor that a Python object holds, valid while the object is; null if it holds none. Throws
+// what SetTorchError converts.
 const at::Tensor* TensorOf(PyObject* object);
 // A new reference; null with Python's error set.
 PyObject* Wrap(at::TensorBase tensor);
-// Whatever PyTorch throws becomes Python's error, as its own functions do it.
+// Converts a C++ exception of PyTorch's to a Python error, as PyTorch's own functions do.
 void SetTorchError(const std::exception_ptr& error);
 // Whether this thread holds the GIL.
 bool HasGil();

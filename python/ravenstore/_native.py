@@ -1,7 +1,7 @@
 """Finds the native part for the PyTorch that runs, and says why where there is none.
 
 It is compiled for one minor version of PyTorch, whose classes differ, and keeps to CPython's stable
-ABI. The package may hold several, each named for its PyTorch: `_torch_2_11.abi3.so`. Beside it lies
+ABI. The package may hold several, each named for its PyTorch: `_torch_2_11.abi3.so`. Next to it is
 `_torch_2_11.cuda.so`, which only a PyTorch with CUDA can load.
 """
 

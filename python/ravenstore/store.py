@@ -290,7 +290,7 @@ class View:
         if self.tensor.store.backend != "host":
             raise Unsupported("the bytes are on a GPU: use torch(), __dlpack__ or get_into")
         array = (ctypes.c_ubyte * self.size).from_address(self.address)
-        # Lives as long as the memoryview and its slices.
+        # Lives until the memoryview and its slices are gone.
         array.exported = self._export()  # type: ignore[attr-defined]
         view = memoryview(array).cast("B")
         return view.toreadonly() if self.read_only else view
