@@ -97,7 +97,7 @@ void AddOptions(Options* options, CLI::App* app) {
   app->add_option("--references", options->references, "what each case is judged against");
   app->add_flag("--validation", options->validation,
                 "the validation set's scores, too: once for each tagged state "
-                "(docs/history/validation.md)");
+                "(decision 0033)");
   CLI::Option* recordings = app->add_option("--recordings", options->recordings,
                                             "the folder with those of bench/recorded, unpacked");
   app->add_option("--write-references", options->write,

@@ -1,7 +1,7 @@
 // The traces that the planner is judged on.
 //
 // On the tuning set whatever is chosen is chosen. The validation set is for judging alone: it is
-// looked at once for each state that is tagged (docs/history/validation.md counts), and never case
+// looked at once for each state that is tagged (decision 0033 counts), and never case
 // by case. Recorded jobs judge as well; a third of them is kept back for the final table.
 #pragma once
 

@@ -173,7 +173,7 @@ std::string PlotOf(const std::vector<proto::JobRecord>& records) {
 std::string JobsText(const std::vector<proto::LegacyJob>& jobs, size_t columns) {
   if (jobs.empty()) return "no job runs under ravenrun\n";
   core::TextTable table(">>~<>>>>|");
-  table.Row({"JOB", "PID", "NAME", "SOURCE", "EXPECTED", "PROMISED", "TOOK", "ERROR", "STATE"});
+  table.Row({"JOB", "PID", "NAME", "SOURCE", "EXPECTED", "RESERVED", "TOOK", "ERROR", "STATE"});
   for (const proto::LegacyJob& job : jobs) {
     const proto::JobEstimate& estimate = job.estimate();
     table.Row({job.client() == 0 ? "-" : std::to_string(job.client()), std::to_string(job.pid()),

@@ -7,7 +7,7 @@ import tomllib
 from tree import at, comment_text, folder
 
 # Records of their time, which keep their words.
-PAST = ("docs/decisions/", "docs/history/", "CHANGELOG.md")
+PAST = ("docs/decisions/",)
 README_LINES_MAX = 150
 FIRST_SCREEN_WORDS_MAX = 350
 SENTENCE_WORDS_MAX = 30

@@ -47,7 +47,7 @@ std::vector<proto::JobRecord> Records() {
 
 TEST(RenderEstimatesTest, JobsShowWhatWasExpectedAndWhatTheyTook) {
   EXPECT_EQ(JobsText(Jobs(), 120),
-            "JOB  PID  NAME     SOURCE   EXPECTED  PROMISED     TOOK  ERROR  STATE\n"
+            "JOB  PID  NAME     SOURCE   EXPECTED  RESERVED     TOOK  ERROR  STATE\n"
             "  3  100  python3  history  10.0 GiB  11.0 GiB  8.0 GiB   +25%  runs\n"
             "  -  101  train    -               -         -        -      -  "
             "waits as number 1: for memory\n");
