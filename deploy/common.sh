@@ -83,6 +83,37 @@ ask_bazel() { (cd "$ROOT" && bazel "$1" --noshow_progress --color=no "${@:2}" </
 # A terminal gets live progress; a log gets a line now and then.
 progress_seconds() { if [[ -t 1 ]]; then echo 0.2; else echo 20; fi; }
 
+# The version of this tree, which one header says.
+version_of_tree() { sed -n 's/^#define RAVENSTORE_VERSION "\(.*\)"/\1/p' "$ROOT/client/ravenstore.h"; }
+
+# When this tree was made, for outputs that are equal each time: of the last commit, else of the changelog.
+time_of_tree() { git -C "$ROOT" log -1 --format=%ct 2>/dev/null || stat -c %Y "$ROOT/CHANGELOG.md"; }
+
+# Of the Debian releases that packages and images are made for.
+declare -A DEBIAN_NAMES=([12]=bookworm [13]=trixie)
+
+# debian_root NAME RELEASE PACKAGE...: prints a folder with a bare Debian and these packages, which is fetched once, as
+# root, and kept in the cache as NAME.
+debian_root() {
+  local name=$1 release=$2 root=$CACHE/packages/$1
+  shift 2
+  if [[ ! -d $root ]]; then
+    command -v debootstrap >/dev/null || die "there is no debootstrap (apt-get install debootstrap)"
+    step "Fetching a root folder of Debian $release" >&2
+    rm -rf "$root.part"
+    mkdir -p "$root.part"
+    { debootstrap --variant=minbase "$release" "$root.part" &&
+      chroot "$root.part" env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 apt-get install --yes \
+        --no-install-recommends "$@"; } >"$root.log" 2>&1 </dev/null || {
+      tail -n 20 "$root.log" >&2
+      die "it could not be made"
+    }
+    rm -rf "$root.part"/var/cache/apt/archives/*.deb
+    mv "$root.part" "$root"
+  fi
+  echo "$root"
+}
+
 # Sets and exports RAVENSTORE_TORCH_PYTHON, the Python that the package's tests run with: the one it names, else
 # python3, else that of deploy/setup's wheel, if it has numpy and a PyTorch that is supported. Returns 1, with it empty,
 # when there is none or RAVENSTORE_WITHOUT_TORCH=1 leaves them out.

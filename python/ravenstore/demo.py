@@ -55,6 +55,7 @@ class Result:
 def main(arguments: Sequence[str]) -> int:
     """Runs the demo; its exit code: 0 if the losses are equal, 1 if not or if a training failed, 2
     where there is no PyTorch to train with."""
+    options = _parser().parse_args(arguments)
     try:
         # cuBLAS is deterministic with it alone, which it reads when CUDA starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -62,7 +63,6 @@ def main(arguments: Sequence[str]) -> int:
     except ImportError as error:
         print(f"the demo needs PyTorch: {error}", file=sys.stderr)
         return 2
-    options = _parser().parse_args(arguments)
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     options.size = options.size or ("medium" if device.type == "cuda" else "small")
     try:

@@ -1,9 +1,11 @@
 """What the package's tests share: the package on sys.path, the programs, a host daemon."""
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -85,6 +87,24 @@ def run_python(text, *arguments, **environment):
         text=True,
         timeout=HANGS_AFTER,
     )
+
+
+def write_safetensors(path, tensors):
+    """PyTorch's, as the format has it: github.com/huggingface/safetensors."""
+    import torch
+
+    kinds = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64"}
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    for name, tensor in tensors.items():
+        memory = bytes(tensor.contiguous().view(torch.uint8).numpy()) if tensor.numel() else b""
+        header[name] = {
+            "dtype": kinds[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [len(data), len(data) + len(memory)],
+        }
+        data += memory
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 class StoreCase(unittest.TestCase):

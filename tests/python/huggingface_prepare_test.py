@@ -1,5 +1,6 @@
 """PrepareCallback: Hugging Face's Trainer and an 8B-shaped model, small, learn as without it."""
 
+import re
 import unittest
 
 import harness
@@ -19,13 +20,17 @@ class PrepareCallbackTest(unittest.TestCase):
         socket = cls.enterClassContext(harness.daemon(device_total="128MiB"))
         cls.options = {"device_budget": "40MiB", "socket": socket, "report": False}
 
-    def train(self, callbacks=(), **arguments):
-        """The losses of the steps, and the model after them."""
+    def trainer(self, callbacks=(), **arguments):
+        """One that has not trained yet, and its model."""
         torch.manual_seed(0)
         shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2000}
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, **heads))
-        trainer = trainer_of(self, model, Tokens(2000, 64), callbacks, arguments)
+        return trainer_of(self, model, Tokens(2000, 64), callbacks, arguments), model
+
+    def train(self, callbacks=(), **arguments):
+        """The losses of the steps, and the model after them."""
+        trainer, model = self.trainer(callbacks, **arguments)
         trainer.train()
         return losses_of(trainer), model
 
@@ -53,6 +58,18 @@ class PrepareCallbackTest(unittest.TestCase):
         self.assertRegex(
             words, "updates (after|in) the backward pass: (gradients are|nothing) used"
         )
+
+    def test_the_pages_example_trains(self):
+        page = (harness.ROOT / "docs/finetune.md").read_text()
+        (code,) = re.findall(r"^```py\n(.*?)^```", page, re.M | re.S)
+        code = code.replace('device_budget="40GiB"', "**options")
+        plain, model = self.trainer()
+        names = {"transformers": transformers, "model": model, "options": self.options}
+        names |= {"arguments": plain.args, "data": plain.train_dataset}
+        exec(compile(code, "page", "exec"), names)
+        names["trainer"].train()
+        plain.train()
+        self.assertEqual(len(losses_of(names["trainer"])), len(losses_of(plain)))
 
     def test_bf16_accumulated_and_checkpointed_with_the_loss_in_chunks(self):
         from ravenstore.huggingface import PrepareCallback

@@ -159,22 +159,6 @@ class NamedTest(NamedCase):
                 store.open(self.name, fail_fast=True)
 
 
-def write_safetensors(path, tensors):
-    """As the format has it: github.com/huggingface/safetensors."""
-    kinds = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64"}
-    header, data = {"__metadata__": {"format": "pt"}}, b""
-    for name, tensor in tensors.items():
-        memory = bytes(tensor.contiguous().view(torch.uint8).numpy()) if tensor.numel() else b""
-        header[name] = {
-            "dtype": kinds[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [len(data), len(data) + len(memory)],
-        }
-        data += memory
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
 def model(seed=0, layers=3):
     torch.manual_seed(seed)
     tensors = {"embedding": torch.randn(4000, 700), "scale": torch.randn(3).bfloat16()}
@@ -201,7 +185,7 @@ class SafetensorsTest(NamedCase):
                 self.assertTrue(torch.equal(loaded[name], tensor), name)
 
     def test_a_file_is_loaded(self):
-        write_safetensors(self.file, model())
+        harness.write_safetensors(self.file, model())
         self.assert_loads(self.file, model())
         self.assert_loads(str(self.folder), model())
 
@@ -209,7 +193,7 @@ class SafetensorsTest(NamedCase):
         from ravenstore import safetensors
 
         self.addCleanup(setattr, safetensors, "_CHUNK", safetensors._CHUNK)
-        write_safetensors(self.file, model())
+        harness.write_safetensors(self.file, model())
         for chunk in (4096, 3 * 4096, 1 << 20):
             safetensors._CHUNK = chunk
             self.assert_loads(self.file, model())
@@ -220,7 +204,7 @@ class SafetensorsTest(NamedCase):
         where = {}
         for i in range(2):
             shard = self.folder / f"model-{i}.safetensors"
-            write_safetensors(shard, {name: whole[name] for name in names[i::2]})
+            harness.write_safetensors(shard, {name: whole[name] for name in names[i::2]})
             where.update(dict.fromkeys(names[i::2], shard.name))
         index = self.folder / "model.safetensors.index.json"
         index.write_text(json.dumps({"weight_map": where}))
@@ -228,7 +212,7 @@ class SafetensorsTest(NamedCase):
         self.assert_loads(self.folder, whole)
 
     def test_slices_and_names(self):
-        write_safetensors(self.file, model())
+        harness.write_safetensors(self.file, model())
         whole = model()
         want = {
             "embedding": whole["embedding"][1000:3000],
@@ -243,7 +227,7 @@ class SafetensorsTest(NamedCase):
         )
 
     def test_many_at_once_read_it_once(self):
-        write_safetensors(self.file, model())
+        harness.write_safetensors(self.file, model())
         opened, errors = [], []
 
         def load():
@@ -264,10 +248,10 @@ class SafetensorsTest(NamedCase):
             each.close()
 
     def test_a_file_that_was_written_again_is_another_entry(self):
-        write_safetensors(self.file, model(1))
+        harness.write_safetensors(self.file, model(1))
         with ravenstore.load_safetensors(self.file) as first:
             other = self.folder / "other"
-            write_safetensors(other, model(2))
+            harness.write_safetensors(other, model(2))
             other.replace(self.file)
             self.assert_loads(self.file, model(2))
             self.assertTrue(torch.equal(first["embedding"], model(1)["embedding"]))
@@ -275,7 +259,7 @@ class SafetensorsTest(NamedCase):
     def test_a_file_that_changes_meanwhile_is_refused_and_loaded_again(self):
         from ravenstore import safetensors
 
-        write_safetensors(self.file, model(1))
+        harness.write_safetensors(self.file, model(1))
         read = safetensors._Reader.run
 
         def run(reader):
@@ -291,7 +275,7 @@ class SafetensorsTest(NamedCase):
         self.assert_loads(self.file, model(1))
 
     def test_what_is_no_such_file_is_refused_in_words(self):
-        write_safetensors(self.file, model())
+        harness.write_safetensors(self.file, model())
         good = self.file.read_bytes()
         bad = {
             "header is cut off": [b"", b"12345678", good[:100]],

@@ -121,6 +121,27 @@ def long_sentences_are_few(tree):
     return [words] + [f"{name}: {sentence}" for name, sentence in long]
 
 
+# What runs pages' examples, and what looks into their commands.
+EXAMPLE_TESTS = (
+    "bench/doors_wheel.py",
+    "tests/client/BUILD",
+    "tests/python/docs_test.py",
+    "tests/python/huggingface_prepare_test.py",
+    "tests/python/huggingface_test.py",
+)
+
+
+def examples_are_run(tree):
+    """A page with examples in Python, C or C++ is one that a test runs them of."""
+    tests = " ".join(tree.text(name) for name in tree.files_set.intersection(EXAMPLE_TESTS))
+    return [
+        f"{page}: no test of EXAMPLE_TESTS runs its examples"
+        for page in present_pages(tree)
+        if re.search(r"^```(?:py|python|c|cpp)$", tree.text(page), re.M)
+        and page.rpartition("/")[2] not in tests
+    ]
+
+
 def slug(heading):
     """The anchor of a heading, as GitHub makes it."""
     heading = re.sub(r"\]\([^)]*\)", "", re.sub(r"[`*]", "", heading.strip()))
@@ -241,6 +262,7 @@ RULES = [
     documented_defaults_are_right,
     every_folder_is_listed,
     readme_is_short,
+    examples_are_run,
     long_sentences_are_few,
     links_lead_somewhere,
     troubleshooting_quotes_messages,

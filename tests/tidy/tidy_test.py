@@ -201,6 +201,9 @@ PLANTED = {
         ("README.md", "word. " * 400, "400 words on its first screen"),
         ("README.md", "+\n" + "word " * 31 + "end.\n", "a long sentence: word"),
     ],
+    pages.examples_are_run: [
+        ("docs/a.md", "```py\nx = 1\n```\n", "docs/a.md: no test of EXAMPLE_TESTS"),
+    ],
     pages.long_sentences_are_few: [
         ("docs/a.md", "- " + "word " * 31 + "\n- And `code` that counts once.\n", "1 of "),
     ],
