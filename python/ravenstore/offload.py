@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import pathlib
 import threading
 import warnings
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ravenstore import _fallback, _first_steps, _native
+from ravenstore._page import page
 from ravenstore._rich import table
 from ravenstore._units import (
     Duration,
@@ -416,9 +418,11 @@ def max_memory_plain(device: int | torch.device | None = None) -> int:
     return needed + int(small)
 
 
-def explain() -> Explanation:
+def explain(html: str | os.PathLike[str] | None = None) -> Explanation:
     """What became of the tensors that autograd saved under the scopes of this process so far, and
-    why. Errors: WrongState before the first offload(); Lost, Unavailable when the daemon is gone.
+    why. html: a file into which it is written as a page with diagrams as well. Errors: WrongState
+    before the first offload(); Lost, Unavailable when the daemon is gone; OSError where the file
+    cannot be written.
     """
     native, process = _attached(), _here()
     with process.lock:
@@ -434,7 +438,7 @@ def explain() -> Explanation:
         name: _total(count[name] for count in counts)
         for name in ("saved", "deduplicated", "offered")
     }
-    return Explanation(
+    explained = Explanation(
         way=process.way,
         why=process.why,
         backend=process.backend,
@@ -453,6 +457,9 @@ def explain() -> Explanation:
         plain_bytes_peak=blocks.get("needed_peak", 0),
         advice=_advice(process, counts, summed, kept, store, blocks),
     )
+    if html is not None:
+        pathlib.Path(html).write_text(page(explained), encoding="utf-8")
+    return explained
 
 
 def _sum(tally: Tally, pair: tuple[int, int]) -> Tally:

@@ -1,7 +1,10 @@
 """explain(): every byte that autograd saved is in one of its lines, and the lines stay the same."""
 
 import os
+import pathlib
+import tempfile
 import unittest
+import xml.etree.ElementTree
 from unittest import mock
 
 import harness  # noqa: F401 - the package's path
@@ -10,12 +13,32 @@ import ravenstore
 import torch
 import xml_main
 from offload_harness import MIB, OffloadCase, in_child, offloading, random
+from ravenstore._page import page
 from ravenstore.offload import Explanation, Tally, _attached
 from torch.testing._internal.two_tensor import TwoTensor
 
 REASONS = {"parameter", "small", "empty", "other device", "not plain memory", "subclass"}
 if offload.WAY == "allocator":
     REASONS.add("not the store's memory")
+EXPLAINED = Explanation(
+    way="allocator",
+    why="PyTorch's large blocks are the store's",
+    backend="cuda",
+    device_budget=12 << 30,
+    saved=Tally(10, 30 * MIB),
+    shared=Tally(1, MIB),
+    kept={"parameter": Tally(4, 8 * MIB), "small": Tally(2, 2048)},
+    taken=Tally(3, 21 * MIB - 2048),
+    live_bytes=0,
+    live_bytes_peak=20 * MIB,
+    bytes_out=5 * MIB,
+    bytes_in=4 * MIB,
+    stall_seconds=0.0125,
+    used_bytes=6 * MIB,
+    used_bytes_peak=7 * MIB,
+    plain_bytes_peak=9 * MIB,
+    advice=("do this", "do that"),
+)
 FOREIGN = random(512, 1024)  # before the first scope
 
 
@@ -146,26 +169,36 @@ class ExplainTest(OffloadCase):
         self.assertEqual((told.used_bytes, told.used_bytes_peak), (3 * MIB, offload.BUDGET))
         self.assertRegex(told.advice[0], "peak of 32.0 MiB is what the program holds at once")
 
-    def test_the_text_is_stable(self):
-        told = Explanation(
-            way="allocator",
-            why="PyTorch's large blocks are the store's",
-            backend="cuda",
-            device_budget=12 << 30,
-            saved=Tally(10, 30 * MIB),
-            shared=Tally(1, MIB),
-            kept={"parameter": Tally(4, 8 * MIB), "small": Tally(2, 2048)},
-            taken=Tally(3, 21 * MIB - 2048),
-            live_bytes=0,
-            live_bytes_peak=20 * MIB,
-            bytes_out=5 * MIB,
-            bytes_in=4 * MIB,
-            stall_seconds=0.0125,
-            used_bytes=6 * MIB,
-            used_bytes_peak=7 * MIB,
-            plain_bytes_peak=9 * MIB,
-            advice=("do this", "do that"),
+    def test_the_page_has_every_figure_a_budget_line_and_no_open_tag(self):
+        text = page(EXPLAINED)
+        for word in (
+            "device budget 12.0 GiB",
+            "9.0 MiB",
+            "7.0 MiB",
+            "0.013 s",
+            "do that",
+            "&#x27;s",
+        ):
+            self.assertIn(word, text)
+        self.assertEqual(text.count("<rect"), 3 + 4)
+        self.assertNotIn("http", text)
+        # HTML of this form is XML but for two tags that have no end.
+        root = xml.etree.ElementTree.fromstring(
+            text.replace("<!doctype html>", "").replace('<meta charset="utf-8">', "")
         )
+        self.assertEqual(len(root.findall(".//h2")), 4)
+
+    def test_a_page_is_written_where_it_is_asked_for(self):
+        with offloading():
+            random(512, 1024, grad=True).exp().sin().sum().backward()
+        with tempfile.TemporaryDirectory() as folder:
+            explained = ravenstore.explain(html=f"{folder}/page.html")
+            self.assertEqual(pathlib.Path(folder, "page.html").read_text(), page(explained))
+            with self.assertRaises(FileNotFoundError):
+                ravenstore.explain(html=f"{folder}/none/page.html")
+
+    def test_the_text_is_stable(self):
+        told = EXPLAINED
         self.assertEqual(
             str(told),
             "way: allocator (PyTorch's large blocks are the store's); backend cuda, device budget "
