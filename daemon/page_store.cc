@@ -179,6 +179,7 @@ void PageStore::RunDevice(Device& device) {
       device.scheduler->PageMade(*makes);
       tables_.Progressed(tables_.clients.at(*makes)->parts.at(advancing_));
     }
+    if (!device.advances) requests_.RefuseFast(advancing_);
   }
 }
 

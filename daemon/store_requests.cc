@@ -95,10 +95,37 @@ void StoreRequests::Handle(Part& part, SlotId slot, core::CallResult result, boo
     return;
   }
   if (result == core::CallResult::kWaits) {
-    if (!fail_fast) return;
-    tables_.SchedulerOf(part).Refuse(part.client->id, ToInt(slot));
+    // Its client's part of the device is that of the last division, which did not know of it: a
+    // client that is new has none.
+    part.client->rows[ToInt(slot)].request->fails_fast = fail_fast;
+    if (fail_fast) fails_fast_.emplace_back(part.client->id, slot);
+    return;
   }
   Fail(part, slot, ErrorOf(part.pages.get(), ToInt(slot), result));
+}
+
+void StoreRequests::Held(Part& part, SlotId slot) {
+  const Row& row = part.client->rows[ToInt(slot)];
+  if (row.request) row.request->fails_fast = false;
+  Handle(part, slot, core::CallResult::kHeld, false);
+}
+
+void StoreRequests::RefuseFast(core::DeviceId device) {
+  for (const auto& [id, slot] : std::exchange(fails_fast_, {})) {
+    const auto client = tables_.clients.find(id);
+    if (client == tables_.clients.end() || client->second->gone) continue;
+    const Row& row = client->second->rows[ToInt(slot)];
+    if (!row.request || !row.request->fails_fast) continue;
+    if (row.device != device) {
+      fails_fast_.emplace_back(id, slot);
+      continue;
+    }
+    Part& part = client->second->parts.at(device);
+    Error error = ErrorOf(part.pages.get(), ToInt(slot), core::CallResult::kWaits);
+    tables_.SchedulerOf(part).Refuse(id, ToInt(slot));
+    tables_.Progressed(part);
+    Fail(part, slot, std::move(error));
+  }
 }
 
 Error StoreRequests::ErrorOf(ClientPages* pages, TensorNumber tensor,

@@ -37,9 +37,9 @@ class StoreRequests final : private DeviceMoves::Owner {
   void On(const core::TimePassed& event);
 
   // A call that waited for room holds its pages now.
-  void Held(StoreTables::Part& part, core::SlotId slot) {
-    Handle(part, slot, core::CallResult::kHeld, false);
-  }
+  void Held(StoreTables::Part& part, core::SlotId slot);
+  // The device's pages were divided, with these requests: those that fail fast and wait, fail.
+  void RefuseFast(core::DeviceId device);
   // Its pages are there.
   void Answer(StoreTables::Part& part, core::SlotId slot);
   // Its bytes did not come.
@@ -101,6 +101,7 @@ class StoreRequests final : private DeviceMoves::Owner {
   const StoreViews& views_;
   const Hooks hooks_;
   DeviceMoves moves_;
+  std::vector<std::pair<core::ClientId, core::SlotId>> fails_fast_;  // those that may
 };
 
 }  // namespace ravenstore::daemon

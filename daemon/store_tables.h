@@ -38,6 +38,8 @@ struct StoreTables {
   struct Request {
     bool is_create = false;
     bool awaits = false;  // the bytes, before it goes on
+    // It fails if it still waits for room once its device's pages are divided with it.
+    bool fails_fast = false;
     core::Tick deadline{};
     core::Tick asked{};
   };

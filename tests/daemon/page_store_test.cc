@@ -146,6 +146,15 @@ TEST_F(PageStoreTest, ClientsOfATenantHoldNoMoreThanItsBudgetTogether) {
   EXPECT_EQ(store_->views().View(kTenant, kDevice).held, HeldBy(kClient) + HeldBy(kSecond));
 }
 
+TEST_F(PageStoreTest, ANewClientThatFailsFastGetsWhatTheNextDivisionGivesIt) {
+  Fill(kClient, 0, 4);  // all of the device, so that its pages are divided by need
+  Attach(kSecond, kTenant);
+  AskFor(SlotId{0}, kSecond, MiB(2), /*fail_fast=*/true);
+  Await<core::AllocReply>(SlotId{0}, kSecond);
+  AskFor(SlotId{1}, kSecond, MiB(8), /*fail_fast=*/true);
+  Await<core::AllocError>(SlotId{1}, kSecond);
+}
+
 TEST_F(PageStoreTest, ACallGoesOnWhenAnotherClientOfItsTenantPuts) {
   Apply(core::TenantLimits{kTenant, {.device = MiB(6), .host = MiB(64)}});
   Attach(kSecond, kTenant);
