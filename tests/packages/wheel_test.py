@@ -73,6 +73,8 @@ class WheelCase(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         if WheelCase.wheel is None:
+            # Bazel runs this test: another one cannot build meanwhile.
+            os.environ.setdefault("RAVENSTORE_BIN", str(ROOT / "bazel-bin"))
             into = pathlib.Path(unittest.enterModuleContext(tempfile.TemporaryDirectory()))
             WheelCase.wheel = doors_wheel.make_wheel(into)
         cls.folder = cls.enterClassContext(doors_wheel.unpacked(cls.wheel))
