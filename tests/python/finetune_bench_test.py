@@ -26,7 +26,7 @@ class FinetuneBenchTest(unittest.TestCase):
     def test_it_prints_every_figure_and_the_loops_are_equal(self):
         done = subprocess.run(
             [sys.executable, str(harness.ROOT / "bench/finetune_bench.py")],
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "RAVENSTORE_EMBEDDED": ""},
             capture_output=True,
             text=True,
             timeout=10 * harness.HANGS_AFTER,

@@ -435,7 +435,11 @@ class ExampleTest(harness.unittest.TestCase):
                     *("--size", "tiny", "--tokens", "256", "--sequence", "64", "--steps", "2"),
                     *("--device", "cpu", "--whole-loss", *words),
                 ],
-                env={**os.environ, "PYTHONPATH": str(harness.ROOT / "python")},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(harness.ROOT / "python"),
+                    "RAVENSTORE_EMBEDDED": "",
+                },
                 capture_output=True,
                 text=True,
                 timeout=harness.HANGS_AFTER,
