@@ -186,7 +186,7 @@ class Etcd final : public KeyValues {
     std::string path;
     std::string body;
     Tick deadline;
-    // One of them: told of a whole answer, or of each line.
+    // Exactly one is set. `done` gets the whole answer, `watch` gets each line.
     std::function<void(Result<std::string_view>)> done = {};
     Told<Changes> watch = {};
 
@@ -378,7 +378,7 @@ bool Etcd::TellEnded() {
     if (message->msg != CURLMSG_DONE) continue;
     void* id = nullptr;
     Curl().curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &id);
-    // What the watch told before it ended.
+    // First the lines that the watch received before it ended.
     const auto key = reinterpret_cast<uint64_t>(id);
     const CURLcode code = message->data.result;
     TellLinesOf(key);

@@ -94,7 +94,7 @@ class FakeKeyValues final : public KeyValues {
   std::string Describe() const override { return "the simulated store"; }
 
  private:
-  // Does `what` when the request has come to the store, and tells of it when the answer is back.
+  // Runs `what` when the request reaches the store, and `callback` when the answer is back.
   template <typename T>
   void Ask(Tick deadline, Told<T> callback, std::function<Result<T>()> what) {
     struct Operation {

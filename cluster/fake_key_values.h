@@ -38,8 +38,7 @@ class FakeStore {
   explicit FakeStore(uint64_t seed);
   ~FakeStore();
 
-  // `wake` is called whenever the client was told something. REQUIRES: no living client has that
-  // name.
+  // `wake` is called after each callback of the client. REQUIRES: no living client has that name.
   std::unique_ptr<KeyValues> Connect(const std::string& client, std::function<void()> wake = {});
 
   core::Tick Now() const { return now_; }
@@ -50,26 +49,26 @@ class FakeStore {
   // Runs all that happens until `until`, and then it is `until`.
   void RunUntil(core::Tick until);
 
-  // Each way, and up to so much more.
+  // Each direction takes `delay`, plus up to `jitter`.
   void SetDelay(core::Duration delay, core::Duration jitter);
   // Of requests that are done, and of answers to them: the share whose client never hears of it.
   void SetLosses(double share) { losses_ = share; }
-  // What this client sends and is sent is lost, and nobody is told.
+  // All messages to and from this client are lost, and neither side is notified.
   void Cut(const std::string& client) { cut_.insert(client); }
   void Heal(const std::string& client) { cut_.erase(client); }
-  // The client's process stands still: what it is told waits until it runs again.
+  // The client's process is paused: its callbacks wait until it runs again.
   void Pause(const std::string& client) { paused_.try_emplace(client); }
   void Resume(const std::string& client);
   // Refuses everything, as when no process listens there. Watches end.
   void Stop();
-  // With what it had. Leases begin anew, as etcd's do.
+  // The store keeps its data. Leases start again, as etcd's do.
   void Start();
   // Forgets changes before now. Watches that ask for them end in an error or fall silent.
   void Compact();
-  // Watches that there are tell nothing more, not even that they end.
+  // Existing watches report nothing more, not even their end.
   void Silence();
-  // What a copy holds now, and back to it: revisions go back, leases begin anew, and the store is
-  // another one, or says to be the same.
+  // Takes and restores a copy of the store. A restore sets the revision back and starts leases
+  // again. The store gets another identity, unless `same_store`.
   struct Copy;
   std::shared_ptr<const Copy> Backup() const;
   void Restore(const Copy& copy, bool same_store);
@@ -100,7 +99,7 @@ class FakeStore {
 
   core::Duration Delay();
   bool Lost(const std::string& client);
-  // Does what tells that client something, now or once it runs again.
+  // Runs `what`, which notifies that client, now or once the client runs again.
   void Tell(const std::string& client, std::function<void()> what);
 
   void BeginWatch(const WatchKey& key);

@@ -114,7 +114,7 @@ void Home::Shrink(PieceId piece) {
     // A lender may still be asked; what it then lends goes back.
     ReleaseCopies(growth.mapped());
     growth.mapped().result = why;
-    given_back_.push_back(std::move(growth.mapped()));  // Advance tells it
+    given_back_.push_back(std::move(growth.mapped()));  // Advance calls its `done`
   } else if (auto taken = Take(piece, why); !taken.empty()) {
     GiveBack(&taken.mapped(), why);
   }
@@ -216,7 +216,7 @@ void Home::OnSlotsLost(Loan* loan, const std::vector<SlotRef>& slots, const Erro
   const auto is_lost = [&](const PieceCopy& copy) {
     return copy.loan == loan && std::ranges::find(slots, copy.slot) != slots.end();
   };
-  // All are forgotten before anybody is told, who may go on with other pieces at once.
+  // Removes all lost copies before the first callback: it may use other pieces immediately.
   for (auto& [id, growth] : growths_) {
     if (std::erase_if(growth.copies, is_lost) > 0) growth.result = why;
   }

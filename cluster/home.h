@@ -6,16 +6,16 @@
 // other copy. A granule has none while it is written, nor after a write that failed.
 //
 // A piece whose slot is recalled, or that lost one of two copies, is copied to a slot of another
-// lender, those first whose slots are taken first; writes to it wait meanwhile. Where nobody lends,
-// the listener is asked to empty it, and lenders are looked for on and on.
+// lender. Pieces whose slots are taken first are copied first. Writes to the piece wait during the
+// copy. If no node lends, the listener is asked to empty the piece, and the search for lenders goes
+// on.
 //
 // Threads: one, the transport's. Knows no clock but the one it is given.
-// Owns: nothing of the callers'. A buffer is the home's from the call until its `done`, which is
-// told once and never from within the call that it was given to. Errors: of a read or write
+// Owns: nothing of the callers'. A buffer is the home's from the call until its `done`. `done` is
+// called once, and never from within the call that it was passed to. Errors: of a read or write
 //   kInvalidArgument  no whole granules, or over the end of a piece
-//   kWrongState       it overlaps another that is under way (of which one writes); or a read of
-//   what
-//                     was not written, or was but without an acknowledgement
+//   kWrongState       it overlaps another that is under way (of which one writes); or it reads
+//                     bytes that were not written, or whose write was not acknowledged
 //   kNotFound         the piece is not held
 //   kLost             the piece was lost, for good
 //   kCorrupt          the lender's bytes are not those that were written
@@ -51,13 +51,13 @@ class Home final : private Loans::Listener, private PieceRepairs::Listener {
     Sizes sizes = {};
     uint32_t copies = 1;      // 1, or 2 on different machines
     uint32_t pieces_max = 0;  // that the range of offsets has
-    // At most so many bytes are under way in one piece's copy to another lender, and so many pieces
-    // are copied at once.
+    // At most `repair_step` bytes are in flight in one piece's copy to another lender, and at most
+    // `repairs_max` pieces are copied at the same time.
     core::Bytes repair_step = core::MiB(4);
     uint32_t repairs_max = 4;
     core::Duration repair_timeout = std::chrono::seconds(30);
   };
-  // Told on the transport's thread; may call everything here.
+  // Called on the transport's thread; may call everything here.
   class Listener {
    public:
     virtual ~Listener() = default;
@@ -67,14 +67,14 @@ class Home final : private Loans::Listener, private PieceRepairs::Listener {
     virtual void OnPieceRecalled(PieceId piece, core::Tick deadline) = 0;
     // It stays after all, with as many copies as are wanted, and may be written to.
     virtual void OnPieceKept(PieceId piece) = 0;
-    // Its bytes are gone. It is not held any more, and may be grown again. Told before what is
-    // under way in it ends.
+    // The piece's bytes are gone. It is no longer held, and may be grown again. Called before the
+    // calls in flight on it end.
     virtual void OnPieceLost(PieceId piece, const core::Error& why) = 0;
-    // Bytes of it that `lender` gave are not those that were written there. Told once of a piece.
+    // `lender` returned other bytes than were written there. Called once per piece.
     virtual void OnPieceCorrupt(PieceId piece, std::string_view lender) = 0;
     // It was copied to another lender, and goes on.
     virtual void OnPieceMoved(PieceId piece, std::string_view lender) = 0;
-    // So many pieces may be held in all now, as far as offers tell, those that leave among them.
+    // At most `pieces` pieces can be held now, by the offers known so far. Pieces that leave count.
     virtual void OnPiecesMost(uint32_t pieces) = 0;
     virtual void OnLenderJoined(std::string_view lender) = 0;
     virtual void OnLenderRefused(std::string_view lender, const core::Error& why) = 0;
@@ -91,9 +91,9 @@ class Home final : private Loans::Listener, private PieceRepairs::Listener {
   Home(Options options, Listener* listener);
   ~Home() override;
   void Attach(transport::Transport* transport);
-  // This node ends: gives back all that it borrowed, as Shrink does, and borrows no more.
+  // This node ends: it returns all that it borrowed, as Shrink does, and borrows no more.
   void End();
-  // Whether lenders that could be told do not know yet of all that was given back.
+  // Whether a lender that can be notified does not know yet of all that was returned.
   bool IsTelling() const { return loans_.OweWord(); }
   // Ends everything, with kUnavailable, and closes its connections. Nothing else is called after
   // it.
@@ -102,16 +102,16 @@ class Home final : private Loans::Listener, private PieceRepairs::Listener {
   // Who may be asked. Nodes that are not named any more keep their loans until these end.
   void SetPeers(std::map<std::string, Peer> peers) { loans_.SetPeers(std::move(peers)); }
 
-  // Borrows what the piece needs. Its bytes are undefined until they are written.
-  // Errors, of `done`: kOutOfMemory (nobody lends so much, or only on one machine where two are
-  // wanted), kTimedOut, kUnavailable (given back meanwhile). REQUIRES: it is neither held nor
+  // Borrows what the piece needs. Its bytes are undefined until they are written. Errors, of
+  // `done`: kOutOfMemory (no node lends enough, or only one machine does where two are wanted),
+  // kTimedOut, kUnavailable (given back meanwhile). REQUIRES: the piece is neither held nor
   // growing.
   void Grow(PieceId piece, core::Tick deadline, DoneCallback done);
   // Gives it back. What is under way in it ends with kUnavailable, before this returns.
   void Shrink(PieceId piece);
 
-  // `offset` is a multiple of the granule; all lies in one piece. The last granule may be written
-  // in part, and is then read in the same part.
+  // `offset` is a multiple of the granule, and the range is within one piece. The last granule may
+  // be written in part. It is then read in the same part.
   void Write(core::Bytes offset, std::span<const std::byte> bytes, core::Tick deadline,
              DoneCallback done) {
     transfers_.Write(offset, bytes, deadline, std::move(done));
@@ -121,7 +121,7 @@ class Home final : private Loans::Listener, private PieceRepairs::Listener {
     transfers_.Read(offset, bytes, deadline, std::move(done));
   }
 
-  // What the transport tells of a connection; whether it is of this home's making.
+  // Handles the transport's callbacks. Returns whether this home made the connection.
   bool OnConnected(transport::ConnectionId connection) { return loans_.OnConnected(connection); }
   bool OnLost(transport::ConnectionId connection, const core::Error& why) {
     return loans_.OnLost(connection, why);
@@ -196,9 +196,9 @@ class Home final : private Loans::Listener, private PieceRepairs::Listener {
   PieceRepairs repairs_;
   uint64_t last_growth_ = 0;
   std::map<PieceId, Growth> growths_;
-  std::vector<Growth> given_back_;  // that were growing and are not told yet
+  std::vector<Growth> given_back_;  // were growing; `done` is not called yet
   bool offers_changed_ = false;
-  uint32_t most_ = 0;  // as it was told
+  uint32_t most_ = 0;  // as last reported
 };
 
 }  // namespace ravenstore::cluster

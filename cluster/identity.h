@@ -44,7 +44,7 @@ class NodeIdentity {
   const Incarnation& incarnation() const { return incarnation_; }
   // Of this folder's earlier starts, the oldest first. None of them lives.
   const std::vector<Incarnation>& predecessors() const { return predecessors_; }
-  // Of the machine's id a keyed hash, which tells nothing about it.
+  // A keyed hash of the machine's id. It reveals nothing about the id.
   const MachineId& machine() const { return machine_; }
   const PublicKey& public_key() const { return public_key_; }
 

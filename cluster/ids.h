@@ -1,4 +1,4 @@
-// How nodes and what they lend are told apart.
+// How nodes, and what they lend, are identified.
 #pragma once
 
 #include <array>

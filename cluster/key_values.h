@@ -1,14 +1,14 @@
 // The seam to a store of keys and values like etcd, by which nodes find each other.
 //
-// Nothing here blocks. An operation is begun, and its callback is told once how it ended, at its
-// deadline at the latest. An operation that failed may have been done all the same, or may still
-// be: who has to know reads again.
+// Nothing here blocks. Each operation calls its callback once with the outcome, at its deadline at
+// the latest. A failed operation may have been executed, or may still be executed later. A caller
+// that has to know reads again.
 //
 // Each answer says of which store it is and how far that has come (Stamp). A store that was
 // restored from a copy may be another one, or the same with a lower revision.
 //
 // Threads: all of a KeyValues is used by one thread, on which Poll runs every callback. Callbacks
-// may call everything but Poll and the destructor. After the destructor nothing is told.
+// may call everything but Poll and the destructor. After the destructor no callback runs.
 //
 // Errors: of operations and watches
 //   kUnavailable      the store cannot be reached, or the answer was lost
@@ -19,7 +19,7 @@
 //   kLimit            it refused more of something
 //   kCorrupt          an answer that makes no sense
 //
-// Units: deadlines are instants of the clock that Now tells.
+// Units: deadlines are instants of Now's clock.
 #pragma once
 
 #include <cstdint>
@@ -107,13 +107,13 @@ class KeyValues {
   // With its keys. One that is gone: kNotFound.
   virtual void Revoke(StoreLease lease, core::Tick deadline, Told<core::Done> told) = 0;
 
-  // Tells each change of the keys that begin with `prefix`, from revision `from` on. The first time
-  // is as it begins, by `deadline`, with no change. An error ends it. It may also fall silent, for
-  // instance where `from` is older than what the store still knows: stamps of other answers show
-  // that it misses something.
+  // Reports each change of the keys that begin with `prefix`, from revision `from` on. The first
+  // call comes when the watch begins, by `deadline`, and has no change. An error ends the watch.
+  // The watch may also fall silent, for instance if `from` is older than what the store still
+  // knows. The stamps of other answers then show that the watch misses something.
   virtual WatchId Watch(std::string prefix, int64_t from, core::Tick deadline,
                         Told<Changes> told) = 0;
-  // Ends a watch, which then tells nothing more. One that ended already: ok.
+  // Ends a watch, which then reports nothing more. A watch that ended already: ok.
   virtual void Unwatch(WatchId watch) = 0;
 
   // Moves bytes and runs callbacks until `until`, or until some were run. A past `until` never

@@ -1,7 +1,7 @@
-// How much of the machine's memory may be lent: what is idle, by the rules that hold for devices.
+// How much of the machine's memory may be lent: the idle part, by the rules that hold for devices.
 //
-// It may be what is lent and what is idle beside it, and at most `most`. Once less than the reserve
-// is free, so much less may be lent.
+// The limit is the lent memory plus the idle memory, and at most `most`. If less than the reserve
+// is free, the limit falls by the bytes that are missing.
 //
 // Threads: one at a time. Knows no clock.
 #pragma once
@@ -20,8 +20,8 @@ class LendLimit {
   static core::Result<LendLimit> Make(const core::IdleMemory::Options& options, core::Bytes most,
                                       core::Bytes total);
 
-  // So much of the machine is free while `lent` is lent. Returns what may be from now on.
-  // REQUIRES: `now` is not before that of the last call.
+  // `free` bytes of the machine are free while `lent` bytes are lent. Returns how much may be lent
+  // from now on. REQUIRES: `now` is not before that of the last call.
   core::Bytes Look(core::Tick now, core::Bytes free, core::Bytes lent);
 
  private:

@@ -241,8 +241,8 @@ Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request
   loan->second.connected = true;
   EndOlderTransfers(loan->second);
   loan->second.opened_by = opening.number;
-  // Borrows are counted anew: those by earlier connections have ended, for these are served no
-  // more.
+  // Restarts the count of borrows. The borrows of earlier connections have ended, because those
+  // connections are no longer served.
   loan->second.settled = 0;
   for (const uint32_t slot : loan->second.slots) slots_[slot].borrow = 0;
   opening.loan = key;

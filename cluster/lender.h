@@ -4,9 +4,9 @@
 // the lender looks again whether the connection is the home's newest, the lease has not expired and
 // the slot is still lent under that generation.
 //
-// A lease that expired makes the lender refuse; the bytes stay until their room is needed or
-// `keep_expired` has passed, and a renewal by the same incarnation makes them valid again. A new
-// incarnation that proves the same key frees its predecessor's slots at once.
+// A lease that expired makes the lender refuse. The bytes stay until their room is needed or
+// `keep_expired` has passed. A renewal by the same incarnation makes them valid again. A new
+// incarnation that proves the same key frees its predecessor's slots immediately.
 //
 // Owns: the slots' memory. Threads: one, the transport's. Knows no clock but the one it is given.
 // Errors: what a home reads as a refusal, kWrongState (no loan, or it expired), kNotFound (the slot
@@ -68,7 +68,7 @@ class Lender {
     // Of challenges and generations: in a daemon not to be guessed.
     std::function<uint64_t()> random;
   };
-  // What is told as it happens. Calls nothing of the lender.
+  // Called as things happen. Calls nothing of the lender.
   class Listener {
    public:
     virtual ~Listener() = default;
@@ -96,12 +96,12 @@ class Lender {
   // Before anything else. The transport must live until the last call here.
   void Attach(transport::Transport* transport) { transport_ = transport; }
 
-  // So many slots may be lent in all from now on. What is lent beyond is taken from expired loans,
-  // and then recalled; meanwhile nothing is lent.
+  // At most `slots` slots may be lent from now on. Slots over the limit are taken from expired
+  // loans, and then recalled. Until then nothing is lent.
   void SetLimit(uint32_t slots);
   // This node is about to end: lends nothing from now on, and asks all back within `within`.
   void HandOver(core::Duration within);
-  // It ends now: takes what is still lent, and tells its homes, which are waited for no longer than
+  // It ends now: it takes what is still lent, and notifies the homes. It waits for them for at most
   // kTellWithin.
   void End();
   // Whether homes may not have heard yet that slots of theirs were taken.

@@ -22,7 +22,7 @@ core::Result<std::span<std::byte>> AnonymousMemory::Make(core::Bytes bytes) {
                        std::string("no memory to lend: ") + std::strerror(errno)};
   }
   madvise(mapped, bytes.count(), MADV_HUGEPAGE);  // only faster
-  // All of it now: a machine without memory says so here, and not to whoever writes later.
+  // Populates all of it now: a machine without memory fails here, and not at a later write.
   if (madvise(mapped, bytes.count(), MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
     const int error = errno;
     munmap(mapped, bytes.count());

@@ -8,7 +8,7 @@
 
 namespace ravenstore::cluster {
 
-// Owns: the bytes. Each is looked at once and moved at most once, however short the lines are.
+// Owns: the bytes. Each byte is searched once and moved at most once, however short the lines are.
 class LineBuffer {
  public:
   void Append(std::string_view bytes) {

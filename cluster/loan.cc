@@ -217,7 +217,7 @@ void Loan::Lose(std::vector<SlotRef> slots, const Error& why) {
   if (slots.empty()) return;
   for (const SlotRef& slot : slots) slots_.erase(slot);
   if (slots_.empty()) give_up_at_ = core::kNever;
-  // Before what was under way ends: whoever is told of that may go on with what is left.
+  // Before the transfers end: their callbacks may go on with the slots that are left.
   listener_->OnSlotsLost(this, slots, why);
   EndTransfers([this](const Transfer& transfer) { return !slots_.contains(transfer.slot); });
 }
@@ -255,7 +255,8 @@ void Loan::Borrow(Tick deadline, std::function<void(Result<SlotRef>)> done) {
             answer.ok() ? ReadBorrow(*answer, slots_, lender_) : answer.error();
         if (!borrowed.ok() || borrowed->slots.empty()) {
           offered_ = 0;
-          // What it may have reserved all the same is free once it is told that nobody took it.
+          // The lender may have reserved a slot. It frees the slot once it knows that this home did
+          // not take it.
           if (!borrowed.ok()) TellReleased();
           if (!borrowed.ok() && borrowed.error().code == ErrorCode::kCorrupt) {
             Disconnect(borrowed.error());

@@ -2,9 +2,10 @@
 // this home.
 //
 // It connects, opens and renews by itself. The lease counts from before the renewal was sent, less
-// 10%, for the lender's clock may go faster. Once that has passed nothing is read or written, and
-// what is under way ends, until a renewal is answered: revalidated. Not revalidated within
-// `revalidate_within`: its slots are lost, and the lender is told so once it can be.
+// 10%, because the lender's clock may run faster. Once the lease has passed, nothing is read or
+// written, and what is under way ends, until a renewal is answered (revalidated). If that takes
+// longer than `revalidate_within`, the slots are lost, and the loan notifies the lender once it
+// can.
 //
 // Threads: one, the transport's. Errors: of calls, what the lender refused with, or kUnavailable
 // (no connection, or the lease ended), kTimedOut, kCorrupt (the answer is none).
@@ -47,7 +48,7 @@ class Loan {
     core::Duration backoff_least = std::chrono::milliseconds(50);
     core::Duration backoff_most = std::chrono::seconds(2);
   };
-  // Told when all else that the loan has to do at that moment is done; may call everything here.
+  // Called after all else that the loan has to do at that moment; may call everything here.
   class Listener {
    public:
     virtual ~Listener() = default;
@@ -97,16 +98,16 @@ class Loan {
   uint32_t offered() const { return offered_; }
   // It has said what it offers, or refused.
   bool answered() const { return answered_; }
-  // The lender, which can be told, does not know of all that was given back.
+  // The lender can be notified, and does not know yet of all that was returned.
   bool owes_word() const { return open_ && OwesWord(); }
   // It has nothing of the lender, and the lender knows, or will learn by the lease.
   bool idle() const { return slots_.empty() && borrowing_.empty() && !owes_word(); }
 
-  // How many slots it would lend is asked, and OnUsable tells that it is known.
+  // Asks how many slots the lender would lend. OnUsable reports that the number is known.
   void AskForOffer();
   // `done` has the slot, which is then among slots().
   void Borrow(core::Tick deadline, std::function<void(core::Result<SlotRef>)> done);
-  // Ends what is under way on it, and tells the lender, again and again until that has answered.
+  // Ends the transfers under way on it. Notifies the lender again and again until it has answered.
   void Release(SlotRef slot);
   // REQUIRES: usable(), and the slot is among slots(). The buffer is the transport's until `done`.
   core::Status Write(SlotRef slot, uint64_t offset, std::span<const std::byte> bytes,
@@ -134,7 +135,7 @@ class Loan {
   void Connect();
   void Disconnect(const core::Error& why);
   void Refused(const core::Error& why);
-  // Makes a call whose answer `parse` reads; it is not told if the connection was replaced since.
+  // Makes a call whose answer `parse` reads. It is not called if the connection was replaced since.
   void Ask(const AnyRequest& request, core::Tick deadline,
            std::function<void(core::Result<std::string>)> done);
   void OnOpenAnswer(const Incarnation& lender, const core::Result<std::string>& answer);
@@ -159,7 +160,7 @@ class Loan {
   bool open_ = false;
   core::Tick connect_at_{};
   core::Duration backoff_;
-  bool refused_ = false;  // and told so
+  bool refused_ = false;  // and reported
   std::optional<Incarnation> incarnation_;
   std::optional<MachineId> machine_;
 

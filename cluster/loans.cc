@@ -83,7 +83,7 @@ void Loans::Search() {
   listener_->OnOffers();
 }
 
-// A node that is asked again and again, and refuses for the same reason, is told of once.
+// A node that refuses again and again for the same reason is reported once.
 void Loans::OnRefused(Loan* loan, const Error& why) {
   if (std::exchange(refused_[loan->lender()], why.message) == why.message) return;
   listener_->OnRefused(loan, why);

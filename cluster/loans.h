@@ -1,9 +1,9 @@
 // All loans of a home: to whom it connects, whom it asks for offers, and of whom a slot is
 // borrowed.
 //
-// Nothing central knows who has room. A few nodes, chosen at random and anew every `offer_period`,
-// are asked what they would lend, others sooner where they lend nothing; those that lent something
-// are partners, at most `partners_max`, and only to them are leases renewed.
+// No central component knows which nodes have room. Every `offer_period` a few nodes, again chosen
+// at random, are asked what they would lend. Others are asked sooner if these lend nothing. Nodes
+// that lent something are partners, at most `partners_max`. Leases are renewed with partners only.
 //
 // Threads: one, the transport's. Owns: the loans.
 #pragma once
@@ -30,9 +30,9 @@ class Loans final : private Loan::Listener {
   struct Options {
     Loan::Options loan = {};
     uint32_t partners_max = 16;
-    uint32_t asked = 3;  // beside the partners
+    uint32_t asked = 3;  // in addition to the partners
     core::Duration offer_period = std::chrono::seconds(5);
-    // Others are asked so soon after a slot was wanted in vain.
+    // Others are asked this long after no slot was found.
     core::Duration search_period = std::chrono::milliseconds(500);
     uint64_t seed = 0;
   };
@@ -54,20 +54,20 @@ class Loans final : private Loan::Listener {
   // `listener` outlives this.
   Loans(Options options, Listener* listener);
   void Attach(transport::Transport* transport) { transport_ = transport; }
-  // Nobody is asked any more: what is asked for from now on is kUnavailable.
+  // From now on no node is asked, and requests end with kUnavailable.
   void End();
-  // Whether a lender that could be told does not know yet what was given back.
+  // Whether a lender that can be notified does not know yet of all that was returned.
   bool OweWord() const;
   // Before the transport goes. What is asked for ends with kUnavailable, before this returns.
   void Close();
 
   void SetPeers(std::map<std::string, Peer> peers);
 
-  // One slot of the node that offers most: `done` has it, or kOutOfMemory (nobody lends one),
-  // kTimedOut, kUnavailable (closed). `done` may be told from within the call.
+  // `done` gets one slot of the node that offers most, or kOutOfMemory (no node lends one),
+  // kTimedOut, kUnavailable (closed). `done` may be called from within the call.
   void Acquire(Excluded excluded, core::Tick deadline,
                std::function<void(core::Result<Lent>)> done);
-  // What each machine would lend, beside what is lent.
+  // How many slots each machine would lend in addition to those that are lent.
   std::vector<uint32_t> OffersByMachine() const;
 
   bool OnConnected(transport::ConnectionId connection);
@@ -105,9 +105,9 @@ class Loans final : private Loan::Listener {
   std::map<std::string, Peer> peers_;
   std::map<std::string, std::unique_ptr<Loan>> loans_;
   bool ended_ = false;
-  std::map<std::string, std::string> refused_;  // why, as it was told; of peers
+  std::map<std::string, std::string> refused_;  // the last reported reason, by peer
   core::Tick ask_at_{};
-  core::Tick search_at_ = core::kNever;  // kNever: no slot was wanted in vain
+  core::Tick search_at_ = core::kNever;  // kNever: no request failed to find a slot
 };
 
 }  // namespace ravenstore::cluster

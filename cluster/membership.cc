@@ -22,7 +22,7 @@ constexpr core::Duration kRetryMin = milliseconds(200);
 constexpr core::Duration kRetryMax = seconds(5);
 // After a store was away all nodes read it again, each some time within this.
 constexpr core::Duration kSpread = seconds(1);
-// Of a store that answers each third or second request nobody has to be told.
+// Shorter failures are not reported: a store may answer only each third or second request.
 constexpr core::Duration kNotice = seconds(3);
 constexpr size_t kShownHex = 8;
 // The longest that a lease is believed to live. Longer: a store that says so ends the keep-alives,
@@ -179,7 +179,7 @@ void Membership::OnWatch(const Result<Changes>& changes) {
   }
   for (const Change& change : changes->changes) {
     const KeyValue& value = change.now;
-    // Only these are known to have been told up to then: others may still be on their way.
+    // Only these changes are known to have arrived: others may still be on their way.
     seen_.revision = std::max(seen_.revision, value.modified);
     if (value.key == key_) {
       SetOwn(change.deleted ? std::nullopt : std::optional(value), value.modified);
@@ -223,7 +223,7 @@ Membership::Holder Membership::FindHolder() const {
 }
 
 void Membership::SetOwn(std::optional<KeyValue> own, int64_t revision) {
-  // A watch tells late what a write's answer told before.
+  // The watch may report a change after the answer to the write that made it.
   if (revision <= own_revision_) return;
   own_revision_ = revision;
   own_ = std::move(own);
@@ -233,8 +233,8 @@ void Membership::SetOwn(std::optional<KeyValue> own, int64_t revision) {
   if (record.ok()) own_record_ = std::move(*record);
 }
 
-// What the store has got to, by its own words: what was written here is told before the watch shows
-// it. A store that answers with less was restored.
+// The revision that the store has reached, by its own answers. The answer to a write of this node
+// arrives before the watch reports it. A store that answers with a lower revision was restored.
 int64_t Membership::Known() const {
   return std::max(seen_.revision, own_revision_);
 }

@@ -10,9 +10,9 @@
 //
 // What the watch may have missed shows in the stamps of other answers. After any doubt (the watch
 // ended, another store, a revision that went back, no proof for a while that nothing was missed) it
-// reads all again and watches on from there. So it does now and then without any doubt: a store
-// that was restored behind a silent watch, and grew again to just what that had told, shows
-// nowhere.
+// reads all again and watches on from there. It also does so now and then without any doubt.
+// Nothing else shows a store that was restored behind a silent watch and grew again to exactly the
+// revision that the watch had reported.
 //
 // Threads: one, that of the store, on which Tick and the store's Poll run.
 // Owns: nothing. Store and listener outlive it.
@@ -76,12 +76,12 @@ class Membership {
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  // Does what is due. Tells the listener.
+  // Does what is due. Calls the listener.
   void Tick(core::Tick now);
   // When something will be due, at the latest.
   core::Tick NextTick() const;
 
-  // Gives the name back; from then on the others are still watched. Whoever ends calls it, and goes
+  // Releases the name; the other nodes are still watched. A node that ends calls it. The node exits
   // when HasLeft, or when it has waited long enough: the lease ends all the same.
   void Leave();
   bool HasLeft() const;

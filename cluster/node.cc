@@ -104,7 +104,7 @@ void Node::OnConnected(transport::ConnectionId connection, std::string_view) {
 void Node::OnLost(transport::ConnectionId connection, const Error& why) {
   if (home_.OnLost(connection, why)) return;
   lender_.OnLost(connection);
-  // Whoever reaches the port can be refused as often as he likes.
+  // Any peer that reaches the port can be refused as often as it likes.
   if (why.code != core::ErrorCode::kPermission || transport_->Now() < tell_refusal_at_) return;
   tell_refusal_at_ = transport_->Now() + kRefusalsToldEvery;
   Tell({.kind = Event::Kind::kHomeRefused, .why = why.message});

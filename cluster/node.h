@@ -1,10 +1,10 @@
 // A node of the cluster: home of its own tensors' pieces and lender of its idle memory, over one
-// transport. It finds nobody itself: SetPeers says who there is.
+// transport. It does not find peers itself: SetPeers lists them.
 //
 // The daemon has a thread for it, which runs
 //   while (...) { transport->Poll(node->Next()); node->Advance(); }
 //
-// Threads: one, the transport's, on which all callbacks are told; they may call everything here.
+// Threads: one, the transport's, which runs all callbacks; they may call everything here.
 // Owns: what it lends. Errors: home.h's.
 #pragma once
 
@@ -31,13 +31,13 @@ struct Event {
     kJoined,         // this node may borrow of `peer` now
     kRefused,        // `peer` does not let this node borrow, or could not be reached as it should
     kLost,           // the loan of `peer` with `count` slots is gone
-    kPieceRecalled,  // nobody else lends: the piece `piece` is to be emptied
+    kPieceRecalled,  // no other node lends: the piece `piece` is to be emptied
     kPieceKept,      // others lend again: the piece `piece` stays
     kPieceCorrupt,   // `peer` gave other bytes of the piece `piece` than were written there
     kPieceMoved,     // the piece `piece` is at `peer` now
     kPieceLost,      // the piece `piece` is gone
     kHomeJoined,     // `peer` may borrow of this node now
-    kHomeRefused,    // and may not; without a name: the transport let it not in, told once a minute
+    kHomeRefused,    // it may not; no name: refused by the transport, logged once a minute
     kHomeExpired,    // the lease of `peer` expired; its `count` slots are kept for a while
     kHomeGone,       // the loan of `peer` ended; its `count` slots are free
     kRecalled,       // `count` slots were asked back of `peer`
@@ -87,13 +87,13 @@ class Node final : public transport::Service, private Home::Listener, private Le
 
   // Who there is, without this node.
   void SetPeers(std::map<std::string, Peer> peers) { home_.SetPeers(std::move(peers)); }
-  // So much may be lent in all from now on (cluster/lend_limit.h has the rules).
+  // At most `bytes` may be lent from now on (cluster/lend_limit.h has the rules).
   void SetLendable(core::Bytes bytes);
   // This node ends, and has so long for it: lends no more, and asks back what it lent. What homes
   // do not empty until then is lost to them.
   void HandOver(core::Duration within) { lender_.HandOver(within); }
-  // It ends now: what is still lent is taken, what was borrowed is given back, and homes and
-  // lenders are told at once. Poll and Advance while it is telling them, which is a moment at most.
+  // This node ends now: it takes what is still lent, returns what it borrowed, and notifies homes
+  // and lenders immediately. Poll and Advance while IsTelling, which is a moment at most.
   void End();
   bool IsTelling() const;
 

@@ -1,4 +1,4 @@
-// What a node tells the others of itself, and the text by which it does.
+// What a node publishes about itself, and the text by which it does.
 //
 // The text is one JSON object, so that an operator can read it with etcdctl. It comes from a store
 // that others can write to: what it says is a hint where to ask, and never a proof.

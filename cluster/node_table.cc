@@ -53,7 +53,7 @@ void NodeTable::Update(const std::string& name, const std::optional<std::string>
     return;
   }
   pending_.erase(name);
-  if (!node.told) nodes_.erase(name);  // came and went, and nobody was told
+  if (!node.told) nodes_.erase(name);  // came and went, and was never reported
 }
 
 void NodeTable::BeginGraceAnew(Tick now) {

@@ -1,10 +1,10 @@
-// Which other nodes there are: what the store says of them, and what the listener was told.
+// The other nodes: their records in the store, and what was reported to the listener.
 //
-// The one decision here is when a difference between the two is told. A node that comes or changes
-// is told at once, but for one node not more often than every `spacing`. A node that goes is told
-// after `grace`, so that one that registers anew in time has never been away, and once it is
-// confirmed that nothing was missed meanwhile. While the store may say what is old (Doubt), nodes
-// that come or change wait as long.
+// The one decision here is when to report a difference between the two. A node that joins or
+// changes is reported immediately, but at most once per `spacing`. A node that leaves is reported
+// after `grace`, once it is confirmed that nothing was missed meanwhile. A node that registers
+// again within `grace` is not reported as gone. While the store may hold old records (Doubt), nodes
+// that join or change wait as long.
 //
 // Threads: one. Owns: nothing of the listener's.
 // Memory: at most `nodes_max` nodes. Those beyond are ignored and counted.
@@ -23,7 +23,7 @@
 
 namespace ravenstore::cluster {
 
-// Told from within Settle. Each call is one event.
+// Called from within Settle. Each call is one event.
 class NodeListener {
  public:
   virtual ~NodeListener() = default;
@@ -59,20 +59,20 @@ class NodeTable {
   // One change. `text` without a value: it is gone.
   void Update(const std::string& name, const std::optional<std::string>& text, core::Tick now);
 
-  // After a time in which the store was not heard: nodes could not register anew meanwhile, so that
-  // those that are gone have their whole grace from now on.
+  // Call it after a time in which the store was not heard. Nodes could not register again
+  // meanwhile, so nodes that are gone get their whole grace from now on.
   void BeginGraceAnew(core::Tick now);
-  // What the store says may be old, as after it was restored: until the grace is over nothing is
-  // told.
+  // The store may hold old records, as after a restore. Nothing is reported until the grace is
+  // over.
   void Doubt(core::Tick now);
 
-  // Tells what is due. `confirmed`: until when all that the store said is known to have come here.
-  // Call it while the store is heard only: what it does not say is not told.
+  // Reports what is due. `confirmed`: all that the store said until then is known to have come
+  // here. Call it only while the store is heard: what the store does not say is not reported.
   void Settle(core::Tick now, core::Tick confirmed);
   // When something will be due, or kNever; of what is due, and waits to be confirmed: since when.
   core::Tick Next() const;
 
-  // Those that were told to have joined and not to have left, by name.
+  // The nodes that were reported as joined and not as left, by name.
   std::vector<const NodeRecord*> Nodes() const;
   const NodeRecord* Find(const std::string& name) const;
   size_t refused() const;
@@ -100,7 +100,7 @@ class NodeTable {
   const NodeTableOptions options_;
   NodeListener& listener_;
   std::map<std::string, Node> nodes_;
-  std::set<std::string> pending_;  // those that are told something else than is said
+  std::set<std::string> pending_;  // nodes whose `said` is not reported yet
   core::Tick calm_at_{};
   bool overflowed_ = false;
 };

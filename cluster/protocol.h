@@ -1,8 +1,8 @@
 // What homes and lenders say to each other: the headers of calls over transport/transport.h.
 //
 // Little-endian, a kind and then fields of fixed size; lists have their length before them. A
-// header is read whole or not at all: one that is short, long, over a bound or of an unknown kind
-// is kCorrupt, whoever sent it. Answers have no kind: who asked knows it.
+// header is read whole or not at all. A header that is short, long, over a bound or of an unknown
+// kind is kCorrupt, from any sender. Answers have no kind: the caller knows it.
 //
 // A connection is a home's: it asks for a Challenge, and then Opens it. There is no message that
 // gives a slot back: a Renew names all that the home holds, and what it does not name is free.
@@ -21,7 +21,7 @@
 
 namespace ravenstore::cluster {
 
-// Of one loan: so many go into a header.
+// Slots of one loan: a header has room for this many.
 inline constexpr uint32_t kSlotsMax = 768;
 
 struct ChallengeRequest {};

@@ -1,10 +1,10 @@
 // The addresses that ranges have: one reserved run, cut into pieces of whole granules.
 //
-// Which piece an address lies in is an array's element: it is asked for each word of each kernel's
+// A granule's owner is one array element, because it is looked up for each word of each kernel's
 // parameters.
 //
-// Owns: the table, four bytes a granule. Threads: one at a time; At() beside any (a piece that is
-// made or given back meanwhile may be missed).
+// Owns: the table, four bytes a granule. Threads: one at a time, except At(), which any thread may
+// call meanwhile (it may miss a piece that is taken or returned at that time).
 #pragma once
 
 #include <cuda.h>
@@ -25,8 +25,8 @@ class Addresses {
   // REQUIRES: whole granules, of a power of two bytes.
   Addresses(CUdeviceptr begin, core::Bytes size, core::Bytes granule);
 
-  // A piece of whole granules for `owner`, or for nobody yet; nothing: no run of free addresses is
-  // as long. The lowest place is taken.
+  // A piece of whole granules for `owner`, which may be kNobody for now; nothing: no run of free
+  // addresses is as long. The lowest place is taken.
   std::optional<CUdeviceptr> Take(core::Bytes size, uint32_t owner);
   void Give(CUdeviceptr begin, core::Bytes size);
   // Whose piece it is from now on. REQUIRES: whole granules.

@@ -10,7 +10,7 @@
 namespace ravenstore::elastic {
 
 struct Caller {
-  const char* kind = nullptr;     // "cuMemcpyAsync", "graph"; null: not told
+  const char* kind = nullptr;     // "cuMemcpyAsync", "graph"; null: not given
   CUfunction function = nullptr;  // of a launch, valid now; a CUkernel may stand for one
 };
 

@@ -112,7 +112,7 @@ EngineOptions OptionsOf(const raven_elastic_options_t& given) {
 }
 
 CUresult ResultOf(const raven_elastic_t* engine, const ravenstore::core::Error& error) {
-  // Whoever asks for a place that cannot be had goes on in another way.
+  // Not logged: a caller that asks for a place that is not available falls back to another way.
   if (error.code == ErrorCode::kInvalidArgument) return CUDA_ERROR_INVALID_VALUE;
   if (engine->log != nullptr) engine->log(Describe(error).c_str());
   return error.code == ErrorCode::kOutOfMemory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;

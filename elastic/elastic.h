@@ -1,6 +1,6 @@
-/* What the interceptor asks of the elastic engine: memory whose addresses never change while what
- * lies under them does, device memory or pinned host memory that kernels read and write over the
- * link.
+/* What the interceptor asks of the elastic engine: memory whose addresses never change while its
+ * backing does. The backing is device memory, or pinned host memory that kernels read and write
+ * over the link.
  *
  * The engine is libravenstore_elastic.so, loaded privately by the interceptor (--mode=elastic) into
  * the job's process. It finds no CUDA function by itself: `driver` gives it the real ones, so that
@@ -11,7 +11,7 @@
  * nothing that it named is moved. begin waits for a move that has begun and, for a
  * bounded time, for what the call names to come, as long as the GPU has other work.
  *
- * Threads: any, at once. Nothing here takes a lock that is held across a wait for the GPU of
+ * Threads: any, concurrently. Nothing here takes a lock that is held across a wait for the GPU of
  * another stream. After fork() the child has none of it: raven_elastic_forget() there. No call
  * throws or ends the process; what fails gives a CUresult, and its reason goes to `log`. Sizes in
  * bytes.
@@ -44,7 +44,7 @@ typedef struct raven_elastic_options {
   CUdevice device;
   uint64_t device_bytes; /* what the engine may hold of the device */
   uint64_t host_bytes;   /* what it may pin of the host */
-  uint64_t part_bytes;   /* what is moved at once; 0: 32 MiB */
+  uint64_t part_bytes;   /* the size of one move; 0: 32 MiB */
   /* The real function of the driver by its exported name ("cuMemMap"), or null. */
   void* (*driver)(const char* symbol);
   /* A line for people. */
@@ -57,7 +57,7 @@ typedef struct raven_elastic_options {
   uint64_t (*limit)(CUdevice device);
   /* Publishes the engine's `demand` of the device to those of the user's other jobs. Returns
    * how many engines share it: what they want stands in all[0] to all[most - 1], of this one in
-   * all[*own]. They may hold *together, and this one may take *room at once. 0: no other
+   * all[*own]. They may hold *together, and this one may take *room immediately. 0: no other
    * engine shares it. A thread of the engine's calls it. Null: it never shares. */
   uint32_t (*share)(CUdevice device, const raven_elastic_demand_t* demand,
                     raven_elastic_demand_t* all, uint32_t most, uint32_t* own, uint64_t* together,
@@ -68,13 +68,13 @@ typedef struct raven_elastic_options {
   const char* record_name;
   /* 1: nothing is moved: what finds no room on the device is used on the host for good. */
   int still;
-  /* A row of the page on which the engine shows what lies where (proto/elastic_page.h); it outlives
-   * the engine. Null: nothing is shown. */
+  /* A row of the page on which the engine shows where each range is stored (proto/elastic_page.h);
+   * it outlives the engine. Null: nothing is shown. */
   void* shown;
-  /* 1: what lies on the host is mapped at its address all the time, and what runs code may touch
-   * all memory. 0: until a call names it, it is not mapped, and who reaches it without is told that
-   * the address is illegal; but it is from the first sign on that the job reaches memory by ways
-   * that name none. */
+  /* 1: memory on the host stays mapped at its address, and a call that runs code may touch all
+   * memory. 0: it is mapped only when a call names it, and any other access fails as an illegal
+   * address. The engine maps it for good at the first sign that the job reaches memory without
+   * naming it. */
   uint32_t maps_away;
 } raven_elastic_options_t;
 
@@ -133,14 +133,14 @@ RAVEN_ELASTIC CUresult raven_elastic_hand_over(raven_elastic_t* engine, uint32_t
 
 /* What one call touches. */
 typedef struct raven_elastic_use {
-  uint64_t identity; /* what tells it from other calls: its kernel and shape, or its kind; the same
-                        in each step */
+  uint64_t identity; /* distinguishes it from other calls: its kernel and shape, or its kind; the
+                        same in each step */
   CUstream stream;
   const CUdeviceptr* addresses; /* any address within what is touched */
   uint32_t count;
   uint32_t unknown; /* 1: it may touch any of it (no parameter information, a graph that cannot be
                        read) */
-  const char* kind; /* for people: the driver's function that was called; null: not told */
+  const char* kind; /* for people: the driver's function that was called; null: not given */
   CUfunction function; /* of a launch, or a CUkernel; else null */
   uint64_t code;    /* of a launch or a graph: the same for each of the same code, as long as that
                        is loaded; 0: it runs no code */
@@ -162,10 +162,11 @@ RAVEN_ELASTIC void raven_elastic_end(raven_elastic_t* engine, raven_elastic_toke
 
 /* The allocation at `address` stays where it is from now on, for good, and can be reached: its
  * address went where no use is seen (an exported handle, a registration, a table in device memory).
- * `followed` 1: kernels read it there, and may follow others that nobody saw. */
+ * `followed` 1: kernels read it there, and may follow other addresses that the engine did not see.
+ */
 RAVEN_ELASTIC void raven_elastic_pin(raven_elastic_t* engine, CUdeviceptr address, int followed);
-/* All memory can be reached from now on, wherever it lies, as with maps_away: the driver will look
- * at addresses, or kernels follow them, that no use names. */
+/* From now on all memory can be reached, on the device and on the host, as with maps_away: the
+ * driver will look at addresses, or kernels follow them, that no use names. */
 RAVEN_ELASTIC void raven_elastic_reach_all(raven_elastic_t* engine);
 /* A call of the driver's returned CUDA_ERROR_ILLEGAL_ADDRESS: the engine says what that may mean.
  */
@@ -195,13 +196,13 @@ typedef struct raven_elastic_stats {
   uint64_t waited_ns;
   uint64_t room_waits; /* of allocations, for room on the device */
   uint64_t room_waited_ns;
-  uint64_t enough_bytes; /* with so much of the device nothing would have waited or lain on the
-                            host, by what was seen */
+  uint64_t enough_bytes; /* device bytes with which, as observed, no call would have waited and no
+                            data would have been on the host */
 } raven_elastic_stats_t;
 RAVEN_ELASTIC void raven_elastic_stats(raven_elastic_t* engine, raven_elastic_stats_t* stats);
 
-/* Has what was recorded so far written, waits for that two seconds at most, and tells of it: a line
- * for people of at most `room` bytes, its 0 included. 0: nothing was to be recorded. */
+/* Has what was recorded so far written and waits for that, two seconds at most. Writes a line about
+ * it for people to `text`, at most `room` bytes with its 0. 0: nothing was to be recorded. */
 RAVEN_ELASTIC int raven_elastic_recorded(raven_elastic_t* engine, char* text, uint64_t room);
 
 #ifdef __cplusplus

@@ -27,7 +27,7 @@ constexpr uint64_t kAddressesShare = 8;  // times what may be held
 constexpr core::Duration kFreedPatience = std::chrono::seconds(10);
 constexpr std::chrono::microseconds kLookAgain{100};
 
-// What the host has beyond what lies there: beneath moves of both directions that are under way.
+// Host parts beyond those that hold data: they back moves of both directions that are under way.
 constexpr uint64_t kPartsAhead = 8;
 
 // At most 1/kAheadShare of the pinnable host memory is pinned before a page has to leave. A pause,
@@ -765,7 +765,7 @@ void Engine::Pin(CUdeviceptr address, bool is_followed) {
         PinRange(other);
     }
   }
-  // Who is told its address next may use it at once.
+  // The code that gets the range's address after this call may use it immediately.
   changed_.wait(lock, [&] { return with == nullptr || with->moving == 0; });
   if (IsSegment(range)) {
     for (uint32_t page = range.pages.first; page < range.pages.second; ++page)

@@ -25,12 +25,12 @@
 // reserved (engine_segments.cc). All that is mapped within one reservation is used together.
 // Segments move by recency, and only over the limit or where there is room.
 //
-// Threads: any, at once. A call whose ranges are all there takes the lock of calls alone, and what
-// it does is logged (call_log.h). Whatever else needs the scheduler has its lock and, inside it,
-// that of calls. The scheduler works without the latter, and has seen the log first. The locks are
-// held for microseconds, and never while the GPU is waited for or memory is mapped. The order: the
-// scheduler's, that of calls, a mover's or the pinner's, that of the parts. Contexts: every caller
-// has the context current that Create() had.
+// Threads: any, concurrently. A call whose ranges are all resident takes only the lock of calls,
+// and is logged (call_log.h). All other work needs the scheduler: it takes the scheduler's lock
+// and, inside it, that of calls. The scheduler works without the latter, and has seen the log
+// first. The locks are held for microseconds, and never while the GPU is waited for or memory is
+// mapped. The order: the scheduler's, that of calls, a mover's or the pinner's, that of the parts.
+// Contexts: every caller has the context current that Create() had.
 #pragma once
 
 #include <condition_variable>
@@ -94,7 +94,7 @@ struct EngineOptions {
   bool maps_away = false;
   std::function<void(const char*)> log;
   std::shared_ptr<Recorder> recorder;  // null: nothing is recorded
-  std::shared_ptr<Shown> shown;        // null: nobody looks
+  std::shared_ptr<Shown> shown;        // null: nothing is shown
 };
 
 struct EngineStats {
@@ -102,9 +102,9 @@ struct EngineStats {
   core::Bytes away;  // live, on the host
   core::Bytes pinned;
   core::Bytes peak;
-  // With so much of the device nothing would have had to wait or lie on the host, by what was seen:
-  // the pages that lived at once and, where an allocation found no room, those that were freed and
-  // still in use.
+  // The device memory with which, as observed, no call would have waited and no data would have
+  // been on the host. It counts the pages that lived at the same time and, where an allocation
+  // found no room, those that were freed and still in use.
   core::Bytes enough;
   core::Bytes moved_in;
   core::Bytes moved_out;
@@ -239,8 +239,8 @@ class Engine {
     uint32_t on = 0;  // the stream for whose work it is; 0: for any
   };
   uint32_t NewRange(const Request& request);
-  // A range whose pages are all there lives at once. With the lock of calls alone. Else it is one
-  // that does not live yet, or none: kNobody.
+  // The range lives on return if all its pages are resident. Else it does not live yet, or there
+  // is none: kNobody. Needs only the lock of calls.
   uint32_t AllocateAtOnce(const Request& request);
   void ShowRange(uint32_t number);  // it lives
   void EndRange(uint32_t number);
@@ -310,7 +310,7 @@ class Engine {
   void LeaveAddresses(Range& range);
   void EndSegment(RangeId id, Lock& lock);
   core::Status AwaitPassed(Reservation* reservation, Lock& lock);
-  // Copies what lies there to `whole`, without the lock.
+  // Copies the mapped bytes to `whole`, without the lock.
   core::Status CopyInto(const std::vector<SegmentTable::Mapping>& mappings, const Part& whole);
   // The segment that leaves, or comes, next.
   std::optional<PageId> NextSegment();
@@ -365,8 +365,8 @@ class Engine {
   TableFinder tables_;
   Pace pace_;
   uint32_t pacing_ = 0;          // calls that wait for the GPU to come nearer
-  std::optional<int64_t> slow_;  // under way for so long that nobody waits for it any more
-  std::deque<Range> ranges_;     // by number, which is their addresses' owner; 0 is nobody
+  std::optional<int64_t> slow_;  // under way for so long that no call waits for it any more
+  std::deque<Range> ranges_;     // by number, which is their addresses' owner; 0: no owner
   SegmentTable segments_;
   uint32_t reaching_ = 0;     // threads that map pages that no call of theirs holds
   core::Tick short_until_{};  // the device has no more parts than are held
@@ -381,8 +381,8 @@ class Engine {
   JobShare job_share_{options_.part};  // of the engine's thread
   core::Tick looked_{};
   core::Tick shown_{};
-  bool maps_away_ = false;   // what lies on the host is mapped when it comes there,
-  bool all_mapped_ = false;  // and what came before is, too
+  bool maps_away_ = false;   // a page is mapped when it comes to the host,
+  bool all_mapped_ = false;  // and the pages that came before are mapped, too
   bool all_mapped_told_ = false;
   bool asleep_ = false;
   bool illegal_told_ = false;

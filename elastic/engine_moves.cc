@@ -24,7 +24,7 @@ constexpr core::Duration kAskShare = std::chrono::milliseconds(1);
 // After a plan the thread rests for kPlanRest times its duration. Less: a job that does not repeat
 // itself takes a CPU for plans. More: one that does follows an old plan for longer.
 constexpr int kPlanRest = 2;
-// What lies where is shown so often; so many ranges are looked at before others get the lock.
+// How often Show() publishes, and how many ranges it looks at before it yields the lock.
 constexpr std::chrono::seconds kShow{1};
 constexpr size_t kShownAtOnce = 256;
 
@@ -224,8 +224,8 @@ void Engine::Show(Lock& lock) {
   lock.lock();
 }
 
-// Other threads do not ask the driver: they may be capturing, which that would break. It is asked
-// beside the job's own calls of it: where all fits, only now and then.
+// Other threads do not ask the driver: they may be capturing, which that would break. The queries
+// run next to the job's own driver calls: where all fits, they are made only now and then.
 void Engine::Look() {
   const bool waits = !is_all_there_ || segments_.moving() > 0 || pacing_ > 0 ||
                      tables_.AnyUnderWay() || unknowns_ > 0 || !memory_->IsQuiet();

@@ -1,7 +1,7 @@
 // Segments: physical memory that the job makes and maps by itself, at addresses that it reserved.
 //
-// A pointer into mapped memory says nothing of how far a kernel goes from there: what lies beside
-// it may be another segment, and one tensor may lie in several. So all that is mapped within one
+// A pointer into mapped memory does not show how far a kernel goes from there. The memory next to
+// it may be another segment, and one tensor may span several. So all that is mapped within one
 // reservation is used together: a call that names any of it holds all of it.
 #include <algorithm>
 #include <string>
@@ -278,7 +278,7 @@ void Engine::EndMove(const Mover::Move& move, const Parts::Replaced& replaced) {
 
 Status Engine::AwaitPassed(Reservation* reservation, Lock& lock) {
   const core::Tick deadline = ipc::Now() + kPassPatience;
-  // Also those of which nobody knows what they touch.
+  // Includes calls whose touched memory is not known.
   std::vector<Point> calls = streams_.EnqueuedOnAll();
   const auto passed = [&] {
     streams_.Look();

@@ -1,10 +1,10 @@
-// Which ranges, or pages, calls may use at once, without the scheduler's lock.
+// Which ranges, or pages, calls may use immediately, without the scheduler's lock.
 //
 // Each has a word: whether it is open, and how many holds have begun whose ends the scheduler has
 // not seen. What is open is resident and mapped at its address. It is closed before it leaves, and
 // not while there is a hold.
 //
-// Owns: 4 bytes each. Threads: any, at once, but Grow(). Cost: O(1). Errors: none.
+// Owns: 4 bytes each. Threads: any, concurrently, except Grow(). Cost: O(1). Errors: none.
 #pragma once
 
 #include <atomic>

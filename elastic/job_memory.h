@@ -3,7 +3,7 @@
 // A call holds its ranges from Begin to End. The last call that holds a range puts it, and its
 // pages stay until the streams have passed what was enqueued. A range keeps its address for life.
 //
-// Owns: the scheduler, the pages, what is seen of the calls, what they do at once. Units:
+// Owns: the scheduler, the pages, the calls seen, the open ranges. Units:
 // bytes; the job's virtual time for `at`. Threads: one at a time (the scheduler's lock), with that
 // of calls where it says so. Errors: CallResult.
 #pragma once
@@ -84,7 +84,7 @@ class JobMemory : private core::PageMaker {
   // Without waiting. Returns false if a page of it is on its way.
   bool Use(core::TensorNumber range, core::Duration at);
   void Refuse(core::TensorNumber range);
-  // Calls may use it at once, if it is resident.
+  // Calls may use it immediately, if it is resident.
   void Open(core::TensorNumber range) {
     if (executor().IsResident(range)) open_.Open(range);
   }

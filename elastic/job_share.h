@@ -32,7 +32,7 @@ class JobShare {
     std::vector<Demand> demands;  // of all engines, in the same order for each of them
     size_t own = 0;               // the number of this one's
     core::Bytes together;         // that they may hold
-    core::Bytes room;             // that this one may take at once
+    core::Bytes room;             // that this one may take immediately
   };
 
   explicit JobShare(core::Bytes page) : page_(page) {}

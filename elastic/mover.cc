@@ -155,7 +155,7 @@ void Mover::End(const Copy& copy) {
     ended_(move, parts_->Replace(move.at, move.there, move.to, move.maps));
     return;
   }
-  // Nobody else gets a part that may be written.
+  // A part that the failed copy may still write to is not returned.
   if (!copy.is_written) parts_->Give(move.to);
   ended_(move, {move.there, copy.status});
 }

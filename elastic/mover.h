@@ -7,7 +7,7 @@
 // no piece follows while anybody maps (Pause).
 //
 // Each move that has begun ends with one call of `ended`, on the mover's thread. From Begin until
-// then its parts and what is mapped at its address are the mover's, and nobody else may touch them.
+// then only the mover may touch its parts and what is mapped at its address.
 //
 // Threads: any. The lock is held for nanoseconds, not around any call of the driver's nor when
 // `ended` is called, which may take locks of its own that are held around Begin. Nothing but the
@@ -53,7 +53,7 @@ class Mover {
   // All that is pointed to outlives the mover. Errors: kDevice.
   static core::Result<std::unique_ptr<Mover>> Create(const Driver* driver, Parts* parts,
                                                      CUcontext context, Ended ended);
-  // What has begun is done. REQUIRES: nothing begins, and nobody maps.
+  // Moves that have begun are completed. REQUIRES: no move begins, and no thread maps.
   ~Mover();
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;

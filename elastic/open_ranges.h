@@ -1,10 +1,10 @@
 // What a job's calls do with its ranges without the scheduler's lock, in their order, and the log
 // of it that the scheduler sees later.
 //
-// A range, and a page, is open while it is resident and mapped at its address: then a call may use
-// the range, or create one in the page, at once. What a call holds so is not closed before the
-// scheduler has seen the call, and what is closed first may leave. The places are chosen here, by
-// the scheduler's rules (job_places.h).
+// A range, and a page, is open while it is resident and mapped at its address. A call may then use
+// the range, or create one in the page, immediately. A range or page that a call holds this way is
+// not closed before the scheduler has seen the call. Only a closed one may leave. The places are
+// chosen here, by the scheduler's rules (job_places.h).
 //
 // Owns: words, places, the log. Units: bytes; the job's virtual time for `at`; calls by number.
 // Threads: the lock of calls, but where it says so. Cost: O(log ranges) a create, else O(1).
@@ -53,7 +53,7 @@ class OpenRanges {
   void End(core::TensorNumber range);
   // Pages in which ranges live, by the order of calls.
   uint32_t live_pages() const { return live_pages_; }
-  // The device may hold so many pages. Threads: any.
+  // Sets how many pages the device may hold. Threads: any.
   void SetPages(uint32_t pages) { pages_most_.store(pages, std::memory_order_relaxed); }
 
   // ---- Calls.

@@ -1,7 +1,7 @@
 // How far the GPU has come with the job's calls, and how long they took there.
 //
-// Behind some calls an event is recorded. The calls between two of them are a stretch. The streams
-// count as one, which has come as far as the furthest.
+// Behind some calls an event is recorded. The calls between two of them are a stretch. All streams
+// count as one: its progress is that of the furthest stream.
 //
 // Owns: its events. Threads: one at a time (the engine's lock). A current context is required.
 #pragma once
@@ -35,7 +35,7 @@ class Pace {
   // The call of that number is on the stream, and a stretch ends with it. Nothing happens on a
   // stream that is being captured, nor where the driver cannot measure.
   void Ends(CUstream stream, int64_t call);
-  // The next stretch that is over, each once; nullopt: none is, as far as the driver says.
+  // Returns each stretch once, when the driver reports its end; nullopt: no further one has ended.
   std::optional<Stretch> Next();
   // So far the GPU has come: to before this call.
   int64_t passed() const { return passed_; }

@@ -35,7 +35,7 @@ class PageMaps {
     Page* at = nullptr;        // where it is mapped
     Page* expected = nullptr;  // where it is when all changes have ended
     Page* was_at = nullptr;    // where the last of its own changes left it
-    bool has_part = false;     // as far as changes have ended
+    bool has_part = false;     // after the changes that have ended
   };
 
   // The parts outlive it.

@@ -1,5 +1,5 @@
-// The memory that lies under ranges: parts of device memory and of pinned host memory, each made by
-// one cuMemCreate and mapped for good at an address of its own, by which it is copied. Under a
+// The memory that backs ranges: parts of device memory and of pinned host memory. Each is made by
+// one cuMemCreate and mapped for good at an address of its own, by which it is copied. At a
 // range's addresses a part is mapped a second time, and goes from there without its bytes.
 //
 // A part that is given back is kept for the next taker of its size; of other sizes it is released
@@ -34,10 +34,10 @@ struct Part {
   CUdeviceptr copy;  // where it is mapped for good
 };
 
-// What may be held of a place, and who is told.
+// How many bytes of a place may be held, and the functions that charge the job's ledger.
 struct PlaceLimits {
   core::Bytes most;
-  // Takes bytes of the job's ledger, false: over a budget; and gives them back. May be empty.
+  // Charges bytes to the job's ledger, false: over a budget; and uncharges them. May be empty.
   std::function<bool(core::Bytes)> take;
   std::function<void(core::Bytes)> give;
 };
@@ -58,10 +58,10 @@ class Parts {
   // Of those that are free; null: none is.
   Part* TakeFree(Place place, core::Bytes size);
   void Give(Part* part);
-  // One more that is free, where others need not make way for it. Errors: as Take.
+  // Adds one free part, if no other has to be released for it. Errors: as Take.
   core::Status Add(Place place, core::Bytes size);
 
-  // Releases free parts as far as they exceed the new limit. What is taken stays.
+  // Releases free parts until the new limit is met or none is left. What is taken stays.
   void SetLimit(Place place, core::Bytes most);
   core::Bytes limit(Place place) const;
   // Of all parts, and of those that are free.
@@ -99,8 +99,8 @@ class Parts {
   core::Error NoRoom(Place place) const;
   // REQUIRES, for these: the mutex is held.
   std::unique_ptr<Part> TakeIdle(Pool& pool, core::Bytes size);
-  // As Fits; what is free in other sizes makes way, for the limit and for the ledger, which counts
-  // more.
+  // As Fits. Releases free parts of other sizes where the limit, or the ledger, which counts more
+  // than the parts, needs that.
   bool MakeRoom(Pool& pool, core::Bytes size);
   // What the ledger has counted already. The mutex is free while it is made.
   core::Result<std::unique_ptr<Part>> MakeCounted(Place place, core::Bytes size,
@@ -109,7 +109,7 @@ class Parts {
   void Release(std::unique_ptr<Part> part);
   // Takes the size of the ledger, if the limit allows it.
   static bool Fits(const Pool& pool, core::Bytes size);
-  // Releases free parts until so much is held at most. REQUIRES: the mutex is held.
+  // Releases free parts until at most `most` is held or none is left. REQUIRES: the mutex is held.
   void ShrinkTo(Pool& pool, core::Bytes most);
 
   const Driver* const driver_;

@@ -30,8 +30,8 @@ class Pinner {
   Pinner(const Pinner&) = delete;
   Pinner& operator=(const Pinner&) = delete;
 
-  // So much of the host is to be held, what is taken included, or as much as it may. After a
-  // refusal it tries again when more is asked for than ever.
+  // Pins until `held` bytes of the host are held, taken ones included, or the limit is reached.
+  // After a refusal it tries again when a call needs more than all calls before.
   void Need(core::Bytes held);
   // The same, once the job rests from allocating.
   void Want(core::Bytes held);

@@ -232,7 +232,7 @@ std::optional<Duration> Recorder::Measure(CUevent mark) {
   float milliseconds = 0;
   const bool known = last_mark_ != nullptr && driver_.elapsed != nullptr &&
                      driver_.elapsed(&milliseconds, last_mark_, mark) == CUDA_SUCCESS;
-  // Streams run beside each other: it may lie before the last one. Then that stays the last.
+  // Streams run concurrently: it may be before the last one. Then that stays the last.
   if (known && milliseconds < 0) {
     GiveEvent(mark);
     return Duration{0};

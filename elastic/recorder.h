@@ -1,8 +1,8 @@
 // What a job does, call by call, as a trace in a file (docs/TRACES.md) that ravensim replays.
 //
-// The engine tells it of allocations, frees and calls in their order. Kept until a thread of its
-// own has written them: 16 bytes each, at most so many. What finds no room is left out and counted,
-// in such a way that the rest is a valid trace.
+// The engine reports allocations, frees and calls to it in their order. They are kept until a
+// thread of its own has written them: 16 bytes each, at most `entries_most`. Those that find no
+// room are left out and counted, in such a way that the rest is a valid trace.
 //
 // How long calls take is measured without waiting for the GPU: an event is recorded behind every
 // 16th call, or behind a call a millisecond after the last one, and the time between two events is

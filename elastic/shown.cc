@@ -20,12 +20,12 @@ uint64_t Since(Tick then, Tick now) {
   return static_cast<uint64_t>(std::max<int64_t>((now - then).count(), 0));
 }
 
-// In a heap by this the smallest lies in front.
+// The order of a heap whose front is the smallest range.
 bool IsLarger(const ElasticPageRange& a, const ElasticPageRange& b) {
   return a.bytes > b.bytes;
 }
 
-// Of what is written between two changes of the sequence nobody believes a part.
+// A reader accepts all that is written between two changes of the sequence, or none of it.
 class Rewriting {
  public:
   explicit Rewriting(ElasticPageRow* row)

@@ -1,8 +1,8 @@
 // What can be seen of an engine from outside its process: a row of the job's page
 // (proto/elastic_page.h), rewritten about once a second.
 //
-// Owns: nothing of the row, which outlives it. Threads: one at a time (the engine's lock), but for
-// Publish, which may run beside Note.
+// Owns: nothing of the row, which outlives it. Threads: one at a time (the engine's lock), except
+// Publish, which may run at the same time as Note.
 #pragma once
 
 #include <array>

@@ -7,7 +7,7 @@ namespace ravenstore::elastic {
 
 namespace {
 
-// Under way on one stream: where the job runs far ahead, points are told apart less finely.
+// Events under way on one stream. A job that runs far ahead has its points resolved less finely.
 constexpr size_t kEventsMost = 64;
 
 uint64_t ThisThread() {

@@ -1,7 +1,7 @@
 // How far each of the job's streams has come, counted in calls that the engine saw.
 //
-// A call is a point on its stream. Whether a point has passed is found out with an event, which is
-// recorded when somebody asks and not with each call: it lies behind all that was enqueued by then.
+// A call is a point on its stream. An event shows whether a point has passed. It is recorded when
+// a caller asks and not with each call: it follows all that was enqueued by then.
 // An event is never recorded on a stream that is being captured.
 //
 // Threads: one at a time (the engine's lock). A current context is required where it says so.
@@ -36,17 +36,17 @@ class Streams {
   Point Enqueued(CUstream stream);
   // The same on each stream that there is; of other threads' own ones their last.
   std::vector<Point> EnqueuedOnAll();
-  // Passed() may ask the driver again: once for each stream until the next Look. Who asks of many
-  // points costs the job no more than who asks of one.
+  // Passed() may ask the driver again: once for each stream until the next Look. Asking about many
+  // points costs the job no more than asking about one.
   void Look() { ++looks_; }
-  // Whether what was enqueued up to the point is done, as far as was looked. If that is not known
-  // an event is recorded, so that asking after a later Look tells. REQUIRES: a current context.
+  // Whether what was enqueued up to the point is done, as the driver last reported. If that is not
+  // known, an event is recorded: a call after a later Look gets it. REQUIRES: a current context.
   bool Passed(const Point& point);
   // Removes those that have passed. Returns true if no point is left.
   bool HavePassed(std::vector<Point>* points);
-  // Whether all that was enqueued on any stream is done, as far as was looked.
+  // Whether all that was enqueued on any stream is done, as the driver last reported.
   bool Idle();
-  // Work on some stream ended with an illegal address, as far as was looked.
+  // Work on some stream ended with an illegal address, as the driver last reported.
   bool saw_illegal_address() const { return saw_illegal_; }
   // The stream is about to be destroyed; its handle may come again. REQUIRES: a current context.
   void Gone(CUstream stream);
@@ -59,7 +59,7 @@ class Streams {
     uint64_t enqueued = 0;
     uint64_t passed = 0;
     uint64_t looked = 0;                              // the last look at which the driver was asked
-    std::deque<std::pair<CUevent, uint64_t>> events;  // and the call that each lies behind
+    std::deque<std::pair<CUevent, uint64_t>> events;  // and the last call before each
   };
 
   uint32_t IndexOf(CUstream stream);

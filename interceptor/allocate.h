@@ -10,7 +10,7 @@
 
 namespace ravenstore::interceptor {
 
-// Does `attempt` until it returns true, once another backing was told to make room for it.
+// Repeats `attempt` until it returns true, for 2 s at most, if the backing can make room.
 template <typename Attempt>
 bool AttemptWithRoom(int row, uint64_t bytes, Attempt attempt) {
   if (attempt()) return true;

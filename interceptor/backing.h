@@ -1,8 +1,8 @@
 // Who serves an allocation: the driver, unless the job's mode names another ($RAVENSTORE_MODE).
 //
 // A backing is asked where the driver alone would have been: for an allocation and its free, when a
-// context ends, when the driver has no room, and for what the job is told is free. Nobody else asks
-// who serves: what a backing has made carries its name in the ledger.
+// context ends, when the driver has no room, and for the free memory that the job is shown. All
+// other code finds the backing that made an entry in the ledger.
 //
 // Threads: any.
 #pragma once
@@ -43,7 +43,7 @@ struct Backing {
   bool (*make_room)(int row, uint64_t bytes);
   // The driver has them now, or does without, after so long.
   void (*room_made)(int row, uint64_t bytes, uint64_t waited_ns);
-  // Corrects what the job is told is free of a device.
+  // Corrects the free memory of a device that the job is shown.
   uint64_t (*free_to_job)(int row, uint64_t free);
   void (*forget_in_child)();
 };

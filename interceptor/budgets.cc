@@ -45,9 +45,9 @@ uint64_t Room(int row) {
 bool HoldIfRoom(int row, uint64_t bytes) {
   const uint64_t visible = VisibleOf(row);
   const uint64_t limit = TogetherLimit(row);
-  // First it stands in the sum, then the sum is looked at: of several that do so at once and do not
-  // fit together, none overlooks the others. All of them may be refused then, though one of them
-  // has room: it tries again.
+  // The bytes are added to the sum before the sum is read. If several callers do so together and do
+  // not fit, each sees the others. All of them may be refused then, though one of them has room: it
+  // tries again.
   constexpr int kTries = 16;
   for (int i = 0; i < kTries; ++i) {
     const uint64_t before = Hold(row, bytes);

@@ -18,8 +18,8 @@ namespace {
 constinit std::atomic<int> retained[proto::kLedgerDevices]{};
 constinit std::atomic<uint64_t> primary[proto::kLedgerDevices]{};
 
-// What of the device is in use by anybody, as NVML says: nobody else can be asked before there is a
-// context.
+// The device memory in use by all processes, as NVML reports it. Nothing else reports it before
+// there is a context.
 class DeviceUse {
  public:
   static constexpr uint64_t kUnknown = ~uint64_t{0};

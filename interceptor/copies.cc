@@ -1,4 +1,4 @@
-// Under --mode=elastic: copies, sets, waits and descriptors, told with the memory that they name.
+// Under --mode=elastic: reports copies, sets, waits and descriptors with the memory that they name.
 #include "interceptor/copies.h"
 
 #include <string.h>

@@ -25,7 +25,7 @@ void Rows(Touched& touched, const Description* copy) {
   touched.Shape(copy->WidthInBytes);
   touched.Shape(copy->Height * layers);
   if (has_address(copy->srcMemoryType)) touched.Name(copy->srcDevice);
-  // Nobody looks for addresses in arrays.
+  // Arrays are not searched for addresses.
   if (!has_address(copy->dstMemoryType)) return;
   touched.Name(copy->dstDevice);
   if (!touched.is_after() || copy->WidthInBytes * copy->Height * layers > kLargestTable) return;

@@ -53,7 +53,7 @@ void Print(const CUuuid& uuid, const char* prefix, char* text) {
   *text = 0;
 }
 
-// As the daemon prints them: a MIG instance's own is told by the newer function.
+// As the daemon prints them: the newer function returns a MIG instance's own.
 bool FillUuid(CUdevice device, char* text) {
   using Function = CUresult(CUuuid*, CUdevice);
   auto* instance = reinterpret_cast<Function*>(DriverFunction("cuDeviceGetUuid_v2"));

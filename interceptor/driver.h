@@ -1,4 +1,4 @@
-// Functions of the loaded driver and of NVML that nobody hooks, or whose real ones are wanted.
+// Functions of the loaded driver and of NVML that have no hook, or whose real ones are wanted.
 //
 // They are found in the library that is loaded (elf.h): this library never loads one that the
 // program did not.

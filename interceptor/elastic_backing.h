@@ -1,7 +1,7 @@
-// --mode=elastic: allocations of 2 MiB and more lie where there is room, on the device or in pinned
-// memory of the host, and move while their addresses stay (elastic/elastic.h). The engine is
-// libravenstore_elastic.so, which lies beside this library and is loaded privately, on the first of
-// them; there is one for each device.
+// --mode=elastic: allocations of 2 MiB and more are stored where there is room, on the device or in
+// pinned memory of the host, and move while their addresses stay (elastic/elastic.h). The engine is
+// libravenstore_elastic.so, a file next to this library. The first such allocation loads it
+// privately. There is one engine for each device.
 //
 // An engine works in the context in which it was opened: what is asked for in another context of
 // the same device is the driver's. When that context ends, so does the engine, with all it has

@@ -6,7 +6,7 @@
 namespace ravenstore::interceptor::elastic {
 
 bool Load(Library* library) {
-  // Beside us when it was installed, in the folder of its own when it was only built.
+  // In the same folder when it was installed, in the folder of its own when it was only built.
   void* loaded = LoadNear("libravenstore_elastic.so");
   if (loaded == nullptr) loaded = LoadNear("../elastic/libravenstore_elastic.so");
   if (loaded == nullptr) {

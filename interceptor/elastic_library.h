@@ -33,8 +33,8 @@ struct Library {
   decltype(&raven_elastic_hand_over) hand_over;
 };
 
-// Loads the library that lies beside this one. False, and the log says why: there is none, or it is
-// another version's.
+// Loads the library from the folder of this one. False, and the log says why: there is none, or it
+// is another version's.
 bool Load(Library* library);
 
 }  // namespace ravenstore::interceptor::elastic

@@ -17,7 +17,7 @@ struct Import {
   const char* object;  // path of the importing object; "" for the program
   const char* symbol;
   void** slot;  // where the address stands
-  bool jump;    // the linker's own word, which nobody else changes; it may not be bound yet
+  bool jump;    // the linker's own word, which nothing else changes; it may not be bound yet
   bool sealed;  // in what was made read-only once it was bound
 };
 // Calls visit for every import, of every object but this one, whose symbol's name begins as one of
@@ -32,7 +32,7 @@ uint64_t ObjectsAdded();
 
 // True when the object brings hooked functions, and calls them itself as it likes.
 bool BringsHooked(const char* object);
-// True when `address` lies in this library.
+// True when `address` is in this library.
 bool IsOurs(const void* address);
 // The file of the loaded object that holds `address`, or "".
 const char* ObjectOf(const void* address);

@@ -26,7 +26,7 @@ bool Capturing(CUstream stream, bool per_thread) {
       per_thread ? Cached(&own, "cuStreamIsCapturing_ptsz") : Cached(&plain, "cuStreamIsCapturing");
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (function == nullptr) return false;
-  // The legacy stream beside a capture elsewhere answers with an error and cannot be captured.
+  // During a capture elsewhere the legacy stream returns an error. It cannot be captured.
   return function(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 

@@ -360,7 +360,7 @@ RAVEN_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(
 
 RAVEN_EXPORT CUresult cuGraphExecDestroy(CUgraphExec executable) {
   RAVEN_BEGIN(cuGraphExecDestroy);
-  // Out before: its name may come again at once.
+  // Dropped before the call: the driver may reuse its name immediately.
   graph_uses::Drop(executable);
   return real(executable);
 }

@@ -83,7 +83,7 @@ void* RealOf(Hook hook) {
 
 void* Instead(Hook hook, void* real) {
   const HookInfo& info = InfoOf(hook);
-  // Ours may be found where nobody is handed it: it is the first of its name.
+  // No caller gets a hook that is not wanted. Ours may still be found: it is the first of its name.
   if (!IsWanted(hook)) return IsOurs(real) ? RealOf(hook) : real;
   if (IsOurs(real)) return info.entry;
   void* none = nullptr;

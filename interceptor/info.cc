@@ -1,4 +1,4 @@
-// What the job is told about a device's memory, by the driver and by NVML.
+// What the driver and NVML report to the job about a device's memory.
 #include "interceptor/devices.h"
 #include "interceptor/driver.h"
 #include "interceptor/elastic_backing.h"
@@ -11,7 +11,7 @@ namespace interceptor = ravenstore::interceptor;
 
 namespace {
 
-// All of these are told for the budget instead of the device.
+// All of these report the budget instead of the device.
 template <typename T>
 CUresult ShowInfo(CUresult result, T* free, T* total) {
   if (result != CUDA_SUCCESS || free == nullptr || total == nullptr || !interceptor::Start()) {

@@ -1,4 +1,4 @@
-// Under --mode=elastic: kernels, told with what their parameters name.
+// Under --mode=elastic: reports kernels with what their parameters name.
 #include "interceptor/hooks.h"
 #include "interceptor/params.h"
 #include "interceptor/touch.h"
@@ -23,7 +23,7 @@ CUresult Launch(CUfunction function, const Shape& shape, CUstream stream, bool p
   return Touch(kKernel, stream, per_thread, name, call);
 }
 
-// Of several devices, or with parameters that were set one by one: nobody asks what it touches.
+// Of several devices, or with parameters set one by one: the memory it touches is not looked up.
 template <typename Call>
 CUresult LaunchUnknown(CUfunction function, CUstream stream, bool per_thread, Call call) {
   const auto name = [function](Touched& touched) {

@@ -271,7 +271,7 @@ void LoseSocket() {
   const int old = socket_descriptor.exchange(-1);
   // Another's descriptor under our number is not ours to close.
   if (old >= 0 && InodeOf(old) == socket_inode) close(old);
-  // Nobody else could end a pause.
+  // Nothing else could end a pause.
   for (proto::LedgerRow& row : Page()->row) row.paused.store(0);
 }
 
@@ -339,7 +339,7 @@ int64_t ReclaimDeadline() {
 
 bool Reclaim(int row, uint64_t bytes, int64_t deadline) {
   if (row < 0 || !Attached() || NowMs() >= deadline) return false;
-  // A connection of its own: its answer is nobody else's.
+  // A connection of its own: no other request can receive its answer.
   const int made = Connect();
   if (made < 0) return false;
   const char* uuid = Page()->row[row].uuid;

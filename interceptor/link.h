@@ -1,8 +1,8 @@
 // The line to the daemon: who we are and the page it reads, and the request for memory.
 //
 // A thread of ours ("raven-link", every signal blocked) notices that the daemon went and attaches
-// to the next one; the page goes with it, so nothing is told twice. Without a daemon it tries again
-// from time to time and nothing else happens.
+// to the next one; the page goes with it, so nothing is reported twice. Without a daemon it tries
+// again from time to time and nothing else happens.
 //
 // Threads: any. Every wait is bounded.
 #pragma once

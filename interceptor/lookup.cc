@@ -1,5 +1,5 @@
-// dlsym, dlvsym and CUDA's own look-ups: whoever asks for a hooked function gets ours. And dlopen,
-// which is only watched (deep.h).
+// dlsym, dlvsym and CUDA's own look-ups: a caller that asks for a hooked function gets ours. And
+// dlopen, which is only watched (deep.h).
 //
 // glibc finds the object that asks (for RTLD_NEXT, and for the search path) by the return address,
 // so what is none of ours is jumped to, not called, with the caller's return address in place.
@@ -17,15 +17,15 @@ namespace {
 using DlsymFunction = void*(void*, const char*);
 using DlvsymFunction = void*(void*, const char*, const char*);
 
-// An answer that means "nothing", told apart from "ask the real one" by the jump below.
+// Means "nothing". The jump below distinguishes it from null, "ask the real one".
 void* const kNone = reinterpret_cast<void*>(1);
 
 DlsymFunction* RealDlsym() {
   return reinterpret_cast<DlsymFunction*>(RealOf(Hook::k_dlsym));
 }
 
-// There is no such function, though ours would be found: kNone, with the error that dlerror then
-// tells. A program may look at that alone.
+// There is no such function, though ours would be found: kNone, and dlerror then returns the error.
+// A program may look at that alone.
 void* None(const char* name) {
   static std::atomic<void*> libc{nullptr};
   void* other = libc.load(std::memory_order_relaxed);

@@ -1,11 +1,11 @@
-// Libraries of ours that lie beside this one.
+// Our libraries in the folder of this one.
 //
 // Threads: any.
 #pragma once
 
 namespace ravenstore::interceptor {
 
-// Loads `name`, a path seen from the folder that this library lies in, privately; null: not there.
+// Loads `name`, a path relative to the folder of this library, privately; null: not there.
 void* LoadNear(const char* name);
 // The function `symbol` of a library that LoadNear loaded; false: it has none.
 template <typename Function>

@@ -110,7 +110,7 @@ Layout* Read(CUfunction function) {
     layout->run[layout->runs++] = {static_cast<uint16_t>(i), static_cast<uint16_t>(skip),
                                    static_cast<uint16_t>((bytes - skip) / 8)};
   }
-  // Past the last one it is told that there is none.
+  // Past the last one the driver reports that there is none.
   layout->known = result == CUDA_ERROR_INVALID_VALUE;
   layout->tables = HasOwnTables(ask, function);
   layout->generation = generation.load();

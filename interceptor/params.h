@@ -1,8 +1,8 @@
 // Which words of a kernel's parameters may be addresses, and what the parameters look like.
 //
-// The driver tells where a kernel's parameters lie and how large they are; that is asked once for
-// each function, and kept in a table without locks for those who look. Any word of a parameter
-// that is aligned to 8 bytes may be an address: structs nest, and nobody tells their types.
+// The driver reports where a kernel's parameters are and how large they are; that is asked once for
+// each function, and kept in a table that is read without locks. Any word of a parameter
+// that is aligned to 8 bytes may be an address: structs nest, and their types are not known.
 //
 // Threads: any.
 #pragma once

@@ -1,5 +1,5 @@
-// Under --mode=elastic: what the job is told about an address of ours, which is the device's memory
-// wherever it lies, and streams that end.
+// Under --mode=elastic: what the job learns about an address of ours, which is the device's memory
+// on the host, too; and streams that end.
 #include "interceptor/elastic_backing.h"
 #include "interceptor/hooks.h"
 #include "interceptor/touch.h"

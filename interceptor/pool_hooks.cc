@@ -34,8 +34,8 @@ RAVEN_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool own) {
                              [&] { return real(own); });
 }
 
-// A pool gives back what it need not keep when it is told to, and when somebody waits for what is
-// in its streams.
+// A pool releases memory that it need not keep when it is trimmed, and when a thread waits for the
+// work in its streams.
 
 RAVEN_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool from, size_t keep) {
   RAVEN_BEGIN(cuMemPoolTrimTo);

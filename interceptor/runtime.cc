@@ -16,8 +16,8 @@ uint64_t Key(const void* name) {
   return reinterpret_cast<uint64_t>(name);
 }
 
-// Notes the allocation unless a hook of the driver did. Its budget is only looked at afterwards: a
-// runtime whose driver nobody sees is not expected, only not forgotten.
+// Notes the allocation unless a hook of the driver did. Its budget is only checked afterwards: a
+// runtime whose driver calls are not hooked is not expected, but is accounted for.
 void Note(uint32_t seen_before, Space space, LegacyKind kind, const void* name, uint64_t bytes) {
   if (DriverHooksSeen() != seen_before || name == nullptr || !Start()) return;
   Entry entry;

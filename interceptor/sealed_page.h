@@ -1,4 +1,4 @@
-// Memory that the daemon may read: a memfd that nobody can make smaller or larger.
+// Memory that the daemon may read: a memfd that no process can make smaller or larger.
 //
 // Owns: the descriptor, and the mapping for good. A child of fork has neither. Threads: Make once.
 #pragma once

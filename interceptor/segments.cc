@@ -77,7 +77,7 @@ CUresult TurnLocked(Entry entry, CUmemGenericAllocationHandle* own) {
   SetWord(&entry, *own);
   Commit(entry);
   if (address != 0) ledger.Change(Space::kMapping, address, MakeDrivers, nullptr);
-  // Nobody has a handle any more: the mapping alone holds it.
+  // No handle is left: the mapping alone holds it.
   if (entry.space == Space::kOrphan) release(*own);
   return CUDA_SUCCESS;
 }

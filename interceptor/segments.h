@@ -30,7 +30,7 @@ CUresult TurnMapped(const Entry& mapping);
 void End(const Entry& entry);
 
 // Calls `visit(entry, &result)` for each mapping that begins within, and `gap(begin, bytes)` for
-// what lies between those of which `visit` said true. Ends with the first result that is no
+// the gaps between those for which `visit` returned true. Ends with the first result that is no
 // success.
 template <typename Visit, typename Gap>
 CUresult ForEachMapping(CUdeviceptr address, uint64_t bytes, Visit visit, Gap gap) {

@@ -31,7 +31,7 @@ constinit std::atomic<Phase> phase{Phase::kUnknown};
 constinit Library library{};
 
 bool Load() {
-  // Beside us when it was installed, in the folder of its own when it was only built.
+  // In the same folder when it was installed, in the folder of its own when it was only built.
   void* handle = LoadNear("libravenstore.so");
   if (handle == nullptr) handle = LoadNear("../client/libravenstore.so");
   if (handle == nullptr) {
@@ -111,7 +111,7 @@ constinit const Backing kBacking = {
     .wants = Wants,
     .create = Create,
     .free = Free,
-    // To the driver it is no memory of the context's: the ledger tells what to free.
+    // The driver does not count it as the context's memory: the ledger knows what to free.
     .context_ends = [](CUcontext) {},
     .make_room = [](int, uint64_t) { return false; },
     .room_made = [](int, uint64_t, uint64_t) {},

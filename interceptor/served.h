@@ -1,5 +1,5 @@
 // --mode=store: plain allocations of 2 MiB and more come from the daemon's pages, through
-// libravenstore.so, which lies beside this library and is loaded privately, on the first of them.
+// libravenstore.so, a file next to this library. The first of them loads it privately.
 //
 // A tensor made here stays in use as long as the job holds it: the store never moves it.
 //

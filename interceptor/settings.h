@@ -14,8 +14,8 @@ struct Settings {
   char socket[256];  // empty: too long
   char log[4096];    // empty: nowhere
   Mode mode;
-  uint64_t elastic_host;  // what may be pinned; 0: not said
-  uint64_t elastic_part;  // what is moved at once; 0: not said
+  uint64_t elastic_host;  // what may be pinned; 0: not set
+  uint64_t elastic_part;  // the size of one move; 0: not set
   bool elastic_report;
   bool elastic_still;  // nothing is moved
   bool elastic_maps_away;
@@ -27,7 +27,7 @@ struct Settings {
 };
 
 // Reads the environment, the first time. Later the program may change it while a thread of ours
-// would read it. Not by two threads at once.
+// would read it. Not thread-safe.
 void ReadSettings();
 // As read then.
 const Settings& Asked();

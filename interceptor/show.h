@@ -1,4 +1,4 @@
-// What the job is told of its devices: no more than it may use.
+// What the job is shown of its devices: no more than it may use.
 //
 // Threads: any.
 #pragma once

@@ -26,7 +26,7 @@ constinit bool fork_handlers = false;  // guarded by start_mutex
 __attribute__((tls_model("initial-exec"))) thread_local int depth = 0;
 __attribute__((tls_model("initial-exec"))) thread_local uint32_t hooks_seen = 0;
 
-// A child has no context, no memory, no thread and no daemon of its own: it begins anew.
+// A child has no context, memory, thread or daemon of its own: it begins again.
 void InChild() {
   phase.store(Phase::kIdle);
   start_mutex = PTHREAD_MUTEX_INITIALIZER;

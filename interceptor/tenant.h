@@ -15,7 +15,7 @@
 
 namespace ravenstore::interceptor::tenant {
 
-// The row of the device on the page, claimed when nobody had it; null: the page has no more.
+// The row of the device on the page, claimed if it was free; null: the page has no more.
 proto::TenantRow* ReserveRow(proto::TenantPage* page, const char* uuid);
 // The sum of the row's first `slots`. A slot that is being moved may be below zero for an instant.
 uint64_t Sum(const proto::TenantRow& row, uint64_t slots);
@@ -28,7 +28,7 @@ void Commit();
 
 // Adds to what this process holds of the device; bytes may be negative.
 void Hold(int row, uint64_t bytes);
-// What all of the user's processes hold of the device, as far as this one knows them.
+// The sum that the user's processes hold of the device, of those that this one knows.
 uint64_t Together(int row);
 
 // What an elastic engine wants of a device, in bytes; as proto::TenantDemand.

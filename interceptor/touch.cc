@@ -67,7 +67,7 @@ Touching::Touching(Touched* touched, CUstream stream, bool per_thread) {
   if (stream == nullptr && per_thread) stream = CU_STREAM_PER_THREAD;
   // What is captured runs when its graph is launched.
   if (captures.load(std::memory_order_relaxed) > 0 && graph::Capturing(stream, false)) {
-    // But the driver looks at the addresses of copies and sets at once, and of kernels at none.
+    // But the driver looks at addresses of copies and sets at capture, and at none of kernels.
     if (touched->kind_ < kHooks && touched->count_ > 0) elastic::ReachAll();
     return;
   }

@@ -1,4 +1,4 @@
-// Under --mode=elastic: what the job's calls touch, told to the engine around the real call.
+// Under --mode=elastic: reports what the job's calls touch to the engine, around the real call.
 //
 // Where no engine is open, which is always so in other modes, a call passes through after one load.
 //
@@ -20,7 +20,7 @@ inline uint64_t Mix(uint64_t hash, uint64_t word) {
   return hash ^ hash >> 32;
 }
 
-// What tells kinds of calls apart in a use's identity; copies and sets have their hook's number.
+// Distinguishes kinds of calls in a use's identity; copies and sets have their hook's number.
 inline constexpr uint64_t kKernel = uint64_t{1} << 32;
 inline constexpr uint64_t kGraph = uint64_t{2} << 32;
 
@@ -35,7 +35,7 @@ struct Code {
   CUdeviceptr others[kMostOthers];
 };
 
-// The words of one call that may be addresses of ours, and what tells the call from others.
+// The words of one call that may be addresses of ours, and the call's identity.
 class Touched {
  public:
   // `kind`: a hook's number, or one of those below. `room` has place for `most` words, and is

@@ -20,7 +20,7 @@ namespace {
 
 enum class State : uint32_t { kNotAsked, kPassed, kRefused };
 
-// It looks this often whether it was told to end.
+// How often it looks whether a signal has asked it to end.
 constexpr int kLookMs = 100;
 constexpr int kEnds[] = {SIGINT, SIGTERM};
 constexpr size_t kEndsCount = 2;
@@ -30,7 +30,7 @@ constinit std::atomic<State> state{State::kNotAsked};
 constinit std::atomic<bool> told_to_end{false};
 constinit struct sigaction handlers[kEndsCount] {};
 
-// To the log that was asked for, or else to whoever started the job.
+// To the log that was asked for, or else to standard error.
 void Say(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void Say(const char* format, ...) {
   char text[400];

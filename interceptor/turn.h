@@ -9,8 +9,8 @@
 
 namespace ravenstore::interceptor::turn {
 
-// False: it may have nothing of any device, for the time that --wait named is over or the program
-// was told to end meanwhile. REQUIRES: Start() succeeded.
+// False: it may have nothing of any device, for the time that --wait named is over or a signal
+// asked the program to end meanwhile. REQUIRES: Start() succeeded.
 bool Await(int row);
 void ForgetInChild();
 

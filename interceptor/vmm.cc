@@ -60,8 +60,8 @@ bool DropMapping(Entry* entry, void* argument) {
   return false;
 }
 
-// The handle is about to be given back; what that means is told after the driver agreed. True: it
-// was the last reference, and *entry is what there was.
+// The handle is about to be released; callers use the result after the driver agreed. True: it was
+// the last reference, and *entry is the entry that was removed.
 bool ReleaseHandle(CUmemGenericAllocationHandle handle, Entry* entry) {
   Outcome outcome;
   ledger.Change(Space::kHandle, handle, DropReference, &outcome);
@@ -230,8 +230,8 @@ RAVEN_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   const interceptor::Within within;
   if (!within.outermost()) return real(handle);
   if (interceptor::segments::IsOurs(handle)) return interceptor::ReleaseOurs(handle, real);
-  // The reference goes first: the value may come again at once. A driver that refuses leaves the
-  // handle as it was, and that is a caller's mistake with a handle that the ledger does not know.
+  // The reference goes first: the value may come again immediately. A driver that refuses leaves
+  // the handle as it was: a caller's mistake with a handle that the ledger does not know.
   Entry entry;
   const bool known = ledger.Find(Space::kHandle, handle, &entry);
   if (known) interceptor::ReleaseHandle(handle, &entry);

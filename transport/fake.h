@@ -26,7 +26,7 @@ namespace ravenstore::transport {
 // How bytes travel between two nodes.
 struct FakeLink {
   core::Duration delay = std::chrono::microseconds(50);
-  core::Duration jitter{};      // up to so much more; each connection keeps its own order
+  core::Duration jitter{};      // up to this much more; each connection keeps its own order
   double bytes_per_second = 0;  // of each connection and direction; 0: no limit
 };
 
@@ -44,8 +44,8 @@ class FakeNetwork {
   explicit FakeNetwork(uint64_t seed, bool sums = true) : random_(seed), sums_(sums) {}
   ~FakeNetwork();
 
-  // A node that listens; its address is its name. REQUIRES: no living transport has that name.
-  // When the transport is destroyed its peers are told after the link's delay, as if a process had
+  // A node that listens; its address is its name. REQUIRES: no living transport has that name. When
+  // the transport is destroyed, its peers are notified after the link's delay, as if a process had
   // died.
   std::unique_ptr<Transport> Add(const std::string& node, Service* service, Patience patience = {},
                                  uint32_t version = kProtocolVersion);
@@ -63,11 +63,11 @@ class FakeNetwork {
   // The node has one port, over which no more goes out a second, and no more comes in, of all its
   // connections together. 0: no limit.
   void SetPort(const std::string& node, double bytes_per_second);
-  // From now on nothing arrives and nobody is told, of new connections neither.
+  // From now on nothing arrives and no node is notified. This includes new connections.
   void Cut(const std::string& a, const std::string& b);
   // What was sent meanwhile arrives, as with TCP.
   void Heal(const std::string& a, const std::string& b);
-  // Breaks all connections between them; both are told.
+  // Breaks all connections between them; both are notified.
   void Drop(const std::string& a, const std::string& b);
   // The node's process stands still: what comes waits for it, and its own timers. What was asked of
   // it to send goes once it runs again.
@@ -116,7 +116,7 @@ class FakeNetwork {
   std::map<Nodes, FakeLink> links_;
   std::map<std::string, Port> ports_;
   std::map<Nodes, std::vector<std::function<void()>>> cut_;  // and what waits to be sent there
-  // Those that stand still, and what they are told when they run again.
+  // Paused nodes, and the callbacks that run when they resume.
   std::map<std::string, std::vector<std::function<void()>>> paused_;
   std::map<Nodes, Damage> damages_;  // by from and to
 };

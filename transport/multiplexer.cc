@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little, "frames are little-end
 
 constexpr std::string_view kMagic = "ravenlnk";
 constexpr size_t kOffsetBytes = sizeof(uint64_t);  // before a chunk's bytes
-constexpr size_t kSwallowed = 16 << 10;            // at once, of a chunk that nobody wants
+constexpr size_t kSwallowed = 16 << 10;            // per read, of a chunk that no call wants
 constexpr size_t kPayloadMax = kOffsetBytes + kChunk.count();
 // Of a peer's words about a refusal. Shorter cuts Ravenstore's own; longer lets a peer fill logs.
 constexpr size_t kReasonMax = 1024;
@@ -378,7 +378,7 @@ void Multiplexer::Written(size_t count) {
 void Multiplexer::LetGo(Made call) {
   if (chunk_in_.call == call) chunk_in_ = {};
   if (chunk_out_.call == call && !chunk_out_.rest.empty()) {
-    // The peer was promised so many bytes.
+    // The chunk's header promised these bytes to the peer.
     output_ += Text(std::exchange(chunk_out_.rest, {}));
   }
 }

@@ -1,5 +1,5 @@
-// One end of one connection: its calls, made one stream of bytes each way. No I/O and no clock:
-// a transport moves the bytes and tells the time. Contracts of calls are transport.h's.
+// One end of one connection: its calls, made one stream of bytes each way. No I/O and no clock: a
+// transport moves the bytes and passes the time. transport.h has the contracts of calls.
 //
 // The stream is frames: a header of 32 bytes with its own checksum (XXH3), and a payload. The first
 // frame each way is a hello with version and node name; its form never changes.
@@ -59,9 +59,10 @@ class Multiplexer {
   // `count` bytes were put there. Errors: kCorrupt, kVersionMismatch, kPermission (another node
   // than was expected): Fail it then.
   core::Status Received(size_t count, core::Tick now);
-  // Both at once, from bytes that came elsewhere: takes a frame from their front, without a copy
-  // when it is there as a whole, or what there is of it. Returns how many bytes it took: 0 where
-  // Room is empty. Errors: Received's. REQUIRES: sums; not empty; they stay until it returns.
+  // Room and Received in one call, for bytes that came elsewhere. Takes a frame from their front:
+  // without a copy if the frame is complete, else the part that is there. Returns how many bytes it
+  // took: 0 if Room is empty. Errors: Received's. REQUIRES: sums; not empty; they stay until it
+  // returns.
   core::Result<size_t> TakeInput(std::span<const std::byte> bytes, core::Tick now);
 
   // The next bytes to be written; empty when there are none. The same bytes until Written, though
@@ -70,8 +71,8 @@ class Multiplexer {
   void Written(size_t count);
   // How many bytes there are before Output has to look for more.
   size_t OutputBytes() const { return output_.size() - written_ + chunk_out_.rest.size(); }
-  // Both at once: fills `bytes` with the next `most` at the most, or with none. What it held is
-  // used again. REQUIRES: sums.
+  // Output and Written in one call: fills `bytes` with at most `most` next bytes, or with none. The
+  // memory that `bytes` held is used again. REQUIRES: sums.
   void TakeOutput(size_t most, std::string* bytes);
 
   core::Result<CallId> Call(Request request, core::Tick now);
@@ -163,7 +164,7 @@ class Multiplexer {
   void End(uint64_t number, const core::Status& status);
   void SendRefusal(uint64_t number, const core::Error& why);
 
-  // `body` is the payload's end. If it is not copied it follows from where it lies.
+  // `body` is the payload's end. If it is not copied, it is sent from where it is stored.
   void Append(Kind kind, uint64_t number, std::string_view head, std::string_view body = {},
               bool copied = true);
   // Both append the call's next chunk. They return true if more chunks follow it.

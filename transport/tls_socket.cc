@@ -381,7 +381,8 @@ void TlsSocket::Accept() {
   while (MayAccept()) {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
-      // Out of descriptors or memory: it stays readable, and would be asked for again at once.
+      // Out of descriptors or memory: the listener stays readable, and Poll would retry
+      // immediately.
       if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
         accept_from_ = Now() + kAcceptPause;
       }

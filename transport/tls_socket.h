@@ -1,12 +1,12 @@
 // The transport over TCP with TLS 1.3 and a pre-shared key: the default between nodes.
 //
 // A node proves that it has the cluster's key, and names itself by the key's identity; there are no
-// certificates. Every node that has the key can so take every name (docs/SECURITY.md). Keys are
-// agreed anew for each connection (ephemeral Diffie-Hellman), so that a key that leaks later opens
-// no recorded traffic.
+// certificates. Every node that has the key can so take every name (docs/SECURITY.md). Each
+// connection agrees on new keys (ephemeral Diffie-Hellman), so that a key that leaks later opens no
+// recorded traffic.
 //
-// A peer that is refused is told to the service by OnLost, with the reason in words: another key, a
-// name that is not allowed, another version, no TLS at all, silence.
+// OnLost reports a refused peer to the service, with the reason in words: another key, a name that
+// is not allowed, another version, no TLS at all, silence.
 //
 // Threads, errors: transport.h's. The process ignores SIGPIPE.
 //
@@ -30,11 +30,11 @@ namespace ravenstore::transport {
 struct TlsSocketOptions {
   std::string node;  // this node's name
   NodeKey key;
-  std::string listen = {};              // an address; port 0: any free one; empty: nobody connects
+  std::string listen = {};              // an address; port 0: any free one; empty: does not listen
   std::vector<std::string> nodes = {};  // who may connect; empty: each node that has the key
   Patience patience = {};
-  // Of connections that others began, until both hellos have come: how long, and how many at once.
-  // Beyond them new ones wait in the kernel.
+  // Limits on connections that others began, until both hellos have come: their time, and their
+  // number. Beyond them new ones wait in the kernel.
   core::Duration handshake = std::chrono::seconds(5);
   uint32_t handshakes_max = 64;
   uint32_t connections_max = 1024;  // in all

@@ -21,7 +21,7 @@
 // Bounds: header, bulk and calls in flight have the limits below. What the other end sends is read
 // only as fast as it is used, so that a connection holds a bounded number of bytes.
 //
-// Units: bytes; deadlines are instants of the clock that Now tells.
+// Units: bytes; deadlines are instants of Now's clock.
 #pragma once
 
 #include <compare>
@@ -68,7 +68,7 @@ struct Request {
   std::span<const std::byte> send = {};  // bulk for the server
   std::span<std::byte> receive = {};  // room for the response's bulk; undefined if the call fails
   core::Tick deadline = core::kNever;
-  std::function<void(core::Result<Response>)> done = {};  // told once, never from within Call
+  std::function<void(core::Result<Response>)> done = {};  // called once, never from within Call
 };
 
 // Go on, or why not. Asked before each chunk is written to, or read from, the server's memory. It
@@ -105,10 +105,10 @@ class Service {
   // A connection is ready, of either end's making.
   virtual void OnConnected(ConnectionId connection, std::string_view node) = 0;
   // A connection ended, or could not be made or was refused, of either end's making; its calls have
-  // been ended before. Not told of those that Close ended.
+  // been ended before. Not called for connections that Close ended.
   virtual void OnLost(ConnectionId connection, const core::Error& why) = 0;
 
-  // Accepts a request, or refuses it. After a refusal nothing more is told of it.
+  // Accepts a request, or refuses it. After a refusal nothing more is reported about it.
   virtual core::Result<Sink> OnRequest(const IncomingCall& call) = 0;
   // All of an accepted request's bulk is in its sink, which the transport is done with. Now, or
   // later, the service calls Reply or Refuse.
@@ -123,8 +123,8 @@ class Transport {
   virtual ~Transport() = default;
 
   // Begins to connect to the node `node` at `address` (as the transport writes addresses). Calls
-  // may be made at once and wait for it. OnConnected or OnLost tells what became of it, at
-  // `deadline` at the latest.
+  // may be made immediately; they wait for the connection. OnConnected or OnLost reports the
+  // outcome, at `deadline` at the latest.
   // Errors: kInvalidArgument (no node's name, no address), kLimit, kSystem.
   virtual core::Result<ConnectionId> Connect(std::string_view node, std::string_view address,
                                              core::Tick deadline) = 0;
@@ -132,7 +132,7 @@ class Transport {
   virtual void Close(ConnectionId connection) = 0;
 
   // Errors: kInvalidArgument (over a bound), kLimit (too many in flight), kUnavailable (no such
-  // connection). After an error `done` is not told.
+  // connection). After an error `done` is not called.
   virtual core::Result<CallId> Call(ConnectionId connection, Request request) = 0;
   // Ends a call of this end with kWrongState, before it returns. One that ended already: ok.
   virtual void Cancel(CallId call) = 0;

@@ -96,7 +96,7 @@ class Ucx final : public UcxTransport {
   void HasOutput(ConnectionId /*connection*/) override { has_output_ = true; }
 
  private:
-  // One that is lost has no endpoint. It stays until UCX has let go of it and its messages.
+  // A lost connection has no endpoint. It stays until UCX has released it and its messages.
   struct Connection {
     ConnectionId id{};
     bool accepted = false;
@@ -104,7 +104,7 @@ class Ucx final : public UcxTransport {
     ucs_status_ptr_t closing = nullptr;
     std::unique_ptr<Multiplexer> calls;
     Tick ready_until = core::kNever;
-    std::optional<Error> failure = {};  // what UCX told of it, or what is wrong with its messages
+    std::optional<Error> failure = {};  // UCX's error, or what is wrong with its messages
 
     std::array<Outgoing, kWindow> outgoing = {};  // each at its number modulo kWindow
     uint64_t sent = 0;
@@ -116,7 +116,7 @@ class Ucx final : public UcxTransport {
     uint64_t told = 0;  // of which the other end knows
   };
 
-  // What UCX calls, from within its progress: they keep what they are told.
+  // UCX calls these from within its progress. They only store what they receive.
   static void OnConnectionRequest(ucp_conn_request_h request, void* self);
   static void OnEndpointError(void* self, ucp_ep_h endpoint, ucs_status_t status);
   static ucs_status_t OnMessage(void* self, const void* header, size_t header_length, void* data,
@@ -304,7 +304,7 @@ Ucx::~Ucx() {
   if (context_ != nullptr) ucx_.ucp_cleanup(context_);
 }
 
-// ---- What UCX tells
+// ---- Callbacks of UCX
 
 void Ucx::OnConnectionRequest(ucp_conn_request_h request, void* self) {
   static_cast<Ucx*>(self)->requests_.push_back(request);
@@ -416,7 +416,7 @@ void Ucx::Accept(ucp_conn_request_h request) {
   params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
   params.conn_request = request;
   const auto connection = Add(params, "");
-  if (!connection.ok()) return;  // the one that connects is told by UCX
+  if (!connection.ok()) return;  // UCX notifies the node that connects
   (*connection)->accepted = true;
   (*connection)->ready_until = Now() + options_.handshake;
 }
@@ -548,7 +548,7 @@ void Ucx::Sweep() {
   std::erase_if(connections_, [this](const auto& entry) {
     Connection& connection = *entry.second;
     if (connection.endpoint != nullptr) return false;
-    // Not earlier: what a callback was shown lies in them.
+    // Not earlier: bytes that a callback was shown are stored in them.
     for (Incoming& message : connection.incoming) Release(message);
     return IsClosed(connection);
   });

@@ -1,8 +1,8 @@
 // The transport over UCX: for fabrics with RDMA, between nodes that trust one another entirely.
 //
-// There is no encryption and no authentication. Whoever reaches its port, or alters what is on the
-// fabric, owns the daemon: names are only claimed, and below UCX's messages a peer may be able to
-// read and write any memory of the process. So it starts only with `trusted_fabric`.
+// There is no encryption and no authentication. Any process that reaches its port, or alters what
+// is on the fabric, owns the daemon: names are only claimed, and below UCX's messages a peer may be
+// able to read and write any memory of the process. So it starts only with `trusted_fabric`.
 //
 // UCX carries the multiplexer's bytes in active messages, which are always eager: no rendezvous, no
 // remote memory access, and no rkey is given out. What is passed to UCX are copies in buffers of
@@ -31,16 +31,16 @@ namespace ravenstore::transport {
 
 struct UcxOptions {
   std::string node;  // this node's name
-  // Whoever reaches the port may do all that the daemon may.
+  // Any process that reaches the port may do all that the daemon may.
   bool trusted_fabric = false;
   // UCX's names, several with commas between: "rc" or "tcp"; "mlx5_0:1" or "eth0". Only these are
   // used, and each must be there.
   std::string transports;
   std::string devices;
-  std::string listen = {};  // an address; port 0: any free one; empty: nobody connects
+  std::string listen = {};  // an address; port 0: any free one; empty: does not listen
   Patience patience = {};
-  // Of connections that others began, until both hellos have come: how long, and how many at once.
-  // Beyond them new ones are refused.
+  // Limits on connections that others began, until both hellos have come: their time, and their
+  // number. Beyond them new ones are refused.
   core::Duration handshake = std::chrono::seconds(5);
   uint32_t handshakes_max = 64;
   uint32_t connections_max = 1024;  // in all, with those that UCX is closing

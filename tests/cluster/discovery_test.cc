@@ -103,7 +103,7 @@ TEST_F(DiscoveryTest, ANewStartIsToldWithinMoments) {
   for (int i = 0; i < 5; ++i) {
     const Incarnation last{.high = 0, .low = count_};
     nodes_.back()->membership.reset();
-    // Told of one node once a second at most: spacing is no part of what is measured.
+    // A node is reported at most once a second: spacing is no part of what is measured.
     RunFor(seconds(1));
     a.events.Take();
     Node& next = Add("b", {last});

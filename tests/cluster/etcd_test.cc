@@ -60,7 +60,7 @@ class EtcdTest : public testing::Test {
     EXPECT_EQ(error.message.find('\n'), std::string::npos) << error.message;
     return error.message.find(words) != std::string::npos;
   }
-  // Where nobody listens.
+  // An address where no process listens.
   static std::string Nowhere() {
     std::string address;
     transport::LoopbackListener(&address);

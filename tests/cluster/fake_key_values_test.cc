@@ -23,7 +23,7 @@ class FakeKeyValuesTest : public testing::Test {
  protected:
   void RunFor(core::Duration time) { store_.RunUntil(store_.Now() + time); }
   core::Tick Soon() const { return store_.Now() + seconds(2); }
-  // Runs until that is told.
+  // Runs the store until the answer is there.
   core::Result<WriteAnswer> Set(const std::string& key, const std::string& value,
                                 StoreLease lease = kNoLease) {
     const KeyValue* found = store_.Find(key);
@@ -42,7 +42,7 @@ class FakeKeyValuesTest : public testing::Test {
     RunFor(milliseconds(10));
     return lease;
   }
-  // Keeps what is told, "." for no change and "!" for the end.
+  // Records what the watch reports: "." for no change and "!" for the end.
   void Watch(KeyValues* client, int64_t from, Words* told) {
     client->Watch("/", from, Soon(), [told](const core::Result<Changes>& changes) {
       if (!changes.ok()) return told->push_back("!");
@@ -84,7 +84,7 @@ TEST_F(FakeKeyValuesTest, WhatIsCutOffIsSilentAndTheOthersAreNot) {
   store_.Heal("b");
   EXPECT_TRUE(Set("/k", "2")->written);
   EXPECT_EQ(a, (Words{".", "/k=1", "/k=2"}));
-  // What was lost is not made up for: the watch is broken, and nobody says so.
+  // Lost changes are not made up for: the watch is broken, and nothing reports it.
   EXPECT_EQ(b, (Words{"."}));
 }
 
@@ -223,7 +223,7 @@ TEST_F(FakeKeyValuesTest, KeepsAHistoryOfAllThatItWas) {
   EXPECT_FALSE(all[3].before);
 }
 
-// Of one that was destroyed nothing is told, also not to the next of its name.
+// Callbacks of a destroyed client do not run, also not for the next client of its name.
 TEST_F(FakeKeyValuesTest, AClientTakesWhatIsUnderWayWithIt) {
   client_->Range("/", 1, Soon(), [](const auto&) { FAIL() << "told after the end"; });
   client_->Watch("/", 1, Soon(), [](const auto&) { FAIL() << "told after the end"; });

@@ -85,8 +85,8 @@ class Trial {
     }
   }
 
-  // Each start, end and cut of a node is told twice at most; faults of the store are not. Except
-  // that over a bad network a restored store may hold what is old for longer than the grace.
+  // Each start, end and cut of a node is reported at most twice; faults of the store are not. But
+  // over a bad network a restored store may hold old records for longer than the grace.
   void ExpectNoStorm() {
     for (const auto& member : members_.all) {
       for (const auto& [name, count] : member->events->count) {

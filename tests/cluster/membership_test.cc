@@ -101,7 +101,7 @@ TEST_F(MembershipTest, OneThatDiesIsToldAfterItsLeaseAndTheGrace) {
   EXPECT_EQ(at(1).events->Take(), (Words{"-a"}));
 }
 
-// The watch told that it went, and fell silent before it told that it is back.
+// The watch reported that the node left, and fell silent before it reported the return.
 TEST_F(MembershipTest, OneThatSeemsGoneIsLookedForBeforeItIsTold) {
   StartThree();
   members_.Stop(&at(0));
@@ -155,7 +155,7 @@ TEST_F(MembershipTest, OfTwoOfOneNameTheSecondWaitsUntilTheFirstIsGone) {
   EXPECT_FALSE(members_.Registered(second));
   EXPECT_EQ(at(1).events->Take(), Words{});
   EXPECT_EQ(second.events->known.size(), 2u) << "it sees the others all the same";
-  // It is told of the store, and of its name once.
+  // Its listener is notified of the store, and once of its name.
   EXPECT_LE(second.events->statuses.size(), 2u);
   at(0).membership->Leave();
   members_.RunFor(seconds(2));
@@ -291,8 +291,8 @@ TEST_F(MembershipTest, WhatASilentWatchMissesIsFoundBySomethingElse) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(at(i).events->Take(), (Words{"+d"}));
 }
 
-// Restored while the watches were silent, and grown again to just what they had told: no stamp
-// shows it.
+// The store is restored while the watches are silent, and grows again to exactly the revision that
+// they had reported: no stamp shows it.
 TEST_F(MembershipTest, AStoreThatBecameAnotherAtTheSameRevisionIsReadInTime) {
   StartThree();
   const auto copy = members_.store.Backup();
@@ -310,7 +310,7 @@ TEST_F(MembershipTest, AStoreThatBecameAnotherAtTheSameRevisionIsReadInTime) {
   EXPECT_EQ(at(2).events->known.at("a").incarnation, at(0).incarnations.back());
 }
 
-// The same for whoever is to be registered: what it finds under its name contradicts what it knows.
+// The same for a node that has to register: the record under its name contradicts what it knows.
 TEST_F(MembershipTest, OneWhoseRecordIsAnotherAtTheSameRevisionRegistersSoon) {
   StartThree();
   const auto copy = members_.store.Backup();
@@ -365,8 +365,8 @@ TEST_F(MembershipTest, WhoCouldNotRegisterWhileTheStoreWasAwayHasNotLeft) {
   }
 }
 
-// The end of its lease is told by a keep-alive first, and then by the watch, when it is long
-// registered again.
+// A keep-alive reports the end of its lease first. The watch reports it later, when the node has
+// long registered again.
 TEST_F(MembershipTest, LateNewsOfItsOwnNameAreNoNews) {
   constexpr size_t kTimes = 20;
   Member& a = members_.Add("a");

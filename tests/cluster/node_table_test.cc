@@ -173,7 +173,7 @@ TEST_F(NodeTableTest, HoldsABoundedNumberOfNodes) {
   EXPECT_FALSE(table_.overflowed());
   Say("d", "1");
   EXPECT_EQ(Now(), (Words{"+d1"}));
-  // One that nobody was told of takes no room.
+  // A node that was never reported takes no room.
   Gone("d");
   After(seconds(10));
   for (int i = 0; i < 10; ++i) {

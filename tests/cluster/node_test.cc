@@ -28,7 +28,7 @@ using Buffer = std::vector<std::byte>;
 constexpr Sizes kSizes{.piece = KiB(512), .granule = KiB(64)};
 constexpr PieceId kPiece{0};
 
-// Memory of the system, of which each slot must be had anew.
+// Memory of the system, which is allocated again for each slot.
 class CountedMemory final : public LentMemory {
  public:
   core::Result<std::span<std::byte>> Make(core::Bytes bytes) override {
@@ -52,7 +52,7 @@ class CountedMemory final : public LentMemory {
   AnonymousMemory memory_;
 };
 
-// A node, its memory, and what it was told.
+// A node, its memory, and what was reported to its listener.
 struct Machine final : Node::Listener {
   void OnPieceRecalled(PieceId piece, Tick) override { recalled.push_back(piece); }
   void OnPieceKept(PieceId piece) override { kept.push_back(piece); }
@@ -207,7 +207,7 @@ class NodeTest : public testing::Test {
     EXPECT_EQ(Grow().error().code, ErrorCode::kOutOfMemory);
     return lender;
   }
-  // A home of two copies at "a" and "b", which lend so many slots each; "b" is gone since a while.
+  // A home of two copies at "a" and "b", which lend `slots` slots each; "b" stopped a while ago.
   Machine& LoseOneOfTwoLenders(uint32_t slots) {
     copies_ = 2;
     Machine& machine = Start("home", 1, 0);
@@ -229,7 +229,7 @@ class NodeTest : public testing::Test {
   transport::FakeNetwork network_{1, /*sums=*/false};  // as over TLS
   Duration clock_{};                                   // of leases, ahead of the transport's
   uint32_t copies_ = 1;
-  uint32_t repairs_ = 4;       // at once
+  uint32_t repairs_ = 4;       // at the same time
   uint32_t each_ = kSlotsMax;  // of a lender's slots, for each home
   std::string stranger_;
   std::map<std::string, Machine> machines_;
@@ -555,7 +555,7 @@ TEST_F(NodeTest, ALostLenderIsSaidWithinTheLeaseAndASecond) {
   EXPECT_TRUE(machine.Told("cluster.lost"));
 }
 
-// Else whoever grows it again from there is told that the new one is lost.
+// Otherwise a caller that grows the piece again from there is notified that the new one is lost.
 TEST_F(NodeTest, ThatAPieceIsLostIsSaidBeforeWhatIsUnderWayInItEnds) {
   Machine& machine = Start("home", 1, 0);
   Start("lender", 2, 2);
@@ -617,7 +617,7 @@ TEST_F(NodeTest, APieceThatLeavesForWantOfALenderStaysOnceOneIsFound) {
   ExpectBytes();
 }
 
-// Who has so many pieces may borrow as many more as the difference.
+// A home that holds n pieces may borrow `most` - n more.
 TEST_F(NodeTest, APieceThatLeavesIsAmongThoseThatMayBeHeld) {
   Machine& machine = LoseOneOfTwoLenders(2);
   ASSERT_EQ(machine.recalled, std::vector{kPiece});
@@ -741,7 +741,7 @@ TEST_F(NodeOfASpeakerTest, WhatAnEarlierConnectionStillBringsIsNotWritten) {
   const WriteRequest write{.slot = borrowed.slots.front(), .offset = 0};
   const Buffer old = Bytes(KiB(64).count(), 2);
   const Buffer newer = Bytes(KiB(64).count(), 3);
-  // A frame's header comes at once, its bytes two seconds later.
+  // A frame's header arrives immediately, its bytes two seconds later.
   network_.SetLink("home", "lender", {.bytes_per_second = 32e3});
   std::optional<Answer> late;
   Begin(earlier, write, &late, old);

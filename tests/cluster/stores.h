@@ -19,7 +19,7 @@ class TestStore {
   // Dies, and comes back with what it had.
   virtual void Stop() = 0;
   virtual void Start() = 0;
-  // Answers nothing, and nobody is told.
+  // Answers nothing, and no client is notified.
   virtual void Freeze() = 0;
   virtual void Thaw() = 0;
   virtual void Compact() = 0;

@@ -23,7 +23,7 @@ class SegmentsTest : public EngineTest {
     RAVEN_CHECK(made.ok());
     return *made;
   }
-  // `count` of them beside each other: one run.
+  // `count` adjacent segments: one run.
   CUdeviceptr MapRun(size_t count, Bytes size = kSegment) {
     const auto base = engine_->Reserve(std::max(size * count, MiB(64)));
     RAVEN_CHECK(base.has_value());
@@ -141,7 +141,7 @@ TEST_F(SegmentsTest, WhatIsDestroyedIsFreeForOthers) {
 
 TEST_F(SegmentsTest, WhatIsHandedOverIsTheDriversWithAllItsWords) {
   Open(kSegment, MiB(64));
-  const CUdeviceptr base = MapRun(2);  // the second lies on the host
+  const CUdeviceptr base = MapRun(2);  // the second is on the host
   Write(base, 1, kSegment * 2);
   for (size_t i = 0; i < 2; ++i) {
     const auto at = engine_->HandOver(run_[i], MakeHandle());

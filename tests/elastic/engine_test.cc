@@ -94,7 +94,7 @@ TEST_F(EngineTest, WhatIsFreedIsNotCopied) {
     Write(all.back(), i, MiB(8));
   }
   for (const size_t i : {0, 2}) EXPECT_TRUE(engine_->Free(all[i], nullptr, true));
-  // Neither hole holds it: it lies elsewhere, on what was beneath them.
+  // Neither hole holds it: it gets other addresses, backed by what was beneath the holes.
   const CUdeviceptr large = Allocate(MiB(16));
   EXPECT_GT(large, all[3]);
   Write(large, 7, MiB(16));
@@ -285,7 +285,7 @@ TEST_F(AwayTest, BeforeACallThatMayTouchAnythingAllIsMappedAndStaysSo) {
   for (const CUdeviceptr page : pages) EXPECT_TRUE(CanReach(page));
   engine_->End(unknown, true);
   EXPECT_NE(said_.find("stays mapped"), std::string::npos);
-  // What leaves from now on is mapped at once.
+  // A page that leaves from now on is mapped immediately.
   engine_->SetDeviceLimit(kLarge * 3);
   EXPECT_TRUE(Eventually([&] {
     for (uint64_t i = 0; i < pages.size(); ++i) EXPECT_EQ(Wrong(pages[i], i, kLarge), 0u);

@@ -75,8 +75,7 @@ class FuzzTest : public EngineTest, public testing::WithParamInterface<int> {
     Fake<decltype(cuStreamDestroy)>("cuStreamDestroy_v2")(streams_[stream]);
     streams_[stream] = MakeStream();
   }
-  // `opaque_from`: the step from which on kernels are launched of which nobody knows what they
-  // touch.
+  // `opaque_from`: from this step on, kernels are launched whose touched memory is not known.
   void Run(uint64_t seed, int steps, int opaque_from);
 
   CUfunction fill_ = nullptr;
@@ -136,7 +135,7 @@ TEST_P(FuzzTest, NoWordIsWrongAndNothingIsTakenFromBeneathAKernel) {
   Run(seed, kSteps, GetParam());
 }
 
-// What lies on the host is mapped from the start on; from some step on; when it is named.
+// Memory on the host is mapped from the start on; from some step on; when it is named.
 INSTANTIATE_TEST_SUITE_P(OpaqueFrom, FuzzTest, testing::Values(0, kSteps / 2, kSteps));
 
 }  // namespace

@@ -19,7 +19,7 @@ constexpr Bytes kPart = MiB(24);
 // While it is not 0 the thread that comes to map as the first waits, and has said so.
 std::atomic<int> held{0};
 std::atomic<int> holding{0};
-// Copies that the mover has enqueued, and its threads that were in a call that maps at once.
+// Copies that the mover has enqueued, and the number of its threads that are in a mapping call.
 std::atomic<int> copies{0};
 std::atomic<int> mapping{0};
 std::atomic<int> mapping_most{0};

@@ -20,7 +20,7 @@ class StreamsTest : public testing::Test {
   }
   // A copy on the stream, which is done once copies are not held.
   Point Work(CUstream stream) {
-    // Of its own, as streams run beside each other, and for good: some end after their test.
+    // Of its own, as streams run concurrently, and for good: some end after their test.
     static auto* all = new std::deque<std::array<uint64_t, 2>>;
     auto& words = all->emplace_back();
     const auto at = reinterpret_cast<CUdeviceptr>(words.data());

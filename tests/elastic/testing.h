@@ -123,7 +123,7 @@ class EngineTest : public testing::Test {
     for (size_t i = 0; i < words.size(); ++i) wrong += words[i] != expected[i] ? 1 : 0;
     return wrong;
   }
-  // By no call that the engine is told of.
+  // By a call that is not reported to the engine.
   bool CanReach(CUdeviceptr address) {
     static uint64_t word;
     const auto to = reinterpret_cast<CUdeviceptr>(&word);

@@ -106,7 +106,7 @@ CUresult Take(CUdeviceptr* address, size_t bytes, int device, CUmemoryPool pool 
   return CUDA_SUCCESS;
 }
 
-// Its bytes are there, and its address is nobody else's, until End.
+// Until End its bytes are there, and no other allocation gets its address.
 CUresult GiveBack(CUdeviceptr address) {
   std::lock_guard lock(mappings().mutex);
   auto piece = mappings().at.extract(address);

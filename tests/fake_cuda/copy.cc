@@ -39,7 +39,7 @@ bool IsOnHost(CUdeviceptr address) {
   return !Locate(address, &place) || place.on_host;
 }
 
-// What a copy of so many bytes takes, in nanoseconds.
+// How long a copy of `bytes` takes, in nanoseconds.
 uint64_t LinkTime(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   static const double rate = [] {
     const char* text = getenv("RAVENSTORE_FAKE_CUDA_LINK");

@@ -47,7 +47,7 @@
 #include <cuda.h>
 #include <stdint.h>
 
-// As libnccl.so.2 names it, and as the driver tells it.
+// As libnccl.so.2 names it, and as the driver reports it.
 #define FAKE_CUDA_NCCL_KERNEL \
   "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorageILm4096EE"
 
@@ -67,7 +67,7 @@ int FakeCudaContexts();
 int FakeCudaContextErrors();
 // Bytes that are alive on the device.
 uint64_t FakeCudaUsed(int device);
-// As cuDeviceTotalMem, by a name that nobody hooks.
+// As cuDeviceTotalMem, by a name that has no hook.
 CUresult FakeCudaTotal(size_t* bytes, CUdevice device);
 // `call` runs at the end of the next cuMemUnmap that succeeds: the addresses are free, and the
 // caller does not know yet.
@@ -91,6 +91,6 @@ uint64_t FakeCudaKernelsDone();
 uint64_t FakeCudaWrongWords();
 // How many mappings were unmapped while a kernel, copy or set that had resolved them ran.
 int FakeCudaTornKernels();
-// Memory pools give back all that they hold unused, by no call that anybody could have seen.
+// Memory pools release all that they hold unused, without any call that a hook could have seen.
 void FakeCudaShrinkPools();
 }

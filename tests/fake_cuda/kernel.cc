@@ -73,7 +73,7 @@ bool ForWords(const std::array<CUdeviceptr, N>& addresses, uint64_t count, Body 
       words[k] = reinterpret_cast<uint64_t*>(at.begin + offset[k]);
       n = std::min<uint64_t>(n, (at.bytes - offset[k]) / sizeof(uint64_t));
     }
-    // Mappings are whole pages, and no word lies in two of them.
+    // Mappings are whole pages, and no word spans two of them.
     if (n == 0) return false;
     body(words, first, n);
     first += n;

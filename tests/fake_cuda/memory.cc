@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kGranularity = size_t{2} << 20;
 // Registered memory is seen by devices at its address with this bit, which no address of a process
-// has: whoever forgets cuMemHostGetDevicePointer is found out.
+// has. So a missing call of cuMemHostGetDevicePointer is found.
 constexpr CUdeviceptr kAlias = CUdeviceptr{1} << 60;
 
 struct Allocation {
@@ -287,7 +287,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
   if (allocation->device < 0 || allocation->device >= fake_cuda::DeviceCount()) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
-  // The name tells an importer in another process what this is.
+  // An importer in another process reads the kind and the device from the name.
   const std::string name = "fakecuda." + std::string(allocation->on_host ? "host" : "device") +
                            "." + std::to_string(allocation->device);
   allocation->file = memfd_create(name.c_str(), MFD_CLOEXEC);

@@ -1,4 +1,4 @@
-// What the driver tells about an address.
+// The attributes of an address, as the driver returns them.
 #include <string.h>
 
 #include "tests/fake_cuda/fake_cuda.h"

@@ -47,7 +47,7 @@ int DeviceOfPool(CUmemoryPool pool);
 // False when the device has no room for what the pool has to reserve.
 bool TakeFromPool(CUmemoryPool pool, uint64_t bytes);
 void GiveToPool(CUmemoryPool pool, uint64_t bytes);
-// Pools give back what they hold unused beyond their thresholds, or all of it; false: there was
+// Pools release what they hold unused beyond their thresholds, or all of it; false: there was
 // nothing.
 bool ShrinkPools(bool to_nothing);
 
@@ -122,7 +122,7 @@ uint64_t Nanoseconds();
 // At most so long.
 void Nap(uint64_t nanoseconds);
 
-// What a kernel node of a graph gives back: the launch, with its parameters' bytes.
+// What a kernel node of a graph returns: the launch, with its parameters' bytes.
 struct Launch;
 
 // Something that a stream does in its order. On a captured stream it becomes a node of the graph.

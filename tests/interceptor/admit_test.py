@@ -27,7 +27,7 @@ print(json.dumps({"used": 90 << 20, "reserved": 100 << 20, "context": 48 << 20,
 
 
 class RunningJob(RavenrunJob):
-    """A job that takes commands; its standard error tells of its admission."""
+    """A job that takes commands; its standard error reports its admission."""
 
     def __init__(self, *words, socket, command=None, folder=None):
         command = command or [job("driver")]
@@ -70,7 +70,7 @@ class WithDaemon(FakeGpuTest):
         return self.enterContext(RunningJob(*words, socket=self.daemon.socket, **options))
 
     def run_once(self, size):
-        """A run that takes so much beside its context."""
+        """A run that allocates `size` in addition to its context."""
         first = self.start()
         first.ready()
         self.assertEqual(first.ask(f"device {size}")["code"], 0)
@@ -222,7 +222,7 @@ class AdmitTest(WithDaemon):
 
 
 class EstimateTest(WithDaemon):
-    """ravenctl estimate, and --admit=capture, by a package that prints what it is told."""
+    """ravenctl estimate, and --admit=capture, by a package that prints its arguments."""
 
     def setUp(self):
         super().setUp()

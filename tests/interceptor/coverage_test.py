@@ -8,17 +8,17 @@ import sys
 
 TABLE = pathlib.Path("interceptor/hooks.def")
 HEADERS = ("cuda.h", "cuda_runtime_api.h")
-# What a function that makes, frees or tells of device memory is called.
+# Names of functions that make, free or report device memory.
 WORDS = (
     "Malloc|MemAlloc|MemFree(?!Node)|MemCreate|MemRelease|MemRetain|ArrayCreate|Array3DCreate",
     "ArrayDestroy|FreeArray|FreeMipmapped|MemGetInfo|TotalMem|MemPoolCreate|MulticastCreate",
     "GetProcAddress|GetDriverEntryPoint|PrimaryCtx(Retain|Release|Reset)|CtxCreate|CtxDestroy",
     "GraphMemTrim|AddMemAlloc",
-    # Those take memory beside what they are called for, or tell of it to other processes.
+    # Those take memory in addition to their purpose, or announce it to other processes.
     "ModuleLoad|LibraryLoad|SetLimit|GraphUpload|Ipc(Get|Open)MemHandle",
 )
-# What names memory, or ends something that was told: of interest to the elastic mode alone, and
-# below the runtime's functions, which end in the driver's.
+# Names of functions that name memory, or end something that was reported. Only the elastic mode
+# needs these, and only the driver's: the runtime's functions end in those.
 TOUCHING = (
     "Memcpy|Memset|Launch|GraphInstantiate|GraphExec(?!GetFlags)|TensorMap|StreamDestroy",
     "Stream(Begin|End)Capture|Stream(Write|Wait)Value|StreamBatchMemOp|PointerGetAttribute",

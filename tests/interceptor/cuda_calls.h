@@ -1,5 +1,5 @@
-// What the toy programs share that call the driver by name: the first call that fails ends them,
-// and the fake driver tells what it saw.
+// Shared by the toy programs that call the driver by name: the first call that fails ends them,
+// and the fake driver reports what it saw.
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// A job for the elastic mode: it does what it is told on stdin, a line each, and answers with JSON.
+// A job for the elastic mode: it reads commands from stdin, a line each, and answers with JSON.
 // It finds the driver by dlsym, or, with the argument "proc", by cuGetProcAddress; with
 // "per_thread", by that for per-thread default streams.
 //

@@ -161,7 +161,7 @@ void raven_elastic_begin(raven_elastic_t* engine, const raven_elastic_use_t* use
     Write("code %llu %llu %u\n", static_cast<unsigned long long>(use->code),
           static_cast<unsigned long long>(use->pattern), use->other_count);
   }
-  // The call that follows fails: by what it then tells to end, it came between.
+  // The real call that follows fails: its end then shows that this begin came before it.
   const char* fails = getenv("RECORDER_FAILS");
   if (fails == nullptr) return;
   auto* fail = reinterpret_cast<decltype(&FakeCudaFail)>(engine->options.driver("FakeCudaFail"));
@@ -195,7 +195,7 @@ void raven_elastic_stream_gone(raven_elastic_t*, CUstream stream) {
 
 void raven_elastic_limit(raven_elastic_t* engine, uint64_t device_bytes) {
   Write("limit %llu\n", static_cast<unsigned long long>(device_bytes));
-  // What the driver wants next it gives back at once, as if it had moved that to the host.
+  // It immediately returns what the driver wants next, as if it had moved that to the host.
   std::lock_guard lock(engine->mutex);
   for (auto& [address, piece] : engine->live) {
     if (getenv("RECORDER_YIELDS") == nullptr) break;

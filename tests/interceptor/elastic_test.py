@@ -78,7 +78,7 @@ class ElasticTest(FakeGpuTest):
         return Job([JOB, *words], self.environment(**variables))
 
     def take(self, one, count=4):
-        """So many allocations, none of them told of any more."""
+        """Makes `count` allocations, and drops what was recorded until then."""
         for number in range(count):
             self.assertEqual(one.ask(f"take plain {LARGE}"), {"code": 0, "at": number})
         self.record.new()
@@ -306,7 +306,7 @@ class ElasticTest(FakeGpuTest):
                 self.take(one, 5)
                 self.assertEqual(one.ask("graph kernels 0 1 2 3"), {"codes": [0] * 7})
                 self.assertEqual(self.record.new(), [("begin", 0, {0, 1, 2, 3}), ("end", 1)])
-                # What is enqueued after the capture is told again.
+                # What is enqueued after the capture is reported again.
                 self.assertEqual(self.told(one, "launch fill 4"), [("begin", 0, {4}), ("end", 1)])
 
     def test_a_graph_with_a_node_that_cannot_be_read_may_touch_anything(self):
@@ -325,7 +325,7 @@ class ElasticTest(FakeGpuTest):
             self.assertEqual(told, [("begin", 0, {0}), ("end", 0), ("illegal",)])
 
     def test_an_address_is_the_devices_and_its_range_the_allocations(self):
-        # The second lies on the host.
+        # The second is on the host.
         with self.job(RAVENSTORE_BUDGET=f"{CONTEXT + 6 * MIB}B") as one:
             self.take(one, 2)
             for number in range(2):
@@ -351,7 +351,7 @@ class ElasticTest(FakeGpuTest):
             self.assertEqual(one.ask("reset"), {"code": 0})
             told = self.record.new()
             self.assertEqual([words[0] for words in told], ["free", "free", "close"])
-            # The next allocation begins anew.
+            # The next allocation opens the engine again.
             self.assertEqual(one.ask(f"take plain {LARGE}")["code"], 0)
             self.assertEqual([words[0] for words in self.record.new()], ["open", "allocate"])
 
@@ -366,7 +366,7 @@ class ElasticTest(FakeGpuTest):
             self.assertEqual(one.ask(f"take plain {60 * MIB}")["code"], 0)
             self.assertEqual(int(self.record.lines()[0].split()[2]), budget)
             self.assertEqual(one.ask("info")["free"], budget - 60 * MIB)
-            # More than there is: the host lends it, and nobody is told of that.
+            # More than there is: the host lends it, and the job is not notified of that.
             self.assertEqual(one.ask(f"take plain {60 * MIB}")["code"], 0)
             self.assertEqual(one.ask("info"), {"free": 0, "total": 128 * MIB})
             held = daemon.held(one.pid)

@@ -175,7 +175,7 @@ class ElasticTrainerTest(FakeGpuTest):
         peak = self.train(*STEPS)["peak"]
         budget = NOT_THE_ENGINES + int(peak * 0.5)
         for _ in range(5):
-            # With more of it the job runs further ahead, and may want more at once.
+            # With more of it the job runs further ahead, and may want more at the same time.
             enough = int(self.train(*STEPS, budget=budget)["enough"])
             if "did not stall" in self.said:
                 break

@@ -1,5 +1,5 @@
 // A small program that knows nothing of Ravenstore: allocates in every way its look-up reaches,
-// says what it holds, and frees when told to. Built several times, with one of
+// says what it holds, and frees on command. Built several times, with one of
 //
 //   VIA_DRIVER      linked with libcuda
 //   VIA_RUNTIME     linked with libcudart, static or not
@@ -19,7 +19,7 @@
 //   churn N   N pairs of allocation and free of 1 MiB; {"ns"}: nanoseconds of a pair
 //   storm N   16 threads make N random allocations and frees together, keep a few; {"kept"}: bytes
 //   calm      free those
-//   exec      becomes itself anew
+//   exec      becomes itself again
 //   fork      a child allocates, maybe, and exits; {"child"}: its status
 //   quit
 #include <cuda.h>

@@ -58,7 +58,7 @@ class Stranger:
         pathlib.Path(self.path).unlink(missing_ok=True)
 
     def heard(self, within):
-        """Whether anybody has said anything, within so many seconds."""
+        """Whether any client has said anything within `within` seconds."""
         return bool(select.select([self.heard_end], [], [], within)[0])
 
 

@@ -217,7 +217,7 @@ bool FromInterceptor(void* function) {
          strstr(info.dli_fname, "libravenstore_intercept.so") != nullptr;
 }
 
-// No runtime is loaded here: our own definition is none, and that is told as ever.
+// No runtime is loaded here: our own definition is none, and dlerror reports that as ever.
 bool IsAbsent(void* handle) {
   dlerror();
   const bool absent = dlsym(handle, "cudaMalloc") == nullptr;
@@ -336,7 +336,7 @@ extern "C" __attribute__((visibility("default"))) int ProbeVersion() {
 
 void Deep(const char* path) {
   void* probe = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
-  // Nothing of it is looked up: then nobody turned it.
+  // Nothing of it is looked up, so no look-up has hooked it.
   if (getenv("PROBER_ONLY_LOADS") != nullptr) return;
   if (probe == nullptr) {
     printf("{\"code\": -1}\n");

@@ -3,12 +3,12 @@
 // ahead of the device on several streams. What other processes do to it meanwhile must not matter.
 //
 //   --steps N (2000) --seed N (1)
-//   --opaque     some kernels tell nothing of their parameters
+//   --opaque     some kernels have no parameter information
 //   --tables     some kernels find the addresses in a table in device memory
 //   --segments   some memory is the program's own (cuMemCreate), which it also maps elsewhere
 //
-// A range's words are mix(seed, i) of its own seed, which each write changes. Whoever uses a range
-// comes behind the last who did, on whatever stream.
+// A range's words are mix(seed, i) of its own seed, which each write changes. A use of a range
+// comes behind the last use of it, on any stream.
 //
 // Prints one line of JSON and exits with 0 if every call succeeded and every word was right:
 //   steps        that were done

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """The toolkit's own static runtime finds the interceptor wherever it looks for the driver.
 
-It finds the driver here, too, but does not work on it: it asks for tables of the driver's by which
-it tells whether that is the real one. Real programs on it are what bench/interceptor_gpu runs."""
+It finds the driver here, too, but does not work on it: it asks for tables of the driver's, by which
+it checks whether that is the real one. Real programs on it are what bench/interceptor_gpu runs."""
 
 import re
 import subprocess

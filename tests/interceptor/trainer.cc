@@ -18,7 +18,7 @@
 //   --streams 2   the checks, the optimizer and the frees are on a second stream, in order by
 //   events
 //   --graph       the optimizer's kernels are captured once and launched as a graph
-//   --opaque      the input is filled by a kernel that tells nothing of its parameters
+//   --opaque      the input is filled by a kernel without parameter information
 //   --packed      temporaries come of a kernel whose parameters are passed packed, in one struct
 //   --table       activations come of a kernel that takes a table of pointers in device memory
 //   --made        the same, and a kernel makes the table, which is done when it is used
@@ -36,9 +36,9 @@
 //   steps          that were completed
 //   wrong_words    that the check kernels found; counted: the same by their counter on the device
 //   wrong_samples  words that differ from what the CPU computes
-//   torn           kernels beneath which memory was unmapped, where the fake driver tells
+//   torn           kernels beneath which memory was unmapped, where the fake driver counts them
 //   ms_per_step    without the first, if there are more
-//   peak_bytes     the most that was allocated at once
+//   peak_bytes     the most that was allocated at any time
 //   call, code     the first CUDA call that failed; "" and 0: none
 #include <cuda.h>
 #include <dlfcn.h>
@@ -77,7 +77,7 @@ double Now() {
 // Memory that the program maps by itself. Owns: its addresses and handles, until End.
 class Segments {
  public:
-  // More than all that the training needs at once.
+  // Reserves more than the training needs at any time.
   void Begin() { MUST(cuMemAddressReserve, &base_, kReserved, 0, 0, 0); }
   CUdeviceptr Take(uint64_t bytes);
   void Give(CUdeviceptr at);

@@ -27,7 +27,7 @@ sys.exit(result)
 
 
 class WaitingJob(RavenrunJob):
-    """A job that may not be ready for long: its standard error tells of its places."""
+    """A job that may not be ready for long: its standard error reports its places."""
 
     def __init__(self, socket, *command, wait="--wait", budget="700MiB", mode="account"):
         words = ["--mode", mode, *([wait] if wait else []), "--socket", socket]

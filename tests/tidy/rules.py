@@ -109,7 +109,7 @@ def includes_matching(tree, names, pattern, words):
 
 
 def floors_include_downwards(tree):
-    """A folder includes its own floor and those below, never one beside or above."""
+    """A folder includes its own floor and those below, never one next to it or above."""
     found = []
     known = {name.split("/")[0] for name in tree.files if "/" in name}
     for name in tree.code_files(*ARROWS):
@@ -139,7 +139,7 @@ def core_is_pure(tree):
 
 
 def one_thread_needs_no_locks(tree):
-    """What runs on whoever calls it, and so is not tested under ThreadSanitizer, has no threads."""
+    """Code that runs on its caller's thread, not tested under ThreadSanitizer, has no threads."""
     names = tree.code_files("cluster", "sim")
     threads = re.compile(r"^(thread|mutex|shared_mutex|condition_variable|atomic|future)$")
     return includes_matching(tree, names, threads, "of one thread, but includes {}")

@@ -45,7 +45,7 @@ def strip_comments(text):
 def functions(text):
     """Yields (name, first line, line count) of every C++ function body that clang-format laid out.
 
-    Told apart by the brace: a body's stands after a space, an initialiser's after a name.
+    The brace distinguishes them: a body's stands after a space, an initialiser's after a name.
     """
     code = strip_comments(text)
     # Macros are no functions; their lines stay.

@@ -140,7 +140,7 @@ struct Asking {
   EchoService service;
   std::vector<Buffer> rooms = std::vector<Buffer>(3, Buffer(5000));
   int told = 0;
-  End caller;  // last: it tells the above
+  End caller;  // last: its callbacks use the above
 };
 
 class MultiplexerSumsTest : public testing::TestWithParam<bool> {
@@ -322,7 +322,7 @@ TEST(MultiplexerTest, APeerThatAsksAndDoesNotReadIsNotReadFrom) {
   const Buffer hello = Drain(&server);
   Buffer stream = Drain(&caller);
   ASSERT_TRUE(Feed(&caller, hello, hello.size()).ok());
-  // Refusals of 36 bytes and more for each request; nobody writes them out.
+  // Refusals of 36 bytes and more for each request; the test never writes them out.
   uint64_t requests = 0;
   while (!server.Room().empty() && requests < 1'000'000) {
     const auto call = caller.Call({.header = "x", .done = [](auto) {}}, Tick{});

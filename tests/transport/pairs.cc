@@ -138,7 +138,7 @@ class UcxPair final : public TestPair {
     return *std::move(transport);
   }
 
-  // For functions that are told nothing of the pair: there is one at a time.
+  // For functions that get no pointer to the pair: there is one at a time.
   static inline bool cut_ = false;
   static inline bool damage_ = false;
 

@@ -27,7 +27,7 @@ class TestPair {
   virtual void Step() = 0;
 
   virtual void KillFar() = 0;
-  // From now on no byte arrives and nobody is told.
+  // From now on no byte arrives and no node is notified.
   virtual void Cut() = 0;
   // The next bulk from near to far arrives damaged.
   virtual void Damage() = 0;

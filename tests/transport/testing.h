@@ -1,5 +1,5 @@
-// What tests of transports share: a service that keeps what it was told, and calls that keep
-// theirs.
+// What tests of transports share: a service that records its calls, and calls that record their
+// results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ class EchoService : public Service {
   }
 };
 
-// A call's end, told once.
+// A call's end, reported once.
 class Outcome {
  public:
   std::function<void(core::Result<Response>)> Keep() {

@@ -166,7 +166,7 @@ TEST_F(UcxLinkTest, CallsEndInTimeWhenTheLinkIsCut) {
   EXPECT_FALSE(limit.IsOver());
   EXPECT_TRUE(service_.lost.contains(connection));
   TimeLimit closing(seconds(5));
-  near_.reset();  // UCX still has messages that nobody acknowledges
+  near_.reset();  // UCX still has unacknowledged messages
   EXPECT_FALSE(closing.IsOver());
 }
 
