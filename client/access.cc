@@ -28,7 +28,7 @@ enum class Hold {
   kNone,
   kTaken,     // in use, one holder is ours
   kAsk,       // moved to kFetching by us; the daemon is to be asked
-  kAwait,     // the daemon was asked on our behalf; its answer is ours
+  kAwait,     // the daemon was asked for it; its answer is ours
   kElsewhere  // another thread or the daemon moves it: wait and begin again
 };
 
@@ -123,7 +123,7 @@ void CancelFetch(Session& session, TensorRecord& tensor, LeaseState from) {
   tensor.turn.store(FetchTurn::kFree, std::memory_order_release);
 }
 
-// Gives back a holder that was taken for nothing: the last put's record stands, but for tickets of
+// Releases a holder that was taken for nothing: the last put's record stands, but for tickets of
 // the other threads that used it with us.
 void GiveBack(Session& session, TensorRecord& tensor) {
   proto::LeaseSlot& row = session.Row(tensor);
@@ -372,7 +372,7 @@ Status Release(Session& session, TensorRecord& tensor, uint64_t ticket, const Pu
     const proto::LeaseWord lease = proto::UnpackLease(word);
     if (lease.state != LeaseState::kInUse || lease.holders == 0)
       return NotHeld(tensor, lease.state);
-    // Also beside others: a get that fails may be the one that ends this use.
+    // Also while others hold the tensor: a get that fails may be the one that ends this use.
     row.hint.store(hint, std::memory_order_relaxed);
     row.recompute.store(recompute, std::memory_order_relaxed);
     if (lease.holders > 1) {

@@ -63,9 +63,9 @@ core::Status Put(TensorRecord& tensor, device::StreamHandle stream, const PutOpt
 core::Status KeepInPlace(TensorRecord& tensor);
 core::Status EndKeepInPlace(TensorRecord& tensor);
 
-// All tensors leave the devices, and the device memory, of so many bytes, goes back. Until Wake,
-// creates fail, and gets. Errors: kWrongState (a tensor is in use, or it sleeps already), kTimedOut
-// (they do not leave, and are awake).
+// All tensors leave the devices, and their device memory is released. Returns how much that is.
+// Until Wake, creates and gets fail. Errors: kWrongState (a tensor is in use, or it sleeps
+// already), kTimedOut (they do not leave, and are awake).
 core::Result<core::Bytes> Sleep(Session& session, core::Duration timeout);
 
 // The bytes were discarded, as the put allowed: the holder recomputes them.

@@ -42,7 +42,7 @@ class AccessLog {
 
   // Returns once it has the lane that another thread is writing.
   static void Contend(Lane& lane);
-  // Tells the daemon to look at this lane from now on.
+  // Makes the daemon read this lane from now on.
   void Announce(Lane& lane);
 
   proto::Segment* segment_;

@@ -6,8 +6,8 @@
 //     blocks.Record(block, other);                             // another stream uses it, too
 //     blocks.Release(block);                                   // behind its streams' work
 //
-// Parking. Whoever needs the bytes later saves the block and keeps no memory: when the program
-// releases a saved block, it is put into Ravenspace instead of freed.
+// Parking. A program that needs the bytes later, but not the memory until then, saves the block.
+// When it releases a saved block, the block is put into Ravenspace instead of freed.
 //
 //     blocks.Save(block, {.order = -1});
 //     blocks.Release(block);                                   // parked: the daemon may move it
@@ -15,20 +15,20 @@
 //     blocks.Close(block, stream, {.not_modified = true});     // parked again
 //     blocks.Unsave(block);                                    // freed
 //
-// A block that nobody needs any more stays with the client as an idle one, in a magazine of its
+// A block that is not needed any more stays with the client as an idle one, in a magazine of its
 // device, stream and size (Bonwick and Adams, "Magazines and Vmem", 2001): the next allocation of
 // that size on that stream takes it without a call. Once blocks in use and parked were more than
 // the budget together, none stays idle: the daemon has the memory for what it brings in, and sees
-// all calls, which repeat. Their places are reused in the order of the stream (CreateOptions). And
-// where a block has to be made, idle ones are freed, the largest first, until all of them together
-// are at most a sixteenth more (in a small program 32 MiB) than was ever needed.
+// all calls, which repeat. Their places are reused in the order of the stream (CreateOptions).
+// Before a block is made, idle ones are freed, the largest first, until all blocks together are at
+// most a sixteenth more (in a small program 32 MiB) than was ever needed.
 //
 // Owns: the tensors; a share of the store. A block lives until its release, its last close and its
 //   last unsave. At the allocator's destruction only idle ones may be left.
 // Threads: every function may be called from any thread.
-// Streams: a block belongs to the stream that it was allocated or last closed on. What was released
-//   there is handed out again to that stream's work at once, and to other streams' once the work
-//   is done. Its stream waits for the recorded ones before it is used again.
+// Streams: a block belongs to the stream that it was allocated or last closed on. A released block
+//   is handed out again immediately to that stream's work, and to other streams' once the work is
+//   done. Its stream waits for the recorded ones before it is used again.
 // Errors: Allocate and Open throw Error, and Save in a forked child. The rest does not throw: a
 //   store that is lost says so at the next Allocate or Open.
 // Fork: in a child of fork() no function takes a lock or touches a block: Allocate, Open and Save
@@ -69,7 +69,7 @@ struct BlocksStats {
   uint64_t idle = 0;    // in magazines
   uint64_t used_peak = 0;
   uint64_t held_peak = 0;  // of used + idle
-  // Of used + parked: a budget of so many bytes would have let everything stay.
+  // Of used + parked: with a budget of this size everything would have stayed.
   uint64_t needed_peak = 0;
   uint64_t used_blocks = 0;
   uint64_t used_blocks_peak = 0;
@@ -128,8 +128,8 @@ class BlockAllocator {
   // blocks, of which another may free some. Throws OutOfMemory, whose words are DescribeHolders',
   // Lost, or what else the store says.
   Block* Allocate(uint64_t bytes, int device, Stream stream);
-  // The same without a look at the idle ones: for whoever has just asked TakeIdle in vain, and for
-  // what is to stay, since idle ones lie where what came and went did.
+  // The same without a look at the idle ones. For callers that have just called TakeIdle without
+  // success, and for blocks that are to stay: idle blocks are where short-lived ones were.
   Block* AllocateNew(uint64_t bytes, int device, Stream stream, Life life = Life::kNotKnown);
   // The program's hold ends, once the work that is on the block's streams now is done.
   void Release(Block* block) noexcept;
@@ -195,12 +195,12 @@ class BlockAllocator {
   // Its first user is the program that asked for it.
   void CountAllocation(Block* block);
   void BecomeIdle(Block* block);
-  // Bytes that may be idle beside `others` that are in use or parked.
+  // Bytes that may be idle while `others` bytes are in use or parked.
   uint64_t MostIdle(const Ledger& ledger, uint64_t others) const;
-  // Of a block that was parked; false when its bytes are not on the device, or find no room beside
-  // the rest.
+  // Of a block that was parked. False when its bytes are not on the device, or would exceed what
+  // may be idle.
   bool BecomeIdleFromParked(Block* block) noexcept;
-  // Idle blocks, until the rest is what may stay beside `more` bytes.
+  // Takes idle blocks until the rest may stay in addition to `more` bytes.
   std::vector<Block*> TakeUntilFits(uint64_t more, int device);
   // At least `bytes` of idle blocks, or all, added to `taken`.
   void TakeIdleFrom(Ledger& ledger, uint64_t bytes, Victim victim, std::vector<Block*>* taken);

@@ -29,7 +29,7 @@ using core::Tick;
 // How often a packet that the process has no descriptors for is tried again.
 constexpr int kDescriptorPollMs = 20;
 constexpr auto kSlice = std::chrono::milliseconds(50);
-// Room in the socket of a daemon that is alive comes at once.
+// A daemon that is alive makes room in its socket immediately.
 constexpr auto kSendTimeout = std::chrono::seconds(5);
 
 Error FromDaemon(const wire::Failure& failure) {

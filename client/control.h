@@ -20,17 +20,16 @@
 
 namespace ravenstore::client {
 
-// A packet from the daemon with what came beside it.
+// A packet from the daemon with the descriptors that it carried.
 struct Incoming {
   wire::DaemonPacket packet;
   std::vector<ipc::UniqueFd> descriptors;
 };
 
-// Owns: the socket and the watcher thread, which reads it, hands answers to the callers that wait
-// for them and the rest to `on_packet`, tells `on_missed` why a packet could not be taken, and
-// calls
-// `on_hangup` once the other end is closed, or when an exception (no memory) kept it
-//   from reading or `on_packet` from its work.
+// Owns: the socket and the watcher thread. The watcher reads the socket, hands answers to the
+//   callers that wait for them, and the rest to `on_packet`. It calls `on_missed` with the reason
+//   when a packet could not be taken. It calls `on_hangup` once the other end is closed, or when an
+//   exception (no memory) kept it from reading or `on_packet` from its work.
 // Threads: any, but Start and Stop by the owner. The callbacks run on the watcher; `on_hangup` must
 //   not throw.
 class ControlLink {
@@ -42,8 +41,8 @@ class ControlLink {
                                                             core::Tick deadline, Incoming* welcome);
   ~ControlLink();
 
-  // Tells the daemon that the attachment is not used any more: a mere hang-up would keep it until
-  // the process ends. Waits for nothing.
+  // Notifies the daemon that the attachment is not used any more: after a mere hang-up the daemon
+  // would keep it until the process ends. Waits for nothing.
   void Withdraw();
 
   struct Callbacks {

@@ -227,7 +227,7 @@ Status PinnedFree(Session& session, const void* address,
     return Error{ErrorCode::kInvalidArgument,
                  "no block of pinned memory of this store begins at that address"};
   }
-  if (!usable.ok()) return core::Ok();  // nobody is there to use it again
+  if (!usable.ok()) return core::Ok();  // the store is lost: no call uses the block again
   RetryPinnedFrees(session);
   block->streams.assign(streams.begin(), streams.end());
   return FreeBlock(session, *std::move(block));

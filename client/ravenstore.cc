@@ -106,7 +106,7 @@ Result<client::GetOptions> Convert(const ravenstore_get_options_t* given) {
   RAVEN_RETURN_IF_ERROR(CheckFlags(
       options->flags, RAVENSTORE_READ_ONLY | RAVENSTORE_BLOCKING | RAVENSTORE_ON_DEVICE));
   const bool moves = (options->flags & RAVENSTORE_ON_DEVICE) != 0;
-  // Without the flag -1 is what programs were told to say before there was one.
+  // Without the flag -1 is valid too: programs had to pass it before the flag existed.
   if (moves ? options->device < 0 : options->device > 0) {
     return BadArgument(moves ? "options: the device is negative"
                              : "options: a device without RAVENSTORE_ON_DEVICE");

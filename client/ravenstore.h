@@ -22,9 +22,10 @@
  *   A child of fork() must not use the parent's store: every call there returns
  *   RAVENSTORE_IS_FORKED. It may connect again.
  * Limits (RAVENSTORE_LIMIT)
- *   A store has 2^20 tensors at once. It knows 1024 streams, one that is used on two devices twice,
- *   and forgets none: the call that names another fails. A tensor has 65,535 gets without a put,
- *   its create counted. A user has 2^18 names of tensors, the daemon 2^20, and forgets none.
+ *   A store has at most 2^20 tensors at the same time. It knows 1024 streams and forgets none; a
+ *   stream that is used on two devices counts twice. The call that names another fails. A tensor
+ *   has 65,535 gets without a put, its create counted. A user has 2^18 names of tensors, the daemon
+ *   2^20, and forgets none.
  */
 /* clang-format on */
 #ifndef RAVENSTORE_CLIENT_RAVENSTORE_H_
@@ -181,8 +182,8 @@ RAVENSTORE_API ravenstore_code_t ravenstore_get_batch(ravenstore_store_t* store,
 RAVENSTORE_API ravenstore_code_t
 ravenstore_begin_get_batch(ravenstore_store_t* store, ravenstore_tensor_t* const* tensors,
                            size_t count, const ravenstore_get_options_t* options);
-/* 1 from a get that returned RAVENSTORE_RECOMPUTE until the put of the new bytes, else 0: tells
- * which tensors of a batch it was. Never blocks. */
+/* 1 from a get that returned RAVENSTORE_RECOMPUTE until the put of the new bytes, else 0. Shows
+ * which tensors of a batch must be recomputed. Never blocks. */
 RAVENSTORE_API int32_t ravenstore_must_recompute(const ravenstore_tensor_t* tensor);
 /* Get, copy all of it to `to` on `stream`, put. RAVENSTORE_RECOMPUTE: nothing was copied. */
 RAVENSTORE_API ravenstore_code_t ravenstore_get_into(ravenstore_store_t* store,
@@ -322,9 +323,9 @@ RAVENSTORE_API ravenstore_code_t ravenstore_keep_in_place(ravenstore_store_t* st
 RAVENSTORE_API ravenstore_code_t ravenstore_end_keep_in_place(ravenstore_store_t* store,
                                                               ravenstore_tensor_t* tensor);
 
-/* Gives device memory that holds no tensor, and pinned memory in which no block of this user lies,
- * back to the daemon, for others to use: the first now, and as more comes free, until this client
- * next needs some. Does not wait. */
+/* Returns device memory that holds no tensor, and pinned memory that holds no block of this user,
+ * to the daemon, for others to use. Device memory is returned now, and as more comes free, until
+ * this client next needs some. Does not wait. */
 RAVENSTORE_API ravenstore_code_t ravenstore_trim(ravenstore_store_t* store);
 
 /* ---- Sleep ---- */

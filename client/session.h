@@ -97,7 +97,7 @@ class Session {
   const std::string& backend() const { return backend_; }
 
   core::Result<SessionStats> Stats();
-  // Tells the daemon that the next iteration begins. Errors: kTimedOut (the ring stayed full),
+  // Notifies the daemon that the next iteration begins. Errors: kTimedOut (the ring stayed full),
   // kLost.
   core::Status Step();
   void CountStall(core::Duration stall) {

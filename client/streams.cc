@@ -86,7 +86,7 @@ Result<uint64_t> ClientStream::TakeTicket(std::span<const uint64_t> also, Deadli
     uint64_t open = 0;
     for (const uint64_t ticket : also) {
       if (!Open(ticket)) continue;
-      // One open ticket of another stream is passed on; a second has no room beside it.
+      // Only one open ticket of another stream can be passed on: wait for the one found before.
       RAVEN_RETURN_IF_ERROR(AwaitTicket(open, deadline));
       open = ticket;
     }

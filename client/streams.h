@@ -44,8 +44,9 @@ class ClientStream {
 
   // True while the work that `ticket` stands for is not done.
   bool Open(uint64_t ticket) const;
-  // True when, besides, this stream's own order does not say so already. A handle that means
-  // another stream in every thread has no order: that the ticket is the caller's own is not known.
+  // True if the ticket is open and this stream's own order does not cover it already. A handle that
+  // means another stream in every thread has no order: it is unknown whether the ticket is the
+  // caller's.
   bool MustOrder(uint64_t ticket) const {
     return Open(ticket) && (!ordered_ || proto::UnpackWordValue(ticket).index != index_);
   }

@@ -1,4 +1,4 @@
-// What the client keeps of a tensor beside its row in the segment, and the handles to it.
+// The client's record of a tensor, in addition to its row in the segment, and the handles to it.
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@ enum class FetchTurn : uint8_t {
       2,  // one timed out; the answer may still come, and belongs to the next that takes the turn
 };
 
-// One row's record. It exists as long as its session, so that a handle that was freed can still be
-// told apart from a live one.
+// One row's record. It exists as long as its session, so that a freed handle can still be
+// distinguished from a live one.
 struct alignas(64) TensorRecord {
   Session* session = nullptr;
   uint32_t slot = 0;

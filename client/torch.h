@@ -42,12 +42,12 @@ struct OffloadOptions {
   uint64_t min_bytes = KiB(128);
   // The store's device that CPU tensors belong to when the store's backend is "host".
   int host_device = 0;
-  // So many bytes of saved tensors may wait in torch's memory; beyond them the oldest, which the
-  // backward pass needs last, are copied into the store. Where everything fits that spares the
-  // copies; where it does not, memory that torch holds is memory that the store cannot prefetch
-  // into, nor lend to other jobs, and 0 is right. Unset: 0 until all the tensors saved at once
-  // are seen to fit into the store's device budget; from the next step on as many bytes as were
-  // seen, in the budget's stead: the store's own empty pages go back to the daemon.
+  // At most this many bytes of saved tensors may wait in torch's memory. Beyond that the oldest,
+  // which the backward pass needs last, are copied into the store. Where everything fits that
+  // spares the copies. Where it does not, the store can neither prefetch into memory that torch
+  // holds nor lend it to other jobs, and 0 is right. Unset: 0 until all tensors that are saved at
+  // the same time are seen to fit into the store's device budget. From the next step on it is the
+  // number of bytes seen, instead of the budget: the store's own empty pages go back to the daemon.
   std::optional<uint64_t> torch_bytes = {};
   // Tell the store in which order the backward pass will want the tensors. Without, it learns that
   // from one iteration to the next.
@@ -93,8 +93,8 @@ class Offload;
 // Errors: the constructor throws Error (UNSUPPORTED inside a Python process, where libtorch has
 //   another engine and torch.autograd.graph.saved_tensors_hooks; WRONG_STATE while another scope is
 //   alive). Saving and the backward pass throw Error when the store fails, with its words; Lost
-//   also once earlier work on the stream read bytes that never came. Of the last step's work only
-//   Store::check after a synchronize tells: call it before a checkpoint is written.
+//   also once earlier work on the stream read bytes that never came. Only Store::check after a
+//   synchronize reports failures of the last step's work: call it before a checkpoint is written.
 class OffloadScope {
  public:
   OffloadScope(std::shared_ptr<Store> store, const std::vector<at::Tensor>& parameters,

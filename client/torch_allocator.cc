@@ -38,7 +38,7 @@ class CpuAllocator final : public c10::Allocator {
     if (address == nullptr) return before_->allocate(bytes);
     return {address, address, &FreeBlock, c10::Device(c10::kCPU)};
   }
-  // For small ones as well: it tells them apart by their address.
+  // For small ones as well: FreeBlock distinguishes them by their address.
   c10::DeleterFnPtr raw_deleter() const override { return &FreeBlock; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(to, from, bytes);
@@ -129,7 +129,7 @@ BlockAllocator& InstallTorchAllocator(std::shared_ptr<Store> store,
       throw Error(RAVENSTORE_UNSUPPORTED,
                   "the store's backend is \"cuda\", and this torch is without it");
     auto* blocks = new internal::TorchBlocks(std::move(store), cuda->order, options);
-    // Before it is in place: another thread frees at once what it was given.
+    // Before it is in place: another thread may immediately free what it was given.
     internal::installed.store(blocks, std::memory_order_release);
     try {
       cuda->install(blocks, &internal::free_other);

@@ -62,7 +62,7 @@ struct Region {
   bool Contains(Region other) const { return begin <= other.begin && other.end <= end; }
 };
 
-// How a saved tensor lies in the region of its storage that the store has.
+// A saved tensor's layout in the region of its storage that the store has.
 struct Layout {
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;
@@ -128,7 +128,7 @@ class Offload : public std::enable_shared_from_this<Offload> {
   // Of those offered: are parked, not copied.
   Tally Parked() const;
   // The node that asked for the most of what was taken. A region that is compiled as a whole is one
-  // node: it saves all of its tensors at its end, and wants all of them at once.
+  // node: it saves all of its tensors at its end, and wants all of them together.
   Reader LargestReader() const;
   void CountRead(uint64_t bytes);
 
@@ -209,8 +209,8 @@ class SavedBytes : public std::enable_shared_from_this<SavedBytes> {
 
   // Autograd saved them once more: its later save is read sooner.
   void SavedAgain();
-  // Copies them into the store and lets go of torch's storage. Throws Error; then torch still
-  // holds them.
+  // Copies them into the store and releases torch's storage. Throws Error; then torch still holds
+  // them.
   void Adopt();
   // A tensor over the memory where they are, for work on the device's current stream until its
   // storage dies. It counts its versions with `counter`, if that is enabled, so that a change of
@@ -231,7 +231,7 @@ class SavedBytes : public std::enable_shared_from_this<SavedBytes> {
     StreamRef stream;
     c10::VariableVersion counter;
     uint32_t version = 0;
-    // Whether nobody wrote since.
+    // Whether nothing wrote since.
     bool IsClean() const { return !counter.enabled() || counter.current_version() == version; }
     std::mutex mutex;
     std::vector<StreamRef> recorded;  // guarded by mutex

@@ -1,5 +1,5 @@
-// A sequence that grows at its end and never moves what it holds: a million elements in one piece
-// would take milliseconds to grow, all at once.
+// A sequence that grows at its end and never moves its elements. A million elements in one array
+// would take milliseconds to grow, in a single step.
 //
 // Threads: one at a time. Cost: O(1).
 #pragma once

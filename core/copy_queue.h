@@ -1,14 +1,14 @@
-// In which order the copies over one direction of a link are made: what is put in flight next, and
-// how much of it.
+// The order in which copies over one direction of a link are made: which copy goes in flight next,
+// and how much of it.
 //
-// A job is put in flight piece by piece. Demands, which somebody waits for, go before all else, in
-// turns (round_robin_queue.h): user by user, and of each user client by client. What nobody waits
-// for goes in such turns by user alone. So much is in flight at once that the link is never idle,
-// and for background copies half as much, in pieces of half the size, so that a demand, which
-// waits for what is in flight, waits half as long for them.
+// A job is put in flight piece by piece. Demands, which a client waits for, go before all else, in
+// turns (round_robin_queue.h): user by user, and for each user client by client. Background jobs,
+// which no client waits for, take such turns by user alone. Enough bytes are in flight that the
+// link is never idle. Background copies have half as many in flight, in pieces of half the size: a
+// demand, which waits for what is in flight, waits half as long for them.
 //
-// Knows nothing of memory, channels or time: who drives it makes the copies, in the order in which
-// it is given them, and says when the oldest is over. Threads: one at a time.
+// The queue knows nothing of memory, channels or time. Its driver makes the copies in the order in
+// which it is given them, and reports when the oldest is over. Threads: one at a time.
 #pragma once
 
 #include <cstddef>
@@ -51,15 +51,15 @@ class CopyQueue {
 
   // REQUIRES: the job is not queued.
   void Submit(Job job, TurnOwner owner, Urgency urgency);
-  // What of a background job is not in flight yet goes among the demands of `behalf`. Any other job
-  // stays what it is.
+  // Turns the part of a background job that is not in flight yet into a demand of the given owner.
+  // Any other job stays what it is.
   void Promote(Job job, TurnOwner behalf);
 
   // The job of which a piece goes next; nullopt: none is queued.
   std::optional<Job> Next();
-  // So large that piece may be. REQUIRES: Next().
+  // The largest size of that piece. REQUIRES: Next().
   Bytes chunk() const { return options_.ChunkOf(NextUrgency()); }
-  // Whether so much of the next job may be put in flight beside what is. REQUIRES: Next().
+  // Whether `bytes` of the next job may be put in flight in addition to what is. REQUIRES: Next().
   bool MayBegin(Bytes bytes) const;
   // Puts it in flight, with `whole` its last. False: enough is in flight, and nothing has changed.
   // REQUIRES: Next().

@@ -14,7 +14,7 @@
 
 namespace ravenstore::core {
 
-// Whose surplus makes way first for other tenants: the lower the sooner.
+// The order in which tenants' surplus is evicted for other tenants: the lowest priority first.
 enum class TenantPriority : uint8_t { kLow, kNormal, kHigh };
 
 // Limits of one client or tenant; on the device side they hold for each device.
@@ -28,8 +28,8 @@ struct Budgets {
   // Of each pool that is neither a device's nor the host's; of those that are not named all that
   // there is.
   std::map<PoolId, Bytes> others{};
-  // Of a tenant alone: its part, beside others', of what a pool has beyond guarantees. Not set: 1
-  // where another's is, and where none is set surplus goes by what evictions cost.
+  // Tenants only: the share of a pool's memory beyond guarantees, relative to the weights of other
+  // tenants. Not set: 1 if another tenant has a weight. If none has, eviction costs decide.
   std::optional<uint32_t> weight{};
   TenantPriority priority = TenantPriority::kNormal;
 };
@@ -41,8 +41,8 @@ struct NextUse {
   int64_t order = 0;  // kOrder: among one client's tensors the smaller is needed sooner
 };
 
-// How much a tensor's place on its device is worth beside those of its client's other tensors, as
-// the client said at the put. Between clients it says nothing.
+// How much a tensor's place on its device is worth compared with the client's other tensors, as the
+// client said at the put. Between clients it says nothing.
 enum class Priority : uint8_t { kNormal, kLow, kHigh };
 
 enum class Residency : uint8_t { kOnDevice, kAway, kLost };
@@ -63,8 +63,8 @@ struct ClientLimits {
   ClientId client;
   Budgets budgets;
 };
-// From now on the store may hold at most `capacity` of the device: less than it could when others
-// need the memory. What lies above is given back as when a budget shrinks.
+// From now on the store may hold at most `capacity` of the device. That is less than before when
+// others need the memory. Memory above the limit is released as when a budget shrinks.
 struct DeviceLimit {
   DeviceId device;
   Bytes capacity;  // more than what it has means that
@@ -100,30 +100,31 @@ struct PoolShrinkFailed {
   Bytes offset{};
 };
 
-// From now on a pool that comes and goes by chunks may hold at most so much; nothing before the
-// first. What lies above is given back as soon as it is emptied.
+// From now on a pool that comes and goes by chunks may hold at most `most` bytes; before the first
+// such event, nothing. Memory above the limit is released as soon as it is emptied.
 struct PoolLimit {
   PoolId pool;
   Bytes most;  // more than the pool's capacity means that
 };
 
-// Of a pool that comes and goes: whoever lends the chunk at `offset` wants it back. Nothing more
-// comes to lie there, what can leaves, and ShrinkPool follows once it is empty; what finds no room
-// elsewhere stays until ChunkLost. Ignored where there is no such chunk, or ShrinkPool was proposed
-// for it. Before the answer to its GrowPool it holds for the chunk that comes.
+// Of a pool that comes and goes: the lender of the chunk at `offset` wants it back. No tensor is
+// placed there any more, tensors leave if they can, and ShrinkPool follows once the chunk is empty.
+// A tensor that finds no room elsewhere stays until ChunkLost. Ignored if there is no such chunk,
+// or if ShrinkPool was proposed for it. Before the answer to its GrowPool it holds for the chunk
+// that comes.
 struct ChunkRecalled {
   PoolId pool;
   Bytes offset;
 };
-// The chunk that was recalled stays after all: tensors may come to lie there again. Ignored unless
-// it was recalled and is there still, as it is if it was lost since.
+// The chunk that was recalled stays after all: tensors may be placed there again. Ignored unless it
+// was recalled and is there still, as it is if it was lost since.
 struct ChunkKept {
   PoolId pool;
   Bytes offset;
 };
-// As ChunkRecalled, and what is in the chunk is gone: what lies there alone is lost. Moves that are
-// under way end as they do, and what one still brings there is lost with the rest; then ShrinkPool
-// follows, as above. Cost: O(tensors in it).
+// As ChunkRecalled, and the bytes in the chunk are gone: a tensor that is stored only there is
+// lost. Moves that are under way end as they do; bytes that they still bring there are lost with
+// the rest. Then ShrinkPool follows, as above. Cost: O(tensors in it).
 struct ChunkLost {
   PoolId pool;
   Bytes offset;
@@ -153,8 +154,8 @@ struct PinnedUsed {
   ClientId client;
   Bytes bytes;
 };
-// A slab of that size is wanted for the client and may not be had (PageStore::MayPin): room is made
-// as far as it goes.
+// A slab of that size is wanted for the client and may not be had (PageStore::MayPin): the store
+// makes what room it can.
 struct PinnedWanted {
   ClientId client;
   Bytes slab;
@@ -251,8 +252,8 @@ struct ShrinkPool {
   Bytes offset;
   Bytes size;
 };
-// A tensor finds no room in the host pool for pinned blocks. What of their slabs lies idle, of the
-// tenant's or of everybody's, should be given back: PinnedHeld says so then.
+// A tensor finds no room in the host pool because of pinned blocks. Idle slabs, the tenant's or
+// everybody's, should be released: PinnedHeld then reports it.
 struct ReclaimPinned {
   std::optional<TenantId> tenant;
 };

@@ -1,8 +1,8 @@
 // How much of a device's memory is idle: free, beyond a reserve that stays free, and for a while.
 //
-// It falls at once with what is free. It rises to what was free all the time of `rise_time`, and
-// only by `step` or more: so an owner that allocates and frees in turns is not followed up and
-// down.
+// It falls immediately when free memory falls. It rises to the amount that was free during all of
+// `rise_time`, and only by `step` or more. So it does not follow an owner that allocates and frees
+// in turns.
 //
 // Threads: one at a time. Knows no clock.
 #pragma once
@@ -25,7 +25,8 @@ class IdleMemory {
   // Errors: kInvalidArgument, naming both, for a reserve above the total.
   static Result<IdleMemory> Make(const Options& options, Bytes total);
 
-  // So much of the device is free at `now`. REQUIRES: `now` is not before that of the last call.
+  // `free` bytes of the device are free at `now`. REQUIRES: `now` is not before that of the last
+  // call.
   void Look(Tick now, Bytes free);
   // It is not known any more what is free: nothing is idle, and what was seen is forgotten.
   void Forget();

@@ -21,19 +21,19 @@ class Pacer {
   // Without a rate at first.
   explicit Pacer(Bytes burst) : burst_(burst) {}
 
-  // From now on; 0: all may send at once. REQUIRES: 0, or at least one byte per second.
+  // From now on; 0: all may send immediately. REQUIRES: 0, or at least one byte per second.
   void SetRate(double bytes_per_second);
   double rate() const { return bytes_per_second_; }
 
-  // One more; they are told apart by it.
+  // Adds a sender; the result identifies it.
   Sender Join() { return Sender{senders_++}; }
-  // Whether the sender may send so much now: then that counts as sent. Else it stands in line, and
-  // must ask again at NextTurn, or leave. Pieces beyond the burst go alone.
+  // Whether the sender may send `bytes` now. If so, they count as sent. Otherwise the sender stands
+  // in line, and must ask again at NextTurn, or leave. Pieces beyond the burst go alone.
   // REQUIRES: `now` is not before that of the last call.
   bool MaySend(Sender sender, Bytes bytes, Tick now);
   // The sender sends nothing for now.
   void Leave(Sender sender);
-  // When the first in line may send; at once where none stands in line.
+  // When the first in line may send; immediately if the line is empty.
   Tick NextTurn() const { return line_.empty() ? Tick{} : TurnOf(line_.front().bytes); }
 
  private:

@@ -8,11 +8,11 @@ namespace ravenstore::core {
 
 namespace {
 
-// A slab for small blocks is at most this part of what its user has, so that what lies in it unused
-// is little beside that.
+// A slab for small blocks is at most this part of what its user has, so that its unused bytes are
+// few in comparison.
 constexpr uint64_t kPartOfHeld = 128;
-// Only a block of at most this part of such a slab is small: others like it fill the rest. What a
-// larger one left over there nobody may ever ask for.
+// Only a block of at most this part of such a slab is small: others like it fill the rest. A larger
+// block would leave a rest that may never be requested.
 constexpr uint64_t kSmallOfSlab = 4;
 
 template <typename Key>

@@ -1,12 +1,12 @@
-// Which block of pinned memory lies where.
+// The places of blocks in pinned memory.
 //
-// A user's processes get blocks of pinned host memory. They are cut, to the page, from slabs that
-// belong to one user for life, since whoever maps a slab can read all of it. What a user freed
-// stays its own, warm for its next block, until somebody else needs the memory or its last process
-// ends.
+// A user's processes get blocks of pinned host memory, which are cut to the page from slabs. A slab
+// belongs to one user for life, since a process that maps it can read all of it. Memory that a user
+// freed stays with that user, warm for the next block, until another user needs it or the user's
+// last process ends.
 //
-// Where copies may run across the border of two slabs, a user's slabs are neighbours and a block
-// may lie in several: then only the last slab has a part that nobody asked for.
+// Where copies may cross the border of two slabs, a user's slabs are neighbours and a block may
+// span several of them. Then only the last slab has a part that no block asked for.
 //
 // Owns: the bookkeeping only. Threads: one at a time. Cost: O(log n), but where a slab is released
 // or a client ends O(its slabs and blocks).
@@ -74,30 +74,31 @@ class PinnedBooks {
   void Ready(PinnedSlabId id);
   void Failed(PinnedSlabId id);
 
-  // The slabs that the extent touches and that the client was not told of yet; it is from now on.
+  // The slabs that the extent touches and that the client has not been notified of; from now on it
+  // counts as notified.
   std::vector<Slab> NoteTold(ClientId client, uint32_t pool, Bytes offset, Bytes bytes);
 
-  // After all it could not be told. True if the slab is being released and that was the last.
+  // The client could not be notified after all. True if the slab is being released and that client
+  // was the last.
   bool NoteNotTold(ClientId client, PinnedSlabId slab);
 
-  // Of slabs in which no block lies, and that are not being released, those of the user alone, or
-  // of all others.
+  // Slabs that hold no block and are not being released: those of the user alone, or of all others.
   std::vector<Slab> Idle(TenantId user, bool of_others = false) const;
-  // No block comes to lie there any more. Returns the clients that were told of it.
+  // No block is placed there any more. Returns the clients that were notified of the slab.
   // REQUIRES: it is idle.
   std::vector<ClientId> Release(PinnedSlabId id);
   // The client maps it no more. False when that was not awaited.
   bool Unmapped(PinnedSlabId id, ClientId client);
   // Whether it is being released and no client maps it.
   bool IsUnmapped(PinnedSlabId id) const;
-  // Its memory is given back; or cannot be: then it counts for good, and nothing lies there.
+  // Its memory is released; or cannot be: then it counts for good, and no block is placed there.
   void Removed(PinnedSlabId id);
   void NotRemoved(PinnedSlabId id);
   // Slabs that are being released.
   size_t releasing() const { return releasing_; }
 
   // The client ended: its blocks are free, and it maps nothing. Returns the slabs that are being
-  // released and that nobody maps any more.
+  // released and that no client maps any more.
   std::vector<PinnedSlabId> Gone(ClientId client);
 
   // Of slabs, until Removed or Failed.
@@ -134,7 +135,7 @@ class PinnedBooks {
 
   Holding& HoldingOf(TenantId user, uint32_t pool);
   const Holding* FindHolding(TenantId user, uint32_t pool) const;
-  // Whether a slab can follow the last one at once.
+  // Whether a slab can directly follow the last one.
   bool CanExtend(const Holding* holding, uint32_t pool, Bytes bytes) const;
   void Forget(std::map<PinnedSlabId, Owned>::iterator slab);
 

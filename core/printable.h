@@ -1,6 +1,6 @@
 // What strangers named, made harmless for a terminal: text in UTF-8, in tables and in JSON.
 //
-// Unsafe is what moves the cursor, reorders or hides what stands beside it: control and format
+// Unsafe characters move the cursor, or reorder or hide the text next to them: control and format
 // characters (escapes, line ends, direction overrides, zero-width ones), and bytes that are no
 // UTF-8.
 #pragma once

@@ -1,7 +1,7 @@
-// What several clients wait for, served in turn: user by user, and of each user client by client.
-// Nobody waits behind all of another's, however many clients that user has.
+// A queue of items that clients wait for, served in turn: user by user, and for each user client by
+// client. No user waits behind all items of another user, however many clients that one has.
 //
-// A turn lasts for so many bytes of its user's items, or until there are no more; then the user
+// A turn lasts for a number of bytes of its user's items, or until there are no more. Then the user
 // with the next larger id that has any is served, and after the last the first. Within the turns of
 // a user its clients take turns the same way; a client's items keep their order. Turns should be as
 // long as others can bear to wait: of two that take turns chunk by chunk both get what they wait
@@ -77,7 +77,7 @@ class RoundRobinQueue {
   void Clear() { users_.Clear(); }
   // The item whose turn it is. REQUIRES: !empty().
   Item& Front() { return users_.Next(turn_).Next(turn_).front(); }
-  // So many of its bytes were served; with `done` they were its last. REQUIRES: !empty().
+  // `bytes` of that item were served; with `done` they were its last. REQUIRES: !empty().
   void Advance(Bytes bytes, bool done) {
     Clients& clients = users_.Next(turn_);
     std::deque<Item>& items = clients.Next(turn_);

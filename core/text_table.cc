@@ -9,8 +9,8 @@ namespace ravenstore::core {
 namespace {
 
 constexpr size_t kGap = 2;
-// What is left of a cell that is cut still tells one name from another; what is broken into lines
-// has room for a few words.
+// A name that is cut to kCutMin can still be distinguished from another. A cell that is broken into
+// lines of kWrapMin has room for a few words.
 constexpr size_t kCutMin = 12;
 constexpr size_t kWrapMin = 24;
 

@@ -29,8 +29,8 @@ class TextTable {
 
   // How wide it is with nothing cut.
   size_t Width() const;
-  // With a line feed after each row. As wide as `width` at most, as far as cutting and breaking
-  // help: numbers stay whole.
+  // With a line feed after each row. At most `width` wide if cutting and breaking can reach that:
+  // numbers stay whole.
   std::string Text(size_t width) const;
 
  private:

@@ -39,8 +39,8 @@ struct Pool {
   // Memory of others, which may have to be given back at any time, comes and goes by chunks of so
   // much: of a device's (kPeer) also of less, or of more for what is larger. 0: of fixed size.
   Bytes chunk{};
-  // What lies there has a place in the host pool as well, kept from the beginning. Else what lies
-  // there alone is lost with its chunk.
+  // Each tensor there has a place in the host pool as well, kept from the beginning. Otherwise a
+  // tensor that is stored only there is lost with its chunk.
   bool covered = false;
 
   // Of other nodes' memory the chunks are of one size, and so the capacity is whole ones.

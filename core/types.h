@@ -2,7 +2,7 @@
 //
 // Bytes and instants are types, so that a size is never added to a time, and ids are distinct
 // types, so that a client is never passed where a tensor is meant. Nothing here reads a clock:
-// whoever needs the time is given it as an argument.
+// functions take the time as an argument.
 #pragma once
 
 #include <chrono>

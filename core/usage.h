@@ -41,7 +41,8 @@ inline std::string NotNegative(const std::string& text) {
   return text.starts_with('-') ? Printable(text) + " is negative" : "";
 }
 
-// For Option::check of a number with a fraction, beside the library's bounds, which let NaN pass.
+// For Option::check of a number with a fraction, in addition to the library's bounds, which let NaN
+// pass.
 inline std::string Finite(const std::string& text) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);

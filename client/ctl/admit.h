@@ -26,8 +26,9 @@ proto::ClientPacket AdmitPacket(const Estimate& estimate, const std::vector<std:
 core::Result<std::vector<std::string>> VisibleDevices(const std::string& visible,
                                                       const proto::Welcome& welcome);
 
-// Asks, and waits until `deadline` (core::kNever: however long). `told` hears of each place and
-// what is waited for. The promise is this process's until it ends, whatever program it becomes.
+// Asks, and waits until `deadline` (core::kNever: without limit). Calls the callback with each
+// place in the line and what is waited for. The reservation is this process's until it ends,
+// whatever program it becomes.
 // Errors: kOutOfMemory: it never fits, and why; kTimedOut; kUnavailable: the daemon is gone; any of
 // the daemon's.
 core::Result<Admitted> AwaitAdmission(const std::string& socket, const proto::ClientPacket& packet,

@@ -23,9 +23,9 @@ constexpr uint64_t kUnlimited = ~uint64_t{0};
 // for.
 constexpr uint64_t kDaemonDescriptors = 16 * 1024;
 constexpr uint64_t kShellDescriptors = 1024;
-// What containers get unless told otherwise; worker processes of trainers soon need more.
+// Containers get less unless configured otherwise; worker processes of trainers soon need more.
 constexpr Bytes kSharedMemoryNeeded = core::MiB(256);
-// Beside the host pool a daemon needs memory for its own tables.
+// A daemon needs this for its own tables, in addition to the host pool.
 constexpr Bytes kDaemonOwnMemory = core::MiB(512);
 
 Finding Ok(std::string check, std::string what) {
@@ -153,7 +153,8 @@ Finding CheckDriver(Environment& environment) {
   const auto gpus = environment.Gpus();
   if (gpus.ok()) return Ok("driver", "libcuda loads; GPUs: " + std::to_string(gpus->size()));
   const std::string what = gpus.error().message;
-  // The kernel module tells a machine without a driver from a container without its library.
+  // The kernel module distinguishes a machine without a driver from a container without its
+  // library.
   if (environment.ReadFile("/proc/driver/nvidia/version").ok()) {
     return Fail("driver", "the kernel module is loaded, but " + what,
                 "give this container the driver's libraries and devices (docker run --gpus all), "

@@ -14,13 +14,13 @@ struct EstimateSum {
   uint64_t count = 0;
   uint64_t under = 0;             // runs that took more than was reserved: estimate and margin
   double reserved_over_used = 0;  // of all together
-  double mean_error = 0;          // of the estimates' sizes, beside what was used: 0.1 is a tenth
+  double mean_error = 0;          // of the estimates' sizes, relative to what was used: 0.1 is 10%
 };
 
 // Of the last estimate of each source of each command, where it took anything.
 std::map<std::string, EstimateSum> SumEstimates(const std::vector<proto::JobRecord>& records);
 
-// By how much the estimate was beside what the job took; 0 where that is nothing.
+// The error of the estimate, relative to what the job took; 0 if it took nothing.
 double ErrorOf(const proto::JobEstimate& estimate);
 
 }  // namespace ravenstore::client::ctl

@@ -25,7 +25,7 @@ struct AdmitOptions {
   std::vector<std::string> command{};
 };
 // Waits until the command is admitted, and becomes it: returns only where it does not run. Without
-// a daemon it runs at once.
+// a daemon it runs immediately.
 int RunAdmit(const Common& common, const AdmitOptions& options, Streams streams);
 
 // Jobs and those that wait to become one: what was expected, from which source, what they took.

@@ -26,7 +26,7 @@ using core::ErrorCode;
 using core::Result;
 using core::Status;
 
-// The daemon's buffer holds megabytes: it is asked again at once only while it has more.
+// The daemon's buffer holds megabytes: it is asked again without a pause only while it has more.
 constexpr long kPauseNanoseconds = 5'000'000;
 constexpr size_t kMuch = 16 << 10;
 // At the end what is in the buffer is still taken, but not what a busy store goes on to record.

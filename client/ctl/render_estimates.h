@@ -1,5 +1,5 @@
-// What jobs were expected to take and took, as text for people, as JSON for programs, and as a page
-// of HTML that needs nothing beside it. Pure.
+// What jobs were expected to take and took, as text for people, as JSON for programs, and as a
+// self-contained page of HTML. Pure.
 //
 // Names come from strangers, as in client/ctl/render.h.
 #pragma once

@@ -43,7 +43,7 @@ const proto::LegacyDevice* HeldOf(const proto::LegacyJob& job, const std::string
   return nullptr;
 }
 
-// What the job holds of the device besides the engine's.
+// Device memory that the job holds in addition to the engine's.
 uint64_t OthersOf(const JobView& view, const proto::ElasticDevice& device) {
   const proto::LegacyDevice* held = HeldOf(view.job, device.uuid());
   return held == nullptr ? 0 : Less(held->used(), device.device());

@@ -14,7 +14,7 @@ std::string Size(uint64_t bytes) {
   return core::SizeText(core::Bytes(bytes));
 }
 
-// Of a lease of so many bytes.
+// Of a lease of `bytes`.
 std::string LeaseText(uint64_t bytes, int64_t left_ns) {
   if (bytes == 0) return "-";
   return left_ns > 0 ? DurationText(static_cast<uint64_t>(left_ns)) : "expired";

@@ -74,7 +74,7 @@ auto SumOf(uint64_t (proto::NodeUse::*of_one)() const) {
   };
 }
 
-// "[####====      ]": of the capacity what tensors have, and what is held beside that.
+// "[####====      ]": of the capacity, the part that tensors use, and the rest of what is held.
 std::string Bar(const proto::TierStats& tier) {
   if (tier.capacity() == 0) return "";
   const auto part = [&](uint64_t bytes) {

@@ -39,8 +39,8 @@ struct Screen {
   bool has_keys = false;
 };
 
-// Rates are those between the two looks. Where the daemon was started anew between them, or at the
-// first look, whose `before` is null, there are none.
+// Rates are those between the two looks. There are none if the daemon was restarted between them,
+// or at the first look, whose `before` is null.
 std::string TopText(const proto::Welcome& welcome, const Look* before, const Look& now,
                     const std::function<std::string(uid_t)>& name_of, Screen screen);
 

@@ -20,7 +20,7 @@ using core::Status;
 using proto::ClientPacket;
 using proto::DaemonPacket;
 
-// An answer of the daemon's fits a packet; this keeps it small enough to be taken at once.
+// The daemon's answer fits a packet; this keeps it small enough to be taken in one go.
 constexpr uint32_t kTensorsPerPage = 128;
 // The daemon waits a little for answers that are late.
 constexpr auto kOrderGrace = std::chrono::seconds(2);

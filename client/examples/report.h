@@ -1,4 +1,4 @@
-// What train_gpt tells at its end: one table of all runs for people, or one JSON object a run.
+// What train_gpt reports at its end: one table of all runs for people, or one JSON object a run.
 #pragma once
 
 #include <optional>

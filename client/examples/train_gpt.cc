@@ -1,4 +1,4 @@
-// Trains a GPT on real text with its saved activations in the store, and tells what that took.
+// Trains a GPT on real text with its saved activations in the store, and reports what that took.
 //
 // With Bazel: //client/examples:train_gpt. With one compiler call against the torch wheel of a GPU
 // node, T being the wheel's folder (python3 -c "import torch; print(torch.__path__[0])") and L the

@@ -20,7 +20,7 @@ struct RunConfig {
   uint64_t seed = 0;
   bool cuda = false;
   uint64_t torch_limit = 0;  // bytes that torch's tensors may take; 0: no limit
-  // Bytes of saved tensors that torch may hold beside the store; unset: the adapter decides.
+  // Bytes of saved tensors that torch may hold outside the store; unset: the adapter decides.
   std::optional<uint64_t> torch_share = 0;
   bool hints = true;     // tell the store in which order the saved tensors are read
   bool measure = false;  // count what a store would get; `store` stays null

@@ -64,7 +64,7 @@ class PageScheduler {
   struct Client {
     ClientId id{};
     PageBackend* backend = nullptr;
-    plan::PlanLimits limits;  // .pages: its first share, as far as pages are free
+    plan::PlanLimits limits;  // .pages: its first share, at most the free pages
     std::unique_ptr<ClientForesight> foresight = nullptr;  // null: what is learned, with hints
     bool waits_for_stream = false;                         // as ScheduledClient::Options
     TenantId tenant{};

@@ -49,7 +49,7 @@ void SetError(ravenstore_code_t code, const std::string& message) {
   Py_DECREF(error);
 }
 
-// As torch's own allocator says it, so that whoever catches that and retries does so here.
+// The error of torch's own allocator, so that programs that catch that and retry do so here.
 void SetOutOfMemory(const std::string& message) {
   PyObject* torch = PyImport_ImportModule("torch");
   PyObject* kind = torch ? PyObject_GetAttrString(torch, "OutOfMemoryError") : nullptr;
@@ -92,7 +92,7 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
-// For whoever asks torch for memory, with the GIL or without.
+// For threads that ask torch for memory, with the GIL or without.
 void MayWait(const std::function<void()>& call) {
   if (HasGil()) {
     WithoutGil without;
@@ -166,7 +166,7 @@ PyTypeObject* ParameterType() {
   return reinterpret_cast<PyTypeObject*>(type);
 }
 
-// Also of a frozen one: only its class tells it from other tensors.
+// Also of a frozen one: only its class distinguishes it from other tensors.
 bool IsParameterOrView(PyObject* object, const at::Tensor& tensor) {
   if (PyObject_TypeCheck(object, ParameterType())) return true;
   if (!tensor.is_view()) return false;

@@ -51,7 +51,7 @@ os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-de
 
 
 class Gate:
-    """Runs an action once no array is alive any more: at once if there is none.
+    """Runs an action once no array is alive any more: immediately if there is none.
 
     Any thread; also from a destructor that interrupts one of these methods on the same thread.
     """
@@ -155,7 +155,7 @@ _python = ctypes.pythonapi
 _capsule_new = ctypes.PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(
     ("PyCapsule_New", _python)
 )
-# By address: a capsule in its destructor must not be referenced anew.
+# By address: a capsule in its destructor must not be referenced again.
 _capsule_is_valid = ctypes.PYFUNCTYPE(c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", _python))
 _capsule_pointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(
     ("PyCapsule_GetPointer", _python)

@@ -36,7 +36,7 @@ def aligned(size: int) -> int:
 
 
 class Slot(NamedTuple):
-    """Where in its chunk a state lies."""
+    """A state's place in its chunk."""
 
     offset: int
     dtype: torch.dtype
@@ -71,7 +71,7 @@ class Piece:
         self.end = end
         self.begins_chunk = begins_chunk
         self.slots: dict[str, Slot] = {}
-        # Weak: a chunk has its pieces, and its bytes are free at once when the optimizer is gone.
+        # Weak: a chunk has its pieces, and its bytes are freed as soon as the optimizer is gone.
         self._chunk: weakref.ref[Chunk] | None = None
 
     @property

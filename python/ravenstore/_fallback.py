@@ -223,8 +223,8 @@ class Scope:
             pair[1] += size
 
     def _count_read(self, size: int) -> None:
-        """What one node of the graph asks for at once: a region that is compiled as a whole is
-        one."""
+        """Counts what one node of the graph asks for. A region that is compiled as a whole is one
+        node."""
         import torch
 
         node = torch._C._current_autograd_node()

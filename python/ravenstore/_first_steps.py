@@ -1,7 +1,7 @@
-"""Tells the allocator which blocks an optimizer makes in its first step: its states, which stay.
+"""Notifies the allocator of the blocks that an optimizer makes in its first step: its states.
 
-Blocks in use cannot be evicted. Such blocks are allocated, not taken from idle ones, which are next
-to blocks that are freed soon.
+States stay, and blocks in use cannot be evicted. Such blocks are allocated, not taken from idle
+ones, which are next to blocks that are freed soon.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ from ravenstore._watch import GradientWatch
 from ravenstore.errors import Corrupt, Lost, RavenstoreError, Unavailable
 from ravenstore.store import Store
 
-# Chunks that wait for gradients at once in a backward pass: neighbours' parameters may mix.
+# The most chunks that wait for gradients together in a backward pass: neighbours' parameters may
+# mix.
 _READY_MAX = 2
 # What the store's calls raise when the daemon or the device died.
 _LOSSES = (Lost, Unavailable, Corrupt)
@@ -291,8 +292,8 @@ class States:
         chunk.close((self._turn + 1) * _ORDERS_PER_TURN + self._position)
 
     def _park_unused(self) -> None:
-        """Tells the daemon of chunks that this step did not use, else they would seem to be needed
-        first."""
+        """Notifies the daemon of chunks that this step did not use. Otherwise they would seem to be
+        needed first."""
         for chunk in self._chunks:
             if chunk.turn != self._turn and chunk.order != LAST:
                 chunk.set_order(LAST)
@@ -415,8 +416,8 @@ class States:
 
     @torch.no_grad()
     def on_gradient(self, opt: Any, p: torch.Tensor) -> None:
-        """Takes note of the gradient of `p`, which is complete. A chunk is updated at once, when
-        the last of its gradients is; they are freed then."""
+        """Takes note of the gradient of `p`, which is complete. A chunk is updated as soon as
+        the last of its gradients is complete; they are freed then."""
         with self._lock:
             if self._watch is not None:
                 self._watch.add(p)

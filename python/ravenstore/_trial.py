@@ -28,9 +28,9 @@ Step = Callable[[Any], Any]
 
 
 def check_parts(opt: Any, plain_step: Step, *, elementwise: bool) -> None:
-    """Raises TypeError unless `plain_step` keeps states to move, and gives the same bits for all of
-    some tensors at once as for each by itself, and, if `elementwise`, for runs of their elements.
-    Changes nothing."""
+    """Raises TypeError unless `plain_step` keeps states to move, and gives the same bits for
+    several tensors together as for each by itself, and, if `elementwise`, for runs of their
+    elements. Changes nothing."""
     for state in opt.state.values():
         refuse_subclasses(opt, state)
     for group in opt.param_groups:
@@ -149,7 +149,7 @@ class _Trial:
         return bool(before != after)
 
     def _check_small(self, part: torch.Tensor) -> None:
-        """Of a parameter in several runs no more than a number is kept beside what moves."""
+        """Refuses states of a parameter in several runs that are neither movable nor a number."""
         for key, value in self._states[id(part)].items():
             is_number = not isinstance(value, torch.Tensor) or value.numel() <= 1
             if not is_number and not is_movable(key, value, part.shape):

@@ -126,7 +126,7 @@ def _hooks(socket: str, backend: str, rounds: int) -> Iterator[Figure]:
             begin = time.perf_counter_ns()
             saved = scope.pack(tensor)
             packs.append(time.perf_counter_ns() - begin)
-            del tensor  # PyTorch lets go of it: now it is parked
+            del tensor  # PyTorch releases it: now it is parked
             begin = time.perf_counter_ns()
             back = scope.unpack(saved)
             unpacks.append(time.perf_counter_ns() - begin)

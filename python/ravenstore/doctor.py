@@ -1,6 +1,6 @@
 """python -m ravenstore doctor: what was found here, what stands in the way, what to do about it.
 
-It tells about this Python; `ravenctl doctor` tells more about the machine and the daemon.
+It checks this Python; `ravenctl doctor` reports more about the machine and the daemon.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ravenstore import _abi, _native, embedded
 from ravenstore._units import size_text
 from ravenstore.embedded import DEFAULT_SOCKET
 
-# "skip": what it needs is missing, which another finding tells.
+# "skip": what it needs is missing, which another finding reports.
 Level = Literal["ok", "warn", "fail", "skip"]
 
 _MEMLOCK_BYTES = 64 << 20

@@ -117,7 +117,7 @@ class Unsupported(RavenstoreError, NotImplementedError):
 
 
 class MustRecompute(RavenstoreError):
-    """The bytes were dropped, as their put allowed: get the tensor and write all of them anew."""
+    """The bytes were dropped, as their put allowed: get the tensor and write all of them again."""
 
     code = Code.RECOMPUTE
 

@@ -58,7 +58,7 @@ class RavenstoreCallback(TrainerCallback):
         self.explanation: Explanation | None = None
         """What explain() said when the last training ended."""
         self._options = {"device_budget": device_budget, **options}
-        offload(**self._options)  # wrong ones are told here
+        offload(**self._options)  # wrong ones raise here
         self._offload_optimizer = offload_optimizer
         self._report = report
         self._scope: offload | None = None

@@ -200,7 +200,7 @@ class _Process:
             warnings.warn(
                 f"ravenstore.offload() makes copies of what autograd saves: {self.why}",
                 RuntimeWarning,
-                stacklevel=4,  # whoever opens the scope
+                stacklevel=4,  # the code that opens the scope
             )
 
     @staticmethod
@@ -271,7 +271,7 @@ _process = _Process()
 
 
 def _here() -> _Process:
-    """The attachment of this very process: a child of fork() begins anew."""
+    """The attachment of this very process: a child of fork() gets a new one."""
     global _process  # noqa: PLW0603
     if _process.pid != os.getpid():
         _process = _Process()
@@ -284,7 +284,7 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
     device_budget: bytes on each device, as an int or "12GiB". With the allocator: of all that
         PyTorch holds in blocks of at least 1 MiB; else of what autograd saves. By default what the
         daemon lets this user have.
-    host_budget: at most so many bytes in host memory. By default what the daemon says.
+    host_budget: the most bytes in host memory. By default what the daemon says.
     socket: the daemon's, by default $RAVENSTORE_SOCKET or the node's.
     embedded: whether a private daemon, started if there is none; "auto": where there is none of the
         node's. See ravenstore.embedded.

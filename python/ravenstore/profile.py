@@ -136,7 +136,7 @@ class profile:  # noqa: N801 - it is used as a function
 
     path: of the file, which is compressed if it ends in ".gz".
     interval: between two questions to the daemon; at least 0.1 ms.
-    stores: explicit stores to look at, besides that of offload().
+    stores: explicit stores to look at, in addition to that of offload().
     compute: PyTorch's operators and kernels and its own memory, if the program has imported it. Not
         while another torch.profiler runs.
 

@@ -1,4 +1,4 @@
-"""The explicit interface: a Store of tensors that may leave the device while nobody uses them.
+"""The explicit interface: a Store of tensors that may leave the device while not in use.
 
     with ravenstore.Store.connect(device_budget="12GiB") as store:
         tensor = store.create("1GiB", name="cache")      # in Userspace: its bytes can be used
@@ -20,7 +20,7 @@ Threads: any, and the GIL is not held while a call waits.
 Units: sizes are bytes or text such as "12GiB"; durations are seconds or timedelta.
 Errors: ravenstore.errors, a class for each code. No call waits longer than its timeout, and two
     seconds more where the daemon is silent.
-Fork: in a child of fork() the parent's store raises IsForked; the child connects anew.
+Fork: in a child of fork() the parent's store raises IsForked; the child connects again.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def _put_options(
 
 @dataclasses.dataclass(eq=False)
 class _Hold:
-    """One create's or get's hold of a tensor. It knows no tensor: a cycle would keep those that
-    nobody refers to until the collector's next run."""
+    """One create's or get's hold of a tensor. It knows no tensor: a cycle would keep
+    unreferenced tensors until the collector's next run."""
 
     address: int
     stream: int
@@ -232,8 +232,8 @@ class View:
 
         needed_in: it will be got that much later than this point of the stream.
         order: among this process's tensors the smaller is needed sooner.
-        recompute: what making the bytes anew would take; they may then be dropped instead of moved,
-            and the next get's view says must_recompute.
+        recompute: how long recomputing the bytes would take; they may then be dropped instead of
+            moved, and the next get's view says must_recompute.
         priority: LOW, NORMAL, HIGH: who keeps its place when some tensors have to leave.
         not_modified: nothing was written since the last put, whatever the get said.
         not_needed: will not be read again; a later get may raise Lost.
@@ -258,7 +258,7 @@ class View:
                 check(function(tensor.store._pointer, tensor._handle, stream, options))
 
         def put_late() -> None:
-            # In a destructor, where nobody can be told; the next get tells.
+            # A destructor cannot raise an error; the next get reports it.
             with contextlib.suppress(IsForked, Lost):
                 put()
 
@@ -653,7 +653,7 @@ class Store:
         embedded: whether to a private daemon, which is started if there is none; "auto": where
             there is none of the node's. See ravenstore.embedded.
         name: for people; by default that of the script or of the package that runs.
-        device_budget, host_budget: at most so many bytes on each device and in host memory; 0 is
+        device_budget, host_budget: the most bytes on each device and in host memory; 0 is
             what the user may have. A device_budget beyond that is cut to it, with a warning. The
             least is 2 MiB.
         timeout: bounds the attach and, by default, every wait.
@@ -1040,7 +1040,7 @@ def _get_options(
 
 @functools.lru_cache(maxsize=256)
 def _pointers(count: int) -> Any:
-    """An array of `count` pointers. ctypes makes the type anew when nobody keeps it, slowly."""
+    """An array of `count` pointers. ctypes is slow to make the type again if it is not kept."""
     return c_void_p * count
 
 

@@ -138,7 +138,7 @@ TEST_F(AccessTest, ArrivalThatNeverComesTimesOutAndLeavesTheTensorIdle) {
   EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 8, kBytes));
 }
 
-// Whoever gets it next waits for the writer's put: a stream as it goes, and the calling thread.
+// The next get waits for the writer's put: a stream as it goes, and the calling thread.
 class AccessAfterAPutTest : public AccessTest {
  protected:
   void ExpectWaits(bool beside_another) {

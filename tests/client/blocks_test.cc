@@ -98,7 +98,7 @@ TEST_F(BlocksTest, WhatIsReleasedServesTheNextOfItsSizeAndStreamWithoutTheDaemon
   blocks_->Release(block);
 }
 
-// A budget in which everything fits; nobody touches the bytes.
+// A budget in which everything fits; no test touches the bytes.
 class RoomyBlocksTest : public BlocksTest {
  protected:
   static constexpr uint64_t kRoomyBudget = MiB(2048);

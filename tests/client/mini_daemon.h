@@ -1,6 +1,6 @@
 // A small daemon in the test's own process: the real socket, the real segment, and no policy.
 //
-// It grants creates from a bump allocator and does what a test tells it: moves tensors away and
+// It grants creates from a bump allocator and does what a test asks for: moves tensors away and
 // back, holds answers, slabs and arrivals, refuses, and dies. Extents are never used again, so
 // every fetch brings a tensor to another address.
 //
@@ -54,7 +54,7 @@ class MiniDaemon {
 
   // ---- What a test makes it do. Tensors are named by their id. ----
 
-  // Takes no requests (true) until it is told to go on (false).
+  // Takes no requests (true) until HoldRequests(false).
   void HoldRequests(bool hold);
   // Maps no slab until HoldSlabs(false).
   void HoldSlabs(bool hold);
@@ -66,7 +66,7 @@ class MiniDaemon {
   void FailNextFetch(core::ErrorCode code, std::string words);
   // The next fetch finds the bytes given up.
   void DiscardNextFetch();
-  // Names are asked for, and told only when told to go on.
+  // Requests for names are taken, but answered only after HoldNames(false).
   void HoldNames(bool hold);
   // Answers nothing that comes over the socket.
   void IgnoreSocket(bool ignore);

@@ -85,7 +85,7 @@ TEST_F(RavenstoreTest, ShorterOptionsOfAnOlderProgramAreCompleted) {
   ravenstore_tensor_t* tensor = Create();
   ASSERT_EQ(ravenstore_put(store(), tensor, nullptr, nullptr), RAVENSTORE_OK);
   ravenstore_get_options_t options;
-  std::memset(&options, 0xff, sizeof(options));  // what lies behind an old struct is not ours
+  std::memset(&options, 0xff, sizeof(options));  // memory behind an old struct is not ours
   options.struct_size = offsetof(ravenstore_get_options_t, device);
   options.flags = RAVENSTORE_READ_ONLY;
   void* address = nullptr;

@@ -30,7 +30,7 @@ double Nanoseconds(Clock::duration duration) {
   return std::chrono::duration<double, std::nano>(duration).count();
 }
 
-// Times runs of a few pairs, so that the clock's own cost is small beside them.
+// Times runs of a few pairs, so that the clock's own cost is small in comparison.
 void PrintPercentiles(ravenstore::Store& store, ravenstore::Tensor& tensor, long pairs) {
   constexpr long kPerSample = 8;
   std::vector<double> samples;

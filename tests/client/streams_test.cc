@@ -34,7 +34,7 @@ class StreamsTest : public testing::Test {
     EXPECT_TRUE(ticket.ok());
     return *ticket;
   }
-  // The tensor in row `slot` is lost, as the daemon tells it.
+  // The tensor in row `slot` is lost, as the daemon reports it.
   void Lose(uint32_t slot) {
     segment_->header.losses.fetch_add(1);
     segment_->slots[slot].word.store(proto::Pack(proto::LeaseWord{proto::LeaseState::kLost, 0, 1}));

@@ -14,7 +14,7 @@ using Urgency = CopyQueue::Urgency;
 constexpr TurnOwner kOne{TenantId{1}, ClientId{1}};
 constexpr TurnOwner kOther{TenantId{2}, ClientId{2}};
 
-// A driver of jobs of so many bytes.
+// Drives the queue with jobs of given sizes.
 class Driver {
  public:
   explicit Driver(CopyQueue::Options options = {}) : queue_(options) {}

@@ -11,7 +11,7 @@ constexpr Bytes kTotal = GiB(80);
 
 class IdleMemoryTest : public testing::Test {
  protected:
-  // What is idle once so much is free at that second.
+  // The idle memory once `free` bytes are free at that second.
   Bytes Idle(int64_t second, Bytes free) {
     memory_.Look(Tick(std::chrono::seconds(second)), free);
     return memory_.idle();

@@ -84,7 +84,7 @@ TEST_P(PinnedBooksTest, ASlabGoesOnceNobodyMapsIt) {
   EXPECT_TRUE(books_.Idle(kOther).empty());
   EXPECT_EQ(books_.Idle(kOther, /*of_others=*/true).size(), 1u);
   const PinnedSlabId slab = books_.Idle(kUser)[0].id;
-  EXPECT_FALSE(books_.Unmapped(slab, kRank0));  // nobody asked
+  EXPECT_FALSE(books_.Unmapped(slab, kRank0));  // no release was requested
   EXPECT_EQ(books_.Release(slab), (std::vector<ClientId>{kRank0, kRank1}));
   EXPECT_FALSE(books_.Carve(kUser, {kRank0, 2}, 0, Bytes(4096)));
   EXPECT_TRUE(books_.Idle(kUser).empty());

@@ -32,7 +32,7 @@ TEST(TextTableTest, CutsLongNamesAndNothingElse) {
   for (std::string line; std::getline(text, line);) EXPECT_LE(DisplayWidth(line), 40u) << line;
   EXPECT_NE(Tensors(long_name).Text(40).find("n…  idle\n"), std::string::npos);
   EXPECT_NE(Tensors(long_name).Text(400).find(long_name), std::string::npos);
-  // Numbers stay whole, and a name can still be told from another.
+  // Numbers stay whole, and a name can still be distinguished from another.
   EXPECT_NE(Tensors(long_name).Text(5).find("17  nnnnnnnnnnn…  idle"), std::string::npos);
 }
 

@@ -225,7 +225,7 @@ std::vector<Path> PathsOf(const std::vector<Link>& links, PoolId from, PoolId to
   return paths;
 }
 
-// Random pools around a hub that all of them are joined to, with links beside that.
+// Random pools around a hub that all of them are joined to, with additional links.
 class RandomTopology {
  public:
   explicit RandomTopology(uint32_t seed) : random_(seed) {

@@ -129,7 +129,7 @@ class CuMemAllocatorTest(harness.StoreCase):
 
 
 class Theirs:
-    """vLLM's class as far as install() reads it."""
+    """The part of vLLM's class that install() reads."""
 
     instance = None
 

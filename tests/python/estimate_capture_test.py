@@ -35,7 +35,7 @@ def between(recorder, mark):
 
 
 def attention(dtype, mask=None, width=64, **options):
-    """Bytes at most beside query, key and value, and the way back's name."""
+    """The peak in addition to query, key and value, and the backward function's name."""
     recorder = Recorder()
     with fake(recorder):
         q, k, v = (
@@ -237,7 +237,7 @@ class OperatorsTest(unittest.TestCase):
                 self.assertLess(recorder.used_peak, least + 2 * WORKSPACE + 12 * K * K)
 
     def test_optimizers_go_through_lists_as_on_a_gpu(self):
-        """Adam's denominators are there for all weights at once, unless it is asked not to."""
+        """Adam's denominators are there for all weights together, unless it is asked not to."""
 
         def passing(**options):
             recorder = Recorder()

@@ -151,7 +151,7 @@ class Fit(unittest.TestCase):
         self.assertEqual(self.fit._needed([0.1, 0.3, 0.2]), 0.3)
 
     def test_the_packages_coefficients_are_these_rows(self):
-        """Whoever adds rows writes the package's file anew."""
+        """A change that adds rows must also rewrite the package's file."""
         told = self.fit._formula.fitted()
         self.assertEqual(told["jobs"], len(self.measured))
         fitted = self.fit.fit(self.measured)

@@ -1,4 +1,4 @@
-"""What a model says of itself, beside what is counted by hand."""
+"""Descriptions of models, compared with what is counted by hand."""
 
 import unittest
 

@@ -1,10 +1,11 @@
-"""Captures beside what a GPU really took, and the model of PyTorch's allocator beside the real one.
+"""Compares captures with a GPU's figures, and the model of PyTorch's allocator with the real one.
 
 It needs a GPU and is skipped without. Each job is measured in a process of its own:
 
     estimate_gpu_test.py --measure NAME
 
-Every job's figures are printed: MiB used, reserved and beside the allocator, measured and captured.
+Every job's figures are printed, measured and captured: MiB used, reserved and outside the
+allocator.
 """
 
 import json

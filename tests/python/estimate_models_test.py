@@ -146,7 +146,7 @@ class ModelsTest(unittest.TestCase):
 
 
 class RecordedTest(unittest.TestCase):
-    """Beside what an H100 was seen to hold in blocks of 2 MiB and more (bench/recorded)."""
+    """Compared with what an H100 was seen to hold in blocks of 2 MiB and more (bench/recorded)."""
 
     def peak(self, name):
         import elastic_job

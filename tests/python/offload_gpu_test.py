@@ -1,4 +1,4 @@
-"""The allocator on a GPU, beside what PyTorch's own does there: graphs, pools, streams, figures.
+"""The allocator on a GPU, compared with PyTorch's own: graphs, pools, streams, figures.
 
 It needs a GPU and is skipped without; bench/gpu_pytorch runs it where there is one. All of its
 tests share one process, whose allocator stays.

@@ -11,7 +11,7 @@ import xml_main
 from offload_harness import MIB, OffloadCase, bits, offloading, press, random
 from torch.utils.checkpoint import checkpoint
 
-# Its steps use 28 MiB at once, in blocks of a half and of a whole page. If two threads
+# Its steps use 28 MiB at the same time, in blocks of a half and of a whole page. If two threads
 # allocate, their places differ from run to run: one of 16 runs with 38 MiB found no room.
 offload.BUDGET = 48 * MIB
 

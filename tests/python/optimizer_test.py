@@ -286,7 +286,7 @@ class TrainingLoopTest(OptimizerCase):
         self.assertSameStates(a.state_dict(), b.state_dict())
 
     def test_states_that_appear_later(self):
-        """SGD whose momentum is turned on: chunks are laid out anew."""
+        """SGD whose momentum is turned on: chunks are laid out again."""
 
         def sgd(params):
             groups = [{"params": params[:5], "momentum": 0.0}, {"params": params[5:]}]

@@ -19,8 +19,8 @@ or, from a shell, python -m ravenstore.estimate MODEL|config.json|script.py.
 
 A capture runs the job's own code, with tensors that have shapes but no bytes: no GPU is needed, and
 hardly any memory. Every allocation of three steps is recorded and replayed through a model of the
-allocator. What libraries take beside that is added from a measured table. It is made for
-PyTorch 2.11. Nothing is captured unasked, and what the job does besides, to files say, it does.
+allocator. The memory of libraries is added from a measured table. It is made for PyTorch 2.11.
+Nothing is captured unasked. Other effects of the job's code, on files for example, are real.
 
 Threads: one capture at a time in a process. One that goes on to use a GPU calls torch.cuda.init()
 first, for PyTorch would take a capture for the beginning of CUDA's use. Errors: CaptureRefused says

@@ -7,7 +7,7 @@ the free of that id, whatever the number. A model replays events and says the pe
     CudaCache(expandable=True), CudaMallocAsync(), StoreArena(budget)
 
 Each is a model of published rules, in pure Python; none touches a device. A budget is the most that
-may be held of the device, in bytes; beyond it an allocator first gives back what it holds idle.
+may be held of the device, in bytes; beyond it an allocator first releases what it holds idle.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class _Segments:
         self._free.add(block)
 
     def trim(self) -> None:
-        """Gives back what is idle."""
+        """Releases what is idle."""
         for block in self._free.blocks():
             if block.whole_segment():
                 self._free.remove(block)
@@ -205,7 +205,7 @@ class _Expandable(_Segments):
 
     @staticmethod
     def _room_from(start: _Block, size: int) -> int:
-        """The bytes of free blocks, mapped or not, from `start` on, as far as `size` needs."""
+        """The bytes of free blocks, mapped or not, from `start` on, until `size` is reached."""
         room = 0
         block: _Block | None = start
         while block is not None and block.free and room < size:
@@ -500,7 +500,7 @@ class _StoreRun(_Run):
             return self._arena.allocate(size)
 
     def _shrink(self, more: int) -> None:
-        """Gives idle blocks back that are more than the bounds allow beside `more` bytes."""
+        """Releases the idle blocks that exceed the bounds with `more` bytes in use."""
         others = self._tensor_bytes + more
         needed = max(self._needed_ever, others)
         most = self._budget // _IDLE_SHARE

@@ -265,7 +265,7 @@ def install(gpu: FakeGpu, fake: type[torch.Tensor]) -> list[Undo]:
 
 
 def _optimizers_know(fake: type[torch.Tensor]) -> Undo:
-    """Optimizers go through lists of tensors at once where these are of kinds that they know."""
+    """Optimizers process lists of tensors together where these are of kinds that they know."""
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 

@@ -43,7 +43,7 @@ for _kind, _names in {
 }.items():
     for _name in _names.split():
         _KINDS[_name] = _kind
-# What a program is told that asks for a value, which nobody has here.
+# The answers to a program that asks for a value, which a meta tensor does not have.
 _ASKS: dict[str, Any] = {"__bool__": True, "item": 1, "__int__": 1, "__float__": 1.0}
 KINDS = (*dict.fromkeys(_KINDS.values()), "recurred", "other")
 """The kinds of operation, in the order of a formula's coefficients."""
@@ -296,7 +296,7 @@ def describe(
     batch: Any = (),
     blocks: Sequence[torch.nn.Module] | None = None,
 ) -> Description:
-    """Describes `model`, which lies on the meta device, by what `forward()` does with it.
+    """Describes `model`, which is on the meta device, by what `forward()` does with it.
 
     `batch`: the tensors that forward is given; `blocks`: the modules that checkpointing would wrap,
     found by itself where they are None. Whatever `forward` raises, this does.

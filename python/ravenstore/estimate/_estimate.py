@@ -133,7 +133,7 @@ def of_recording(
 
 
 def beside_context(estimate: Estimate, *, gpu: str, total_memory: int, in_group: bool) -> Estimate:
-    """The estimate with what the job takes of that GPU beside its allocator, and a note if all of
+    """The estimate with what the job takes of that GPU outside its allocator, and a note if all of
     it does not fit. in_group: the process is one of several, over NCCL."""
     overheads = _overheads.of(gpu)
     context = overheads.context + (overheads.nccl if in_group else 0)

@@ -6,9 +6,9 @@
 
 While it is open, what is on "cuda" is a Fake: a tensor of PyTorch's meta device with the dispatch
 keys of CUDA, so that autocast and autograd do what they do there. A dispatch mode sees each
-operator, runs its shape rule, and tells the recorder of each new storage and of its end. Tensors
-on the CPU stay real, and data loaders run as ever. Only parameters have no bytes wherever they
-are: a model larger than host memory can be built.
+operator, runs its shape rule, and notifies the recorder of each new storage and of its end.
+Tensors on the CPU stay real, and data loaders run as ever. Only parameters have no bytes wherever
+they are: a model larger than host memory can be built.
 
 PyTorch's own FakeTensorMode does not do: without a driver its tensors on "cuda" cannot run
 backward, for the autograd engine of a CUDA build then asks the driver for a stream.

@@ -2,13 +2,13 @@
 
     known   = parameters + the optimizer's state
     forward = sum of coefficient x bytes: kept, by kind; of the ends of backward's largest call; ...
-    step    = gradients + what the optimizer's step takes besides
+    step    = gradients + the other memory of the optimizer's step
     peak    = known + max(forward, step)
 
 The coefficients are least squares of the relative error over measured jobs, held non-negative and
-near to what autograd's rules say where the data does not tell (bench/estimator/fit.py; the data's
-hardware and versions stand beside it). One set for each way of running and precision; the peak of
-what is in use and of what PyTorch reserves each have their own.
+near to what autograd's rules say where the data does not decide (bench/estimator/fit.py; the data's
+hardware and versions are stored next to it). Each way of running and precision has one set. The
+peak of what is in use and of what PyTorch reserves each have their own.
 """
 
 from __future__ import annotations
@@ -108,12 +108,12 @@ def scale(of: Description, ordinary: dict[str, float]) -> float:
 
 
 def known(of: Description, optimizer: str) -> int:
-    """What lies there from the first step's end on."""
+    """The bytes that stay in memory from the first step's end on."""
     return of.parameters + STATES[optimizer] * of.trainable
 
 
 def step(of: Description, optimizer: str) -> int:
-    """What the optimizer's step has besides."""
+    """The other memory of the optimizer's step."""
     return _STEPS[optimizer] * of.trainable
 
 

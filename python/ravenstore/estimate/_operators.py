@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-# An operator without a shape rule runs on at most so many bytes of zeros in host memory.
+# An operator without a shape rule runs on zeros in host memory, at most this many bytes of them.
 _ZEROS_BYTES_MAX = 64 << 20
-# The host reads at most so many values as real ones; of a larger tensor it has no bytes, either.
+# The host reads at most this many values as real ones; a larger tensor has no bytes there, either.
 _READ_VALUES_MAX = 1 << 22
 
 Special = Callable[["FakeGpu", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -398,7 +398,7 @@ def _rnn(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     final = gpu.empty(tuple(state.shape), given.dtype)
     final_cell = gpu.empty(tuple(cell.shape) if cell is not None else (0,), given.dtype)
     workspace = gpu.recorder.allocate(rnn_workspace(rows, weights, state, bidirectional))
-    # Of the last layer its output is not kept beside `out`.
+    # The last layer's output is not kept in addition to `out`.
     kept = gpu.overheads.rnn_reserve[_RNN_KINDS[kind]] * layers - 1
     bytes_kept = kept * rows * hidden * ways * given.element_size()
     if dropout > 0:
@@ -443,7 +443,7 @@ def _by_step(gpu: FakeGpu, tensor: torch.Tensor, *, batch_first: bool) -> torch.
 def _like_of_steps(
     gpu: FakeGpu, given: torch.Tensor, width: int, *, batch_first: bool
 ) -> torch.Tensor:
-    """A new tensor of so many values for each step, in cuDNN's order."""
+    """A new tensor of `width` values for each step, in cuDNN's order."""
     shape = (*given.shape[:-1], width)
     stride = (width, shape[0] * width, 1) if batch_first and given.dim() > 2 else None
     return gpu.empty(shape, given.dtype, stride=stride)

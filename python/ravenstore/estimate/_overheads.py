@@ -1,4 +1,7 @@
-"""What a job takes of a GPU beside its tensors, by the GPU's name: measured, in _overheads.json."""
+"""What a job takes of a GPU in addition to its tensors, by the GPU's name.
+
+The values are measured; _overheads.json has them.
+"""
 
 from __future__ import annotations
 

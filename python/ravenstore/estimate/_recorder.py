@@ -43,7 +43,7 @@ class Recorder:
             self.used -= size
 
     def use(self, size: int) -> None:
-        """An allocation that is freed at once: an operator's workspace."""
+        """An allocation that is freed immediately: an operator's workspace."""
         if size > 0:
             self.free(self.allocate(size))
 

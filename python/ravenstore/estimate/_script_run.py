@@ -105,7 +105,7 @@ class Run:
         Path(self._options["result"]).write_text(json.dumps({kind: what}))
 
     def _reason(self, error: BaseException) -> str:
-        """Why the script failed, as far as it is known what that means."""
+        """Why the script failed, with its meaning if that is known."""
         chain = _chain(error)
         words = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         if isinstance(error, CaptureRefused):

@@ -1,5 +1,7 @@
-"""What kernels and libraries take beside inputs and outputs: while an operator runs, or from the
-first that needs it on. The rules are those of PyTorch's kernels, and of what was seen on an H100.
+"""What kernels and libraries take in addition to inputs and outputs.
+
+They take it while an operator runs, or from the first operator on that needs it. The rules are
+those of PyTorch's kernels, and of what was seen on an H100.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def count_workspace(gpu: FakeGpu, func: Any, args: tuple[Any, ...], out: Any) -> None:
-    """Counts what this operator takes beside `args` and `out`."""
+    """Counts what this operator takes in addition to `args` and `out`."""
     name = func._schema.name.removeprefix("aten::")
     if name in _MATMULS:
         # cuBLAS has a handle for each thread, and autograd runs backward in another one.
@@ -75,10 +77,11 @@ _VECTOR_BYTES = 16
 # an H100 (cuDNN 9, PyTorch 2.11). They meet 93% of those of windows to within 5%, but of their
 # weights' gradients 65%, and of matrix products 84%.
 
-# A kernel of its own reads so few channels in any order, with windows of at most so many values.
+# A special kernel reads at most _FEW_CHANNELS channels in any order, with windows of at most
+# _FEW_WINDOW values.
 _FEW_CHANNELS = 4
 _FEW_WINDOW = 9
-# A strided product reads so few channels in any order.
+# A strided product reads at most _STRIDED_CHANNELS channels in any order.
 _STRIDED_CHANNELS = 64
 # Partial sums of a weight's gradient: how many, and the least and the most that they take.
 _PARTIAL_SUMS = 13

@@ -15,7 +15,7 @@ using core::ErrorCode;
 using core::GiB;
 using testing::HasSubstr;
 
-// Remembers one command, of 4 GiB, and admits nobody.
+// Remembers one command, of 4 GiB, and admits no job.
 class JobsTest : public testing::Test {
  protected:
   JobsTest()

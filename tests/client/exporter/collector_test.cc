@@ -38,7 +38,7 @@ TEST_F(CollectorTest, ADaemonThatIsNotThereIsToldOfOnce) {
   EXPECT_THAT(said_, ElementsAre(HasSubstr("/nowhere/s")));
 }
 
-// As a daemon that is started anew: the connection is gone, and a new one is had.
+// As after a restart of the daemon: the connection is gone, and a new one is made.
 TEST_F(CollectorTest, AConnectionThatBrokeIsMadeAnewInTheSameLook) {
   ctl::GoodDaemon good;
   int connections = 0;

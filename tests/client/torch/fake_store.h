@@ -1,7 +1,7 @@
 // A store without a daemon, for the adapter's tests: the C ABI over malloc, which counts, checks
 // the order of calls and makes misuse visible. A tensor that is put loses its address: its bytes
-// move away and the old memory is poisoned and freed, so that whoever still reads it reads rubbish
-// (and AddressSanitizer says so).
+// move away and the old memory is poisoned and freed. A later read there returns rubbish (and
+// AddressSanitizer reports it).
 #pragma once
 
 #include <cstdint>
