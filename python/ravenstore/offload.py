@@ -90,7 +90,7 @@ class Explanation:
     """Given into the store's care."""
     live_bytes: int
     live_bytes_peak: int
-    """Of what was taken: not released yet, and the most that ever was at once."""
+    """Of what was taken: not released yet, and the most at any time."""
     bytes_out: int
     bytes_in: int
     """Moved from the device and back."""

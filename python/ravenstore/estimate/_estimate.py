@@ -14,7 +14,7 @@ from ravenstore.estimate._cache import CudaCache, CudaMallocAsync, Model, StoreA
 from ravenstore.estimate._recorder import Recorder
 
 GPU = "NVIDIA H100 80GB HBM3"
-"""What an estimate is for where nobody says."""
+"""The GPU of an estimate that names none."""
 
 
 class CaptureRefused(InvalidArgument):
@@ -30,7 +30,7 @@ class Estimate:
     reserved: int
     """The most that its allocator holds of the GPU."""
     context: int
-    """What the job holds beside its allocator: the CUDA context, the libraries."""
+    """What the job holds outside of its allocator: the CUDA context, the libraries."""
     margin: int
     """What 99 of 100 such estimates needed above `total`, at most."""
     source: str

@@ -23,7 +23,7 @@ class Overheads:
     context: int
     """The CUDA context with the libraries of a training job, outside of PyTorch's allocator."""
     nccl: int
-    """What a group of NCCL's takes beside it: seen with two ranks of one host, over NVLink."""
+    """What a group of NCCL's takes in addition: seen with two ranks of one host, over NVLink."""
     matmul_workspace: int
     """cuBLAS's for each of its handles, from PyTorch's allocator, kept for good."""
     rnn_reserve: dict[str, int]
