@@ -37,6 +37,7 @@ OTHERS = {
     "curl",
     "do",
     "done",
+    "exit",
     "export",
     "g++",
     "gcc",
@@ -67,8 +68,6 @@ def pages():
 def commands(text):
     """The words of each command in a page's blocks of shell, pipes and lists taken apart."""
     for block in re.findall(r"^```(?:sh|bash)\n(.*?)^```", text, re.M | re.S):
-        if block.startswith("#!"):
-            continue  # a script, which has more than commands
         for line in block.replace("\\\n", " ").splitlines():
             lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
             lexer.commenters, lexer.whitespace_split = "#", True
@@ -159,6 +158,21 @@ class PagesTest(unittest.TestCase):
                 with self.subTest(page=page.name, command=" ".join(words)):
                     self.assertEqual(faults_of(words), [])
         self.assertGreater(count, 60, "commands were not found in the pages")
+
+    def test_documented_configurations_are_valid(self):
+        count = 0
+        for page in pages():
+            for block in re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.M | re.S):
+                count += 1
+                with self.subTest(page=page.name), tempfile.NamedTemporaryFile("w+") as file:
+                    file.write(block)
+                    file.flush()
+                    done = subprocess.run(
+                        [*PROGRAMS["ravenstored"], "--check", file.name],
+                        capture_output=True, text=True, timeout=timing.HANGS_AFTER,
+                    )  # fmt: skip
+                    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertGreater(count, 1)
 
     def test_what_does_not_exist_is_found(self):
         for line, fault in (
