@@ -44,6 +44,22 @@ apt-get install --yes --reinstall --no-install-recommends /debs/*.deb >/tmp/apt 
 ravenctl status >/dev/null
 tail -n 1 /etc/ravenstore/ravenstored.toml
 """
+# The next version, where systemd says that the daemon serves.
+UPGRADE = r"""
+mkdir -p /run/systemd/system /tmp/next
+printf '#!/bin/sh\nexit 0\n' >/tmp/systemctl
+install -m 755 /tmp/systemctl /usr/bin/systemctl
+for deb in /debs/*.deb; do
+  dpkg-deb --raw-extract $deb /tmp/parts
+  sed -i 's/^Version: .*/&+next/; s/(= [^)]*/&+next/' /tmp/parts/DEBIAN/control
+  dpkg-deb --build /tmp/parts /tmp/next/${deb##*/} >/dev/null
+  rm -r /tmp/parts
+done
+apt-get install --yes --no-install-recommends /tmp/next/*.deb >/tmp/apt 2>&1
+grep 'attached jobs' /tmp/apt
+dpkg-query --show --showformat='${Version}\n' ravenstore | sed 's/.*+/+/'
+tail -n 1 /etc/ravenstore/ravenstored.toml
+"""
 REMOVE = """
 kill $daemon
 wait $daemon || true
@@ -102,6 +118,13 @@ class DebTest(unittest.TestCase):
     def test_an_edited_configuration_stays_while_the_daemon_runs_and_without_it(self):
         for said in self.of_each(INSTALL + EDIT + START + REINSTALL + REMOVE):
             self.assertEqual(said.split("\n"), ["# mine", "no programs", "# mine", ""])
+
+    def test_an_upgrade_keeps_the_configuration_and_says_what_jobs_lose(self):
+        for said in self.of_each(INSTALL + EDIT + START + UPGRADE):
+            words = (
+                "ravenstored restarts: attached jobs lose what they stored, and get the error LOST"
+            )
+            self.assertEqual(said.split("\n"), [words, "+next", "# mine", ""])
 
     def test_purge_leaves_the_user_alone(self):
         for said in self.of_each(INSTALL + PURGE):
