@@ -22,7 +22,7 @@ namespace {
 // fill must be short.
 constexpr int kAcceptsPerTurn = 6;
 constexpr uint32_t kUnitsOfConnection = 4;
-// A job may be a client and a legacy job at once.
+// A job may be a client and a legacy job at the same time.
 constexpr uint64_t kConnectionsOfClient = 4;
 // Tools, and clients that did not say Hello yet.
 constexpr uint64_t kToolsMax = 128;

@@ -1,10 +1,10 @@
-// Takes connections in: the listening socket, and who may have how many.
+// Accepts connections: the listening socket, and how many each user may have.
 //
 // Users share the places of connections as they share all else (core/share.h). A few beyond those
 // are kept for root and for the daemon's own user, so that a tool gets through to a daemon whose
-// places are taken. Who gets no place is told why, and its socket is closed with the others that
-// end (ending_sockets.h); until most of those are closed no more are accepted, nor while the
-// process has no descriptors.
+// places are taken. A connection that gets no place is sent the reason, and its socket is closed
+// with the others that end (ending_sockets.h). No more connections are accepted until most of those
+// are closed, nor while the process has no descriptors.
 //
 // Threads: the control thread, in whose epoll the listening socket is.
 #pragma once
@@ -27,7 +27,7 @@ namespace ravenstore::daemon {
 
 class Acceptor {
  public:
-  // Whose connections nobody knows.
+  // For connections whose user is not known.
   static constexpr uid_t kUnknownUid = ~uid_t{0};
 
   // All that is pointed to outlives the acceptor.

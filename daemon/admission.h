@@ -1,10 +1,10 @@
-// Whether a job may come to a device beside the jobs that are there: its memory fits, its user's
-// limit holds, and all of them together are not slowed down too much.
+// Whether a device may take a job in addition to the jobs that are there: its memory fits, its
+// user's limit holds, and all of them together are not slowed down too much.
 //
-// How much jobs slow each other down is reckoned with the simplest model that the measurements
-// bear: each uses a resource (the device's kernels, its link) for a part of the time, and where the
-// parts come to more than one, all take that factor longer. A job whose use nobody knows counts as
-// one that uses the resource all the time.
+// How much jobs slow each other down is computed with the simplest model that the measurements
+// support. Each job uses a resource (the device's kernels, its link) for a part of the time. Where
+// the parts sum to more than one, all jobs take that factor longer. A job whose use is not known
+// counts as one that uses the resource all the time.
 //
 // Pure: knows no clock, and what is measured comes in.
 #pragma once

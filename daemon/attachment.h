@@ -18,9 +18,9 @@
 
 namespace ravenstore::daemon {
 
-// Owns: the client's control segment, its doorbell, and its arena on each device. Shared by
-// whatever still has work on it; the last one to let go unmaps and releases, which may take
-// milliseconds, so the loop lets go on a worker.
+// Owns: the client's control segment, its doorbell, and its arena on each device. Shared by all
+// work that still uses it. Releasing the last reference unmaps and frees it, which may take
+// milliseconds, so the loop releases its reference on a worker.
 struct Attachment {
   core::ClientId id{};
   core::TenantId tenant{};

@@ -41,7 +41,7 @@ class AwayMemory {
   // A copy to the pool or out of it ended. Those of one instant count as one: with a channel all
   // that is queued fails.
   virtual void Ended(bool /*ok*/, core::Tick /*now*/) {}
-  // Ok, or why all that lies there is lost, for good. Cheap.
+  // Ok, or why all data in this memory is lost, for good. Cheap.
   virtual core::Status Health() const = 0;
 
   // What one copy reaches that is not staged.
@@ -53,9 +53,9 @@ std::unique_ptr<AwayMemory> HostMemory(device::Devices devices,
                                        std::shared_ptr<device::VaRange> range);
 
 // After eight copies in a row that failed it is lost: its device is gone.
-// Memory of devices[owner], `range`: a share of fixed size, of which so many bytes are there from
-// its beginning on, or what is harvested, of which nothing is there yet. Devices that reach it copy
-// by themselves; the others, and the owner, by way of the host.
+// Memory of devices[owner], `range`: a share of fixed size, whose first `bytes` exist, or harvested
+// memory, of which nothing exists yet. Devices that reach it copy directly; the others, and the
+// owner, copy by way of the host.
 std::unique_ptr<AwayMemory> PeerMemory(device::Devices devices, core::DeviceId owner,
                                        std::unique_ptr<device::VaRange> range, core::Bytes bytes,
                                        std::set<core::DeviceId> reached_by);

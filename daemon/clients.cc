@@ -68,7 +68,7 @@ void Clients::HandleHello(Caller& caller, uint64_t request, const proto::Hello& 
   if (!attachment.ok()) return give_up(attachment.error());
   auto descriptors = DescriptorsFor(**attachment);
   if (!descriptors.ok()) return give_up(descriptors.error());
-  // From here on nothing fails: the loop is told of nobody who gets no Welcome.
+  // Nothing fails from here on: the loop sees only clients that get a Welcome.
   caller.greeted = true;
   caller.client = (*attachment)->id;
   keys_[caller.client] = caller.key;

@@ -1,12 +1,12 @@
-// Closes what users sent, and sockets in which that may still lie, away from the threads that serve
-// everybody. A close may take as long as its sender likes: a TCP socket that lingers, a file of a
-// hundred gigabytes, a file system of the sender's own.
+// Closes descriptors that users sent, and sockets that may still hold some, away from the threads
+// that serve all users. A close may take as long as its sender likes: a TCP socket that lingers, a
+// file of a hundred gigabytes, a file system of the sender's own.
 //
 // A user's closes are done one after the other, so that one user busies at most one thread.
 // One thread is always there; more begin when they are needed, at most kThreadsMax, and end when
 // there is nothing to close.
-// A close that lingers is interrupted at once; what was to be sent is sent all the same. A close
-// that hangs in spite of that keeps its thread, and its user is stuck until it returns.
+// A close that lingers is interrupted immediately; what was to be sent is sent all the same. A
+// close that hangs in spite of that keeps its thread, and its user is stuck until it returns.
 //
 // Threads: any. What hangs at the end is left behind with its thread.
 #pragma once
@@ -39,7 +39,7 @@ class Closers {
   void Close(uid_t user, std::vector<ipc::UniqueFd> descriptors, std::function<void()> closed);
   // A close of the user's has hung for kStuckAfter.
   bool IsStuck(uid_t user) const;
-  // All threads there may be have hung for kStuckAfter: nobody's close would begin.
+  // All threads that may exist have hung for kStuckAfter: no user's close would begin.
   bool AllStuck() const;
   // For tests and figures.
   size_t threads() const;

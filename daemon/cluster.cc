@@ -34,11 +34,11 @@ constexpr uint64_t kReservePart = 8;
 // Before any byte went, ten gigabit a second; and faster than that what a link may turn out to be.
 constexpr double kAssumedRate = 1.1e9;
 constexpr size_t kPostsAtOnce = 256;
-// A measured rate is told again once it is another by so much.
+// A measured rate is reported again once it differs from the last one by this factor.
 constexpr double kRateMoved = 1.25;
 
-// What may pass, an address that is not there yet or a predecessor that still ends, is no fault of
-// the configuration: whoever starts the daemon may try again.
+// An error that may pass (an address that is not there yet, a predecessor that still ends) is no
+// fault of the configuration: the daemon may be started again.
 ErrorCode CodeOf(const Error& why) {
   const bool may_pass = why.code == ErrorCode::kUnavailable || why.code == ErrorCode::kWrongState;
   return may_pass ? ErrorCode::kUnavailable : ErrorCode::kInvalidArgument;
@@ -283,7 +283,7 @@ void Cluster::SetFound(const std::map<std::string, std::string>& found) {
     std::lock_guard lock(mutex_);
     view_.peers = std::move(known);
   }
-  if (meter_ == nullptr) return;  // who borrows nothing asks nobody
+  if (meter_ == nullptr) return;  // a node that borrows nothing contacts no peers
   Post([peers = std::move(peers)](cluster::Node* node) {
     if (node != nullptr) node->SetPeers(peers);
   });

@@ -36,7 +36,7 @@ namespace ravenstore::daemon {
 
 class Cluster final : private cluster::Node::Listener {
  public:
-  // What is told of the remote pool, by offset in it; on the node's thread, and must not block.
+  // Events of the remote pool, by offset in it. Called on the node's thread; must not block.
   struct Sinks {
     std::function<void(core::Bytes offset)> recalled;
     std::function<void(core::Bytes offset)> kept;
@@ -53,7 +53,7 @@ class Cluster final : private cluster::Node::Listener {
     core::Bytes lendable;                      // in all, now
     core::Bytes lent;                          // to other nodes
     std::string discovery;                     // how that goes, in words; empty: there is none
-    std::map<std::string, std::string> peers;  // who is known beside this node, and where
+    std::map<std::string, std::string> peers;  // other known nodes: name, address
     std::vector<cluster::Loan::View> lenders;
     std::vector<cluster::Lender::HomeView> homes;
     double bytes_per_second = 0;  // as measured last; 0: not yet
@@ -65,7 +65,7 @@ class Cluster final : private cluster::Node::Listener {
     uint64_t recalled = 0;
     uint64_t taken = 0;
     uint64_t loans_lost = 0;
-    // Those that are held, in order; null: nobody looked yet.
+    // The pieces that are held, in order; null: not looked at yet.
     std::shared_ptr<const std::vector<cluster::Home::PieceView>> pieces;
   };
 
@@ -87,9 +87,9 @@ class Cluster final : private cluster::Node::Listener {
   // Since HandOver: other nodes have nothing of this one any more, and lost nothing by it.
   bool handed_over() const { return handed_over_; }
 
-  // Gives back what this node has of others, tells those that still have memory of it that it is
-  // gone, which takes a moment at most, and ends its threads: what is still to be read or written
-  // fails from now on. Twice is as good as once.
+  // Returns what this node has of others, and notifies the nodes that still have memory of it that
+  // it is gone, which takes a moment at most. Then ends its threads: reads and writes that are not
+  // done fail from now on. Twice is as good as once.
   void Stop();
 
   View view() const;
@@ -105,9 +105,9 @@ class Cluster final : private cluster::Node::Listener {
   void Look(core::Tick now);
   void LookAtMemory(core::Tick now);
   void LookAtRate(core::Tick now);
-  // Runs work with the node on its thread; with null, at once, when it has ended.
+  // Runs work with the node on its thread; immediately, with null, once the node has ended.
   void Post(std::function<void(cluster::Node*)> work);
-  // Tells the node who there is: the configured peers, and those found.
+  // Passes the other nodes to the node: the configured peers, and those found.
   void SetFound(const std::map<std::string, std::string>& found);
 
   void Count(const cluster::Event& event);
@@ -143,7 +143,7 @@ class Cluster final : private cluster::Node::Listener {
   bool closed_ = false;
   View view_;
 
-  std::unique_ptr<Discovery> discovery_;  // last: it tells the above; null: there is none
+  std::unique_ptr<Discovery> discovery_;  // last: it calls the above; null: there is none
 };
 
 }  // namespace ravenstore::daemon

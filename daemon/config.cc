@@ -44,7 +44,7 @@ struct Key {
   std::function<std::optional<std::string>(const toml::node&, Config*)> set;
   std::function<bool(const Config&, const Config&)> same;
   std::function<void(const Config&, Config*)> copy;
-  // What is wrong with the value, beside the others'; null: nothing can be.
+  // What is wrong with the value, given the other values; null: every value is valid.
   std::function<std::optional<std::string>(const Config&)> fault = nullptr;
   bool live = false;  // may change while the daemon runs
 };

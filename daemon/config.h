@@ -131,8 +131,8 @@ struct ConfigChanges {
   std::vector<std::string> adopted;
   std::vector<std::string> need_restart;
 };
-// Gives `running` the values of `wanted` that may change while the daemon runs, and says which keys
-// those were and which differ beside them.
+// Copies to `running` the values of `wanted` that may change while the daemon runs. Returns which
+// keys those were, and which other keys differ.
 ConfigChanges Adopt(const Config& wanted, Config* running);
 
 }  // namespace ravenstore::daemon

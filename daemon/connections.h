@@ -46,7 +46,8 @@ struct Caller {
 
 class Connections {
  public:
-  // What of a connection may wait for the planner loop: one question, or so many notices.
+  // How much work of a connection may wait for the planner loop: one question, or kQuestion
+  // notices.
   static constexpr uint32_t kNotice = 1;
   static constexpr uint32_t kQuestion = 64;
 
@@ -56,18 +57,18 @@ class Connections {
   virtual Caller* FindCaller(uint64_t key) const = 0;
   bool IsOpen(uint64_t key) const { return FindCaller(key) != nullptr; }
   // Sends the packet, after what waits to be sent. It is dropped when the connection has ended, and
-  // when its peer lets too much lie unread.
+  // when its peer leaves too much unread.
   virtual void Send(uint64_t key, const proto::DaemonPacket& packet,
                     std::vector<ipc::UniqueFd> descriptors) = 0;
   // The same. Threads: any.
   virtual void PostAnswer(uint64_t key, proto::DaemonPacket packet) = 0;
-  // Something waits to be sent: the peer does not read as fast as it is told.
+  // Packets wait to be sent: the peer reads more slowly than the daemon sends.
   virtual bool HasUnsent(uint64_t key) const = 0;
   // Has the loop's thread run `work`, which does not run when the connection ends before its turn
   // comes and `share` is kQuestion. Until then `share` counts against the connection and its user.
   // REQUIRES: IsOpen(key).
   virtual void PostToLoop(uint64_t key, uint32_t share, std::function<void()> work) = 0;
-  // Ends the connection: nobody will speak to it again.
+  // Ends the connection: nothing is sent to it again.
   virtual void Forget(uint64_t key) = 0;
 
   void Fail(uint64_t key, uint64_t request, const core::Error& error) {

@@ -33,8 +33,9 @@ constexpr uint32_t kUnitsPerTurn = 32;
 constexpr uint32_t kUnitsLeast = 4;
 constexpr uint32_t kUnitsOfDescriptors = 8;
 constexpr int64_t kNsOfUnit = 10'000;
-// Messages with a descriptor that a user may send at once, and how often beyond these. A job that
-// knows nothing of us sends one when it begins; each takes four threads of the daemon some time.
+// A user may send a burst of kDescriptorsAtOnce messages with a descriptor, then one per
+// kDescriptorsEvery. A legacy job sends one when it begins; each takes four threads of the daemon
+// some time.
 constexpr core::Duration kDescriptorsEvery = std::chrono::milliseconds(2);
 constexpr int64_t kDescriptorsAtOnce = 256;
 constexpr core::Duration kDescriptorWaitMost = std::chrono::seconds(4);
@@ -87,7 +88,7 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
       loop_posts_(&loop->mailbox(), &mailbox_,
                   {.is_wanted =
                        [this](const LoopPosts::Post& post) {
-                         // Nobody waits for the answer any more.
+                         // No client waits for the answer any more.
                          const Connection* connection = Find(post.key);
                          return connection != nullptr &&
                                 (!connection->hung_up || post.share != kQuestion);
@@ -197,7 +198,7 @@ bool Control::UpdateInterest(Connection& connection) {
   uint32_t events = 0;
   if (connection.Reads()) events |= EPOLLIN;
   if (!connection.out.empty()) events |= EPOLLOUT;
-  // A hang-up is told even so: once, and again when the connection is read.
+  // epoll still reports a hang-up: once, and again when the connection is read.
   if (events == 0) events = EPOLLET;
   if (events == connection.watched) return true;
   const bool known = connection.watched != 0;

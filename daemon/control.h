@@ -106,7 +106,8 @@ class Control : private Connections {
   void Stop();
   // Turns new clients away from now on.
   void StopAccepting();
-  // What is said to clients from now on, and what users may have whose limits nobody changed.
+  // Sets the restart timeout that clients are sent from now on, and the budgets of users whose
+  // limits were not changed.
   void PostDefaults(core::Budgets budgets, uint64_t restart_timeout_ms);
 
   // The loop's outbox.
@@ -119,7 +120,7 @@ class Control : private Connections {
 
     SendQueue out;
     bool named = false;  // it may have given tensors names
-    bool paced = false;  // its message with a descriptor has been told its turn
+    bool paced = false;  // its message with a descriptor has a time to be read
     bool hung_up = false;
     core::Tick heard{};    // when it said something last, or began
     uint32_t waiting = 0;  // shares of what it waits for: the loop, a turn, a close
@@ -160,7 +161,7 @@ class Control : private Connections {
   void HangUp(Connection& connection);
   // The connection is not read until what it sent is closed.
   void CloseSent(uint64_t key, std::vector<ipc::UniqueFd> descriptors);
-  // The connection waits for so much less.
+  // Subtracts `share` from what the connection waits for.
   void Resume(uint64_t key, uint32_t share);
 
   void Handle(Connection& connection, const proto::ClientPacket& packet,

@@ -1,7 +1,7 @@
-// What of the devices' memory the store holds, and what nobody does.
+// How much of the devices' memory the store holds, and how much is free.
 //
-// The planner loop knows the one, the driver the other, and neither is waited for: what they say
-// comes later, what the store held looked up before what was free.
+// The planner loop knows the first, the driver the second. No call waits for them: the answer comes
+// later. What the store holds is read before what is free.
 //
 // Threads: the control thread, in which `then` runs, too.
 #pragma once
@@ -39,7 +39,7 @@ class DeviceMemory {
   // Of one device, as a part of the user's work.
   virtual void FindFor(core::TenantId user, size_t device,
                        std::function<void(const DeviceUsage&)> then) = 0;
-  // The store may hold so much of the device from now on.
+  // From now on the store may hold at most `capacity` of the device.
   virtual void SetLimit(size_t device, core::Bytes capacity) = 0;
 };
 

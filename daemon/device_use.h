@@ -15,12 +15,12 @@ struct DeviceUse {
   core::Bytes total;
   core::Bytes store;      // pages of clients
   core::Bytes peer_pool;  // for other devices' tensors: a share of fixed size, or what is harvested
-  core::Bytes jobs;       // of legacy jobs beside that, as they say themselves
+  core::Bytes jobs;       // of legacy jobs in addition, as they report it
   std::optional<Harvest::View> harvest{};
 };
 
-// What is used beyond the store's is legacy jobs', as far as they say so, and else others'.
-// `with_processes`: names them, too.
+// Memory used beyond the store's counts as legacy jobs', up to what they report. The rest counts as
+// others'. `with_processes`: names them, too.
 void FillDevice(const DeviceUse& use, const MemoryWatch::Seen& seen, core::Tick now,
                 bool with_processes, proto::DeviceUse* to);
 

@@ -1,8 +1,8 @@
 // Finds the other nodes of the cluster in a store such as etcd, on a thread of its own: what that
 // waits for, no data waits for.
 //
-// Owns: the store. Threads: Start, Stop and the destructor one; what is told is told on the
-// discovery's own.
+// Owns: the store. Threads: Start, Stop and the destructor one; callbacks run on the discovery's
+// own.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // What the engine of an elastic job shows on its page (proto/elastic_page.h), as it may be sent on.
 //
-// A stranger's page: it is read with pread, which waits for nobody, and of what stands there all
-// counts are bounded and all texts cut and printable.
+// The page is untrusted. It is read with pread, which waits for no process. All counts read from it
+// are bounded, and all texts cut and printable.
 #pragma once
 
 #include <cstddef>

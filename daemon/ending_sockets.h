@@ -1,9 +1,9 @@
-// Sockets that end. What users sent may still lie in them, so they are closed on other threads
-// (closers.h): a user's that end in one turn of this thread by one task, as to wake a thread for
-// each would cost more than all else that a socket costs.
+// Sockets that end. They may still hold what users sent, so they are closed on other threads
+// (closers.h). One task closes all sockets of a user that end in one turn of this thread: to wake a
+// thread for each would cost more than all else that a socket costs.
 //
 // Threads: that which runs the mailbox. Sockets that were not closed at the end are closed later,
-// and nothing is told of them.
+// without a call of `closed`.
 #pragma once
 
 #include <sys/types.h>
@@ -26,8 +26,8 @@ class EndingSockets {
   EndingSockets(int epoll, Mailbox* mailbox, std::function<void()> any_closed)
       : epoll_(epoll), mailbox_(mailbox), any_closed_(std::move(any_closed)) {}
 
-  // The peer sees the hang-up at once. `closed` runs in this thread when the socket is closed, at
-  // once if there is none.
+  // The peer sees the hang-up immediately. `closed` runs in this thread when the socket is closed,
+  // or immediately if there is no socket.
   void Close(ipc::UniqueFd socket, uid_t user, std::function<void()> closed = {});
   void EndTurn();
 

@@ -2,9 +2,9 @@
 //
 // malloc_trim does this under the lock of an arena, for as long as the kernel takes for all of it
 // (0.2 to 0.4 ms a MiB), and the arena's thread waits meanwhile for its next allocation. Here the
-// thread takes what its arena has free, in large pieces, as an allocation of its own; another
-// thread gives their pages back, under no lock; and the thread frees the pieces again. Each of its
-// steps is short. What lies free in pieces of less than the smallest one taken, 16 KiB, stays.
+// thread takes the free memory of its arena, in large pieces, as an allocation of its own. Another
+// thread returns their pages to the kernel, under no lock. Then the thread frees the pieces again.
+// Each of its steps is short. Free pieces smaller than the smallest one taken, 16 KiB, stay.
 //
 // Threads: Release on any, the rest on the one whose memory it is.
 #pragma once
@@ -63,9 +63,9 @@ class GiveBack {
 
   // Takes the next pieces that are free and still have memory. Empty: there are none.
   std::vector<Piece> Take();
-  // Gives back what is behind the pieces.
+  // Returns the memory behind the pieces to the kernel.
   static void Release(const std::vector<Piece>& pieces);
-  // Frees some of what was taken. True once nothing is left; then it can begin anew.
+  // Frees some of what was taken. True once nothing is left; then Take may begin again.
   // REQUIRES: what was taken is released.
   bool PutBack();
 

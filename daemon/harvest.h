@@ -1,10 +1,10 @@
-// What the daemon harvests of one device's memory: how much it may be, and how it is given back.
+// The memory that the daemon harvests of one device: how much it may be, and how it is given back.
 //
-// It may be what it is and what is idle beside it. Once less than the reserve is free, so much of
-// it is given back; and what an operator asks for, which then stays given back for a while. A
-// give-back begins when it may be less than it is, ends when so much is gone, and should do so
-// within its deadline, which grows with its size. One that does not is counted, and the log says
-// what it waits for.
+// Its limit is its current size plus the device's idle memory. When less than the reserve is free,
+// the limit falls by the shortfall. It also falls by what an operator asks for, which then stays
+// given back for a while. A give-back begins when the limit is below the current size, and ends
+// when the excess is gone. It has a deadline, which grows with its size. One that misses its
+// deadline is counted, and the log says what it waits for.
 //
 // Owns: what is under way and the counts. Threads: one at a time. Knows no clock.
 #pragma once
@@ -24,13 +24,13 @@ class Harvest {
   struct Options {
     std::string name;  // of its pool, for the log
     core::Bytes reserve;
-    // The deadline of a give-back: so long for each GiB, and at least so long.
+    // The deadline of a give-back: `each_gib` for each GiB, and at least `least`.
     core::Duration each_gib = std::chrono::milliseconds(50);
     core::Duration least = std::chrono::milliseconds(100);
-    // So long what an operator had given back stays so once it is.
+    // How long memory stays given back once an operator's give-back is done.
     core::Duration hold = std::chrono::seconds(10);
   };
-  // What of the device is free, and idle, beside what is harvested.
+  // The free and the idle memory of the device, without the harvested memory.
   struct Beside {
     core::Bytes free;
     core::Bytes idle;
@@ -61,17 +61,17 @@ class Harvest {
 
   explicit Harvest(Options options) : options_(std::move(options)) {}
 
-  // The device was looked at while `held` was harvested. Returns what may be from now on: after a
-  // stale look no more than before.
+  // The device was looked at while `held` was harvested. Returns the new limit: after a stale look
+  // no more than before.
   core::Bytes Look(core::Tick now, core::Bytes held, const Beside& beside);
-  // An operator wants so much of it given back within that time, and `then` told how it went.
-  // Returns what may be from now on. REQUIRES: `bytes` and `within` are not zero, and `bytes` is no
-  // more than `held`.
+  // An operator wants `bytes` of it given back within `within`; `then` is called with the outcome.
+  // Returns the new limit. REQUIRES: `bytes` and `within` are not zero, and `bytes` is no more than
+  // `held`.
   core::Bytes GiveBack(core::Tick now, core::Bytes held, core::Bytes bytes, core::Duration within,
                        Then then);
-  // So much of what is harvested cannot be given back, and counts as harvested no more.
+  // `bytes` of the harvested memory cannot be given back, and no longer count as harvested.
   void Lose(core::Bytes bytes);
-  // So much is harvested now. `why` says what a give-back waits for, and is asked at a deadline.
+  // `held` is harvested now. `why` says what a give-back waits for; it is called at a deadline.
   void Update(core::Tick now, core::Bytes held, const std::function<std::string()>& why);
 
   // When Update has something to say even if nothing changes; kNever: not yet.

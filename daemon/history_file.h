@@ -1,7 +1,7 @@
 // The file in which the daemon keeps the history of jobs from one start to the next.
 //
-// It is written whole beside the old one, and then takes its place, so that a reader finds one of
-// the two. One that is damaged is set aside for people, and said.
+// The new file is written completely, next to the old one, and then replaces it: a reader finds one
+// of the two. A damaged file is set aside for people, and the log says so.
 //
 // Threads: Load before the others; Save from any.
 #pragma once

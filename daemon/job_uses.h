@@ -1,6 +1,6 @@
-// How much of a device's kernels' time and of its link each legacy job uses, as far as that can be
-// told apart: of kernels while it is the only one that holds something there, of the link by what
-// its elastic engine moved. The largest of each is kept.
+// How much of a device's kernels' time and of its link each legacy job uses, where this can be
+// attributed to one job. Kernel time counts while the job is the only one that holds something
+// there. Link use is what its elastic engine moved. The largest of each is kept.
 //
 // Pure. Threads: one at a time.
 #pragma once

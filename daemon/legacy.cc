@@ -179,7 +179,7 @@ void LegacyLedger::WriteBudgets(const Job& job) const {
   // What one job was granted beyond its tenant's it may use; the others see the tenant's used up.
   const uint64_t together = tenants == 0 || visible == 0 ? 0 : std::max(tenants, visible);
   // Not by pwrite: that waits while the job writes the file, from a page of its own that never
-  // comes. Nobody can shrink what is mapped.
+  // comes. No process can shrink the mapped file.
   void* page = ::mmap(nullptr, proto::kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                       job.about.page.get(), 0);
   if (page == MAP_FAILED) return;

@@ -100,7 +100,7 @@ class LegacyLedger {
   // By the daemon's devices. Cost: each job's page is read once, and of an elastic job a few words
   // for each of the daemon's devices, however many rows the job shows.
 
-  // What the jobs say that they hold of each device beside the store's slabs, together.
+  // For each device, the sum of what the jobs report to hold in addition to the store's slabs.
   std::vector<core::Bytes> HeldByDevice() const;
   // The bytes of each device that each job reports, now and at its peak.
   std::vector<std::vector<WaitQueue::Use>> UsesByDevice() const;

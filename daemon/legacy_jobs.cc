@@ -243,7 +243,7 @@ void LegacyJobs::HandleWait(Caller& caller, uint64_t request, const proto::Legac
   caller.asked = true;
   const uint64_t job = options_.ledger->KeyOfProcess(caller.peer.pid);
   if (job == 0) return Fail(caller, request, ErrorCode::kPermission, "only a legacy job may wait");
-  // Of a foreign namespace: it could not be told from others.
+  // Of a foreign namespace: it could not be distinguished from others.
   if (caller.peer.pid == 0) {
     return Fail(caller, request, ErrorCode::kUnsupported,
                 "the daemon does not see the process's number");

@@ -112,7 +112,7 @@ class LegacyJobs {
   std::string NeverFits(const Caller& caller, const WaitQueue::Waiter& wanted) const;
   // Which of them are the daemon's; of none all are.
   WaitQueue::Devices DevicesOf(const proto::AdmitJob& admit) const;
-  // What is known of the job beside its page; and those that wait to become one.
+  // What is known of the job in addition to its page; and those that wait to become one.
   void FillWaits(proto::LegacyJob* job) const;
   void FillWaiting(const Caller& caller, proto::LegacyJobs* answer) const;
   void HandleWait(Caller& caller, uint64_t request, const proto::LegacyWait& wait);

@@ -44,7 +44,7 @@ class LegacyReclaims {
  private:
   void Look();
   void OnFound(const DeviceMemory::Usage& usage);
-  // What others than the store use of each device, as far as the store leaves it to them.
+  // How much of the store's capacity on each device others use.
   std::vector<core::Bytes> UsedByOthers(const DeviceMemory::Usage& usage) const;
 
   const std::vector<core::Bytes> capacities_;

@@ -65,7 +65,7 @@ void LegacyWaits::OnFound(const DeviceMemory::Usage& usage) {
   for (const auto& corrected : news.corrected)
     options_.ledger->LowerRun(corrected.process, corrected.user, corrected.bytes);
   for (const auto& told : news.told) {
-    // Who does not read is told his turn alone.
+    // A client that does not read is notified only when its turn comes.
     if (told.position != 0 && options_.connections->HasUnsent(told.connection)) continue;
     if (told.position == 0 && options_.log->Allow(core::ToInt(told.user), ipc::Now()))
       spdlog::info("legacy job of pid {} waits no more", told.process.pid);

@@ -1,5 +1,6 @@
-// Legacy jobs that wait for their turn on a device: looks at what the devices have for them, every
-// kLookEvery while anybody waits, and tells each its place in the queue (daemon/wait_queue.h).
+// Legacy jobs that wait for their turn on a device. Every kLookEvery while any job waits, looks at
+// what the devices have for them, and notifies each job of its place in the queue
+// (daemon/wait_queue.h).
 //
 // Threads: the control thread.
 #pragma once
@@ -45,7 +46,8 @@ class LegacyWaits {
   explicit LegacyWaits(Options options) : options_(std::move(options)), queue_(options_.settle) {}
 
   // The job waits until it may use `bytes` of the device, which are promised to it then until its
-  // process ends. It is told its place, whenever that changes; of its turn at once when it had it.
+  // process ends. It is notified whenever its place changes. If it had its turn already, it is
+  // notified of that immediately.
   // REQUIRES: device < devices.size(); the process has a number.
   void Add(const Caller& caller, uint64_t request, size_t device, core::Bytes bytes);
   // The same for what is expected of a job, on any of some devices, as admission has it. `wanted`

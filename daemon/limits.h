@@ -1,7 +1,7 @@
 // What users, clients and legacy jobs may have, and who may change it (`ravenctl limits`).
 //
-// A user's budgets are kept here and told to the planner, a client's are the planner's own, and
-// what a legacy job may see of a device stands on its page (daemon/legacy.h).
+// A user's budgets are kept here and sent to the planner. A client's budgets are the planner's own.
+// What a legacy job may see of a device is on its page (daemon/legacy.h).
 //
 // Threads: the control thread.
 #pragma once

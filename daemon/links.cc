@@ -99,7 +99,7 @@ core::Result<MediumRates> MeasureMedium(device::Medium& medium) {
   const size_t bytes = (kPiece * kPiecesAhead).count();
   const Buffer memory(static_cast<std::byte*>(std::aligned_alloc(kPage.count(), bytes)));
   RAVEN_CHECK(memory != nullptr);
-  std::memset(memory.get(), 1, bytes);  // the first touch is charged to nobody
+  std::memset(memory.get(), 1, bytes);  // so that no rate includes the first touch
   MediumRates rates;
   RAVEN_ASSIGN_OR_RETURN(rates.write,
                          RateOf(medium, device::MediumAccess::kWrite, memory.get(), piece));

@@ -61,8 +61,8 @@ struct Log::State {
         ending(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
   // Waits for room until `deadline`, and no longer than until `end_by` once the end was asked for.
-  // A pipe that is writable takes PIPE_BUF bytes at once, unless another writer is faster: then
-  // this waits for the reader.
+  // A pipe that is writable takes PIPE_BUF bytes without blocking, unless another writer is faster:
+  // then this waits for the reader.
   bool Write(const std::string& line, core::Tick deadline) {
     pollfd events[2] = {{descriptor, POLLOUT, 0}, {ending.get(), POLLIN, 0}};
     int watched = deadline == core::kNever ? 2 : 1;
@@ -99,7 +99,7 @@ struct Log::State {
 
   // Writes what comes, until the end was asked for and nothing is left, or nothing goes out.
   void Run();
-  // The words about what was left out; empty when all of it was told.
+  // The words about the lines left out; empty when all of them were reported.
   std::string Confession(uint64_t* told);
 
   const int descriptor;
@@ -137,7 +137,7 @@ void Log::State::Run() {
     writing = false;
     changed.notify_all();
     changed.wait(lock, [this] { return ended || !lines.empty(); });
-    // What is late is left out at once: whoever ended the log may close the descriptor by now.
+    // Late lines are left out immediately: the caller of End may close the descriptor by now.
     if (ended && ipc::Now() >= end_by) left_out += std::exchange(lines, {}).size();
     if (lines.empty()) break;
     const core::Tick deadline = ended ? end_by : core::kNever;

@@ -1,10 +1,10 @@
-// The daemon's log: spdlog's default logger, written by a thread of its own, so that whoever does
-// not read it holds up nobody.
+// The daemon's log: spdlog's default logger, written by a thread of its own, so that a reader that
+// does not read it blocks no other thread.
 //
-// What finds no room (a pipe that nobody reads, a disk that does not answer) waits in a queue; what
-// finds none there either is left out, counted, and told of once something can be written again.
-// Critical lines are the last words of a process: they are written by who says them, before what
-// still waits, and take at most kFatalPatience.
+// A line that cannot be written (the pipe is not read, the disk does not answer) waits in a queue.
+// A line that finds the queue full is left out and counted; the count is logged once writing works
+// again. Critical lines are the last words of a process: the thread that logs one writes it itself,
+// before the lines that still wait, and takes at most kFatalTimeout.
 //
 // Owns: the thread. Not the descriptor, whose flags stay as they are: others may share it.
 // Threads: spdlog's calls from any; the rest by the owner.
@@ -22,7 +22,7 @@ class Log {
  public:
   // Lines that wait at most.
   static constexpr size_t kQueueLines = 4096;
-  // A line's bytes at most; longer ones are cut. So many go into a pipe as one piece.
+  // A line's bytes at most; longer ones are cut. A pipe takes a line of this size as one piece.
   static constexpr size_t kLineBytes = 4096;
   static constexpr core::Duration kFatalTimeout{std::chrono::milliseconds(300)};
   static constexpr core::Duration kEndTimeout{std::chrono::milliseconds(500)};

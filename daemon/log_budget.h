@@ -23,10 +23,10 @@ namespace ravenstore::daemon {
 
 class LogBudget {
  public:
-  // A user's lines at once, and one more each interval.
+  // A user's burst of lines, and one more each interval.
   static constexpr int64_t kBurst = 64;
   static constexpr core::Duration kLineEvery{std::chrono::seconds(1)};
-  // A user's sums are told this often at most.
+  // A user's sums are reported this often at most.
   static constexpr core::Duration kSumEvery{std::chrono::seconds(10)};
 
   // Whether a line about `uid` may be written now. What may not is counted.

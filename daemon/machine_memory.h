@@ -17,7 +17,7 @@ struct MachineMemory {
   core::Bytes available;
 };
 
-// Where the kernel tells; others in tests.
+// Where the kernel reports memory; tests use other files.
 struct MemorySources {
   std::string meminfo = "/proc/meminfo";
   std::string own_group = "/proc/self/cgroup";

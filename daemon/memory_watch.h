@@ -51,10 +51,10 @@ class MemoryWatch {
     core::Bytes context;                  // of the daemon's own
     std::optional<uint32_t> utilization;  // Device::ReadUtilization; not set: not known
     std::optional<double> compute;        // the same from 0 to 1, over some ten seconds
-    // Another process computes there, or did lately, or nobody knows.
+    // Another process computes there, or did lately, or this is not known.
     bool busy = true;
-    // The largest beside the daemon, the largest first. Advice: their numbers are the driver's, and
-    // none may be known.
+    // The largest processes except the daemon, the largest first. Advice: their numbers are the
+    // driver's, and none may be known.
     std::vector<device::DeviceProcess> processes;
   };
 

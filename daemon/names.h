@@ -1,8 +1,9 @@
 // Tensor names as the daemon knows them: text to a small number and back.
 //
-// A name belongs to the tenant who gave it: another tenant's equal text has another number, and a
-// number is text to its own tenant alone, so that nobody reads others' names by guessing numbers.
-// It is there as long as one of the connections that gave it; then its number may come again.
+// A name belongs to the tenant who gave it. Another tenant's equal text has another number, and
+// only the name's own tenant can turn the number into text: no tenant reads others' names by
+// guessing numbers. The name exists as long as one of the connections that gave it; then its number
+// may be used again.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ class Names {
  public:
   static constexpr size_t kNameBytesMax = 255;
   static constexpr core::Bytes kBytesMax = core::MiB(128);  // of all names, as counted below
-  // What the tables take beside a name's text, and for each connection that gave it.
+  // What the tables take in addition to a name's text, and for each connection that gave it.
   static constexpr size_t kBytesOfName = 160;
   static constexpr size_t kBytesOfGiving = 48;
 

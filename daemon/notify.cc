@@ -32,7 +32,7 @@ bool NotifyServiceManager(std::string_view state) {
 }
 
 bool NotifyReloading() {
-  // The manager tells an answer to its own request by the time.
+  // The manager uses the time to recognize an answer to its own request.
   const auto now =
       std::chrono::duration_cast<std::chrono::microseconds>(ipc::Now().time_since_epoch());
   return NotifyServiceManager("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(now.count()));

@@ -35,7 +35,7 @@ constexpr size_t kWaitingMax = 16;
 constexpr size_t kTicketsPerPoll = 256;
 // Budgets, shares and the pool may change without anybody telling.
 constexpr core::Duration kServePeriod = std::chrono::milliseconds(1);
-// Slabs come and go and must find addresses in one piece: what the pool may hold, so many times.
+// Slabs come and go and need contiguous addresses: the range is this many times the capacity.
 constexpr uint64_t kAddresses = 8;
 
 core::PinnedBooks::Options BooksOptions(const Pinned::Options& options, size_t pools,
@@ -302,7 +302,7 @@ void Pinned::Gone(ClientId id) {
   std::erase_if(waiting_, [id](const Waiter& waiter) { return waiter.client == id; });
   clients_.erase(found);
   for (const PinnedSlabId slab : books_.Gone(id)) Remove(slab);
-  // Nobody is left whom its slabs could serve.
+  // The user has no client left that its slabs could serve.
   if (!HasClients(user)) ReleaseIdle(user);
   Serve();
 }

@@ -1,10 +1,10 @@
 // Blocks of pinned memory: makes the slabs, hands them to the processes of their user, and waits
-// for the streams of who frees a block.
+// for the streams of the client that frees a block.
 //
-// Hooks::may_pin says whether there is room: blocks share the host pool's capacity, budgets
-// and shares with tensors' copies. An allocation that finds none waits for what is on its way, a
-// block whose streams are not done, a slab that clients are unmapping or pool that is being
-// unpinned, until its deadline; where nothing is it fails at once.
+// Hooks::may_pin says whether there is room: blocks share the host pool's capacity, budgets and
+// shares with tensors' copies. An allocation that finds no room waits, until its deadline, for room
+// that is on its way: a block whose streams are not done, a slab that clients are unmapping, or
+// pool that is being unpinned. Where none is on its way it fails immediately.
 //
 // Owns: the slabs. Pinning, exporting and unmapping them is the workers' work.
 // Threads: the planner loop.
@@ -90,7 +90,7 @@ class Pinned {
   // Ends the block, or the wait for it, once all tickets are reached. A client whose user has no
   // room for the waits is expelled, and the block stays until the client is gone.
   void Free(core::ClientId client, uint64_t block, const std::vector<proto::WordValue>& tickets);
-  // The client unmapped a slab. False when nobody had asked it to.
+  // The client unmapped a slab. False when it had not been asked to.
   bool SlabReleased(core::ClientId client, core::PinnedSlabId slab);
   // The client is dead or detached.
   void Gone(core::ClientId client);

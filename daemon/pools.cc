@@ -20,7 +20,7 @@ namespace {
 using core::Error;
 using core::ErrorCode;
 
-// Of a transfer of a file, beside its bytes.
+// Of a file transfer, in addition to the time for its bytes.
 constexpr core::Duration kFileLatency = std::chrono::microseconds(100);
 
 Error Refused(const char* key, const std::string& value, const Error& why) {
@@ -39,7 +39,7 @@ core::Result<MediumRates> RatesOf(const Config& config, device::Medium& file) {
   return rates;
 }
 
-// Which devices reach the share of `owner`, and how fast; those that do not are told to the log.
+// Which devices reach the share of `owner`, and how fast; those that do not are logged.
 std::map<core::DeviceId, PeerRates> ReachedBy(const device::Devices& devices, size_t owner,
                                               device::VaRange& share, core::Bytes bytes) {
   std::map<core::DeviceId, PeerRates> reached_by;
@@ -61,7 +61,8 @@ std::map<core::DeviceId, PeerRates> ReachedBy(const device::Devices& devices, si
   return reached_by;
 }
 
-// Memory of a device for the others' tensors: a share that is taken at once, or what is harvested.
+// Memory of a device for the others' tensors: a share that is allocated immediately, or harvested
+// memory.
 struct PeerKind {
   const char* key;
   core::Bytes size;
@@ -69,7 +70,7 @@ struct PeerKind {
 
   bool harvested() const { return chunk > core::Bytes{}; }
 };
-// Of what is harvested so much is had for a while, to see who reaches it.
+// Of harvested memory, this much is allocated for a while to see which devices reach it.
 constexpr core::Bytes kTried = core::MiB(64);
 
 core::Status AddPeerPool(const PeerKind& kind, const device::Devices& devices, size_t owner,

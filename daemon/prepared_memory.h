@@ -1,5 +1,5 @@
-// Memory for slots, made and let go on a thread of its own: whoever lends waits for no page that is
-// cleared.
+// Memory for slots, made and released on a thread of its own, so that lending does not wait for
+// pages to be cleared.
 //
 // While slots are being lent, the next one's memory is made ahead. Once some comes back, what was
 // made ahead goes as well: it is wanted elsewhere.
@@ -26,7 +26,7 @@ namespace ravenstore::daemon {
 class PreparedMemory final : public cluster::LentMemory {
  public:
   explicit PreparedMemory(std::unique_ptr<cluster::LentMemory> memory);
-  // Lets go of all that came back.
+  // Releases all that came back.
   ~PreparedMemory() override;
   PreparedMemory(const PreparedMemory&) = delete;
   PreparedMemory& operator=(const PreparedMemory&) = delete;
@@ -37,7 +37,7 @@ class PreparedMemory final : public cluster::LentMemory {
   // REQUIRES: it was started. Waits where it is the first one of its size, or comes sooner than the
   // next one is made.
   core::Result<std::span<std::byte>> Make(core::Bytes bytes) override;
-  // Returns at once; the memory is the system's a moment later.
+  // Returns immediately; the memory is the system's a moment later.
   void GiveBack(std::span<std::byte> memory) override;
 
  private:

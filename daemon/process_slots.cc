@@ -57,8 +57,8 @@ Result<ProcessSlots::Page*> ProcessSlots::PageOf(uid_t uid) {
       ::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return failed;
   }
-  // Not by pwrite: that waits while a job writes the file, from a page of its own that never
-  // comes. Nobody can shrink what is mapped.
+  // Not by pwrite: that waits while a job writes the file, from a page of its own that never comes.
+  // No process can shrink the mapped file.
   void* mapped = ::mmap(nullptr, proto::kTenantBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (mapped == MAP_FAILED) return failed;
   page.words.reset(static_cast<proto::TenantPage*>(mapped));

@@ -89,7 +89,7 @@ void Queries::FillWhole(const Beside& beside, bool to_administrator, proto::Stat
   LeaveOutNodes(kBytesOfStats, stats);
 }
 
-// Where it lies, if that is on other nodes.
+// Where the tensor's copy is, if that is on other nodes.
 void Queries::FillReplica(core::TensorId tensor, bool to_administrator,
                           proto::TensorExplained* explained) const {
   if (!options_.remote_pool) return;

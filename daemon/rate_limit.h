@@ -1,6 +1,7 @@
-// How often one user may have something done for it that costs much more than it costs to ask for:
-// so many at once, and beyond those one in each interval. What comes sooner is told when it may be
-// done, one after the other, so that nobody asks again and again.
+// How often one user may have an operation done that costs much more than asking for it: `burst`
+// operations immediately, then one in each interval. An operation that comes sooner gets a time at
+// which it may be done. Those times follow one after the other, so that no user asks again and
+// again.
 //
 //     const core::Tick at = limit.Next(user, now);
 //     if (at > now) ...  // wait until then; it need not be asked about again
@@ -18,8 +19,8 @@ namespace ravenstore::daemon {
 
 class RateLimit {
  public:
-  // Nobody is told to wait longer than `most`, however many of its user's are told to wait: what is
-  // bounded elsewhere (connections) bounds those.
+  // No operation waits longer than `most`, however many of its user's wait. Their number is bounded
+  // elsewhere (connections).
   RateLimit(core::Duration interval, int64_t burst, core::Duration most)
       : interval_(interval), burst_(burst), most_(most) {}
 

@@ -15,9 +15,9 @@ namespace ravenstore::daemon {
 class RateMeter {
  public:
   void Begin(core::Tick now);
-  // So many bytes of it were moved; 0: it failed.
+  // A transfer ended and moved `moved` bytes; 0: it failed.
   void End(core::Tick now, core::Bytes moved);
-  // In bytes per second since this was last told; 0: too little was moved to tell.
+  // In bytes per second since the last result that was not 0; 0: too little was moved to measure.
   double Take(core::Tick now);
   // Returns once none is under way.
   void Wait();

@@ -15,11 +15,11 @@ namespace {
 
 // A job that asks once will ask again: it gets a slab's worth at least.
 constexpr Bytes kLeastGiven = core::MiB(256);
-// Must be free beside what a job asks for: drivers keep some, and round up.
+// Must be free in addition to what a job asks for: drivers keep some, and round up.
 constexpr Bytes kBeside = core::MiB(64);
-// No byte came free for so long: the rest is in use.
+// No byte came free for this long: the rest is in use.
 constexpr auto kStalled = std::chrono::seconds(1);
-// A job that frees may allocate again at once; the store does not snatch.
+// A job that frees may allocate again immediately; the store does not snatch.
 constexpr auto kRegainAfter = std::chrono::seconds(2);
 
 }  // namespace

@@ -26,7 +26,7 @@ class ReclaimRequests {
   // `capacities`: what the store may hold of each device without requests.
   explicit ReclaimRequests(std::vector<core::Bytes> capacities);
 
-  // A user is given as much as a device has in this time, and at once.
+  // A user may reclaim up to a device's capacity in one burst. That allowance refills in this time.
   static constexpr core::Duration kRefill = std::chrono::seconds(30);
 
   struct Reclaim {
@@ -60,8 +60,8 @@ class ReclaimRequests {
     std::vector<Limit> limits;
     std::vector<Answer> answers;
   };
-  // `held`: what the store holds of each device now; `used`: what others do as far as the store
-  // leaves it to them, empty when nobody looked: then the store gets nothing back yet.
+  // `held`: what the store holds of each device now. `used`: how much of the store's capacity on
+  // each device others use. While `used` is empty (not read), the store gets nothing back.
   Outcome Update(const std::vector<core::Bytes>& held, const std::vector<core::Bytes>& used,
                  core::Tick now);
 

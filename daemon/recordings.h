@@ -18,8 +18,8 @@ namespace ravenstore::daemon {
 
 class Recordings {
  public:
-  // Of users at a time: each keeps some megabytes. One of root or the daemon's user may come
-  // besides.
+  // How many users may record at a time: each keeps some megabytes. Root and the daemon's own user
+  // may record beyond that.
   static constexpr size_t kMost = 16;
   // What a client calls a tensor. In the loop's thread.
   using NameOf = std::function<std::string(core::ClientId, core::NameId)>;

@@ -39,7 +39,7 @@ void RemoteMedium::Write(Bytes offset, const std::byte* from, Bytes bytes, Compl
 }
 
 core::Status RemoteMedium::Make(Bytes offset) {
-  // Shared: whoever tells it may still be in the telling as this returns.
+  // Shared: the thread that sets the value may still be in set_value as this returns.
   const auto made = std::make_shared<std::promise<core::Status>>();
   const core::Tick deadline = options_.now() + options_.timeout;
   options_.post([made, piece = PieceAt(offset), deadline](cluster::Node* node) {

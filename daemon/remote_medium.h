@@ -1,6 +1,6 @@
 // The remote pool's memory, as copies reach it: what other nodes lend.
 //
-// All is done by the node's thread; whoever calls here posts to it.
+// The node's thread does all the work; calls here post to it.
 //
 // Owns: nothing of the node. Threads: any.
 #pragma once

@@ -1,7 +1,8 @@
-// What is to be sent on a connection: what its socket does not take at once waits here, in order.
+// Packets to send on a connection: those that its socket does not take immediately wait here, in
+// order.
 //
-// A peer that reads too little is found out here: answers that lie unread are counted, so that it
-// is asked for no more, and descriptors are charged to its user until it has read them.
+// A peer that reads too little is detected here. Unread answers are counted, so that no more
+// requests of it are read, and descriptors are charged to its user until it has read them.
 //
 // Owns: the socket. Threads: one at a time.
 #pragma once
@@ -26,7 +27,7 @@ class SendQueue {
   // A peer with this many unread packets is taken to have stopped reading. Further packets are
   // dropped. Requests for the memory in them fail until the client reads again or is killed.
   static constexpr size_t kPacketsMax = 4096;
-  // So many answers may lie unread, of so many bytes.
+  // At most this many answers may be unread, and at most this many bytes of them.
   static constexpr size_t kAnswersMax = 16;
   static constexpr size_t kAnswerBytesMax = size_t{64} << 10;
 
@@ -44,8 +45,8 @@ class SendQueue {
 
   // The packet waits behind those before it. Errors: kLimit, and the packet is dropped.
   core::Status Push(const proto::DaemonPacket& packet, std::vector<ipc::UniqueFd> descriptors);
-  // Sends what the socket takes. What fails for another reason than the peer's end is dropped, and
-  // `failed` is told of it.
+  // Sends what the socket takes. A packet that fails for another reason than the peer's end is
+  // dropped, and `failed` is called with the error.
   void Flush(const std::function<void(const core::Error&)>& failed);
   // Forgets what waits, and gives the socket away.
   ipc::UniqueFd Close();

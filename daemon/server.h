@@ -49,8 +49,8 @@ class Server {
   // clients to leave, and other nodes to empty what was lent to them. True when nothing of them was
   // left. Does not depend on the loop's answering.
   bool Drain();
-  // Stops every thread; the workers finish what they were given first. Tells `at` what it is about
-  // to wait for. Twice is as good as once.
+  // Stops every thread; the workers finish what they were given first. Calls `at` with what it is
+  // about to wait for. Twice is as good as once.
   void End(const std::function<void(const char*)>& at);
 
   // Takes over what may change of `wanted`, and says what did and what did not. A user's limits
@@ -77,7 +77,7 @@ class Server {
   core::Result<LoopOptions> MakeLoopOptions(const OtherPools& others);
   // Watches the devices' memory from now on, as configured.
   core::Status MakeWatch();
-  // Once the loop runs, which is told of each look if devices hold others' tensors.
+  // Once the loop runs. The loop is notified of each look if devices hold others' tensors.
   void StartWatch();
   // Of the device, what is not harvested.
   core::Bytes ReserveOf(const device::Device& device) const;

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kFailuresRemembered = 4096;
 // Those that its user has no memory left for.
 constexpr size_t kFailuresUncharged = 16;
-// A lane that never ends keeps the others waiting for so many entries.
+// A lane that never ends delays the others by this many entries.
 constexpr uint32_t kLaneTurn = 64;
 }  // namespace
 

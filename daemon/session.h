@@ -73,7 +73,7 @@ class Session {
   core::TensorId TensorAt(core::SlotId slot) const;
   // Whether a create waits for the row, or a tensor lives there.
   bool IsTaken(core::SlotId slot) const;
-  // By how much RowOf(slot), and the planner's table beside it, would grow.
+  // By how many bytes RowOf(slot) would grow this table and the planner's.
   uint64_t GrowthFor(core::SlotId slot) const;
   LeaseRow LeaseOf(core::SlotId slot) { return LeaseRow(&segment()->slots[core::ToInt(slot)]); }
   proto::Segment* segment() { return attachment_->segment.get(); }

@@ -74,7 +74,7 @@ void Signals::State::Run() {
       spdlog::info("{} before anybody was served: ended", NameOf(signal));
       End(0);
     }
-    // Whoever asks again while it ends, asks for nothing new.
+    // A further signal while the daemon ends asks for nothing new.
     if (end_by != core::kNever) continue;
     passed_on.push_back(signal);
     came.notify_all();

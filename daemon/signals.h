@@ -1,10 +1,10 @@
 // What signals mean to the daemon. A thread of its own takes them, so that they are heard whatever
 // the other threads do.
 //
-// SIGTERM and SIGINT: until Serve was called they end the process at once, there being nothing to
-// lose. From then on they ask for an orderly end, for which there is time until the drain's bound
-// and kGrace. What is not done by then is left to the kernel: the log says what that was, and the
-// exit status is kExitCutShort. SIGXCPU (RLIMIT_CPU is reached) means the same as SIGTERM.
+// SIGTERM and SIGINT: until Serve is called they end the process immediately, as nothing can be
+// lost yet. From then on they ask for an orderly end, for which there is time until the drain's
+// bound and kGrace. What is not done by then is left to the kernel: the log says what that was, and
+// the exit status is kExitCutShort. SIGXCPU (RLIMIT_CPU is reached) means the same as SIGTERM.
 // SIGHUP is passed on. SIGPIPE, SIGUSR1, SIGUSR2 and SIGXFSZ are ignored: a write beyond
 // RLIMIT_FSIZE fails as one to a full disk does.
 //

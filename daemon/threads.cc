@@ -63,7 +63,7 @@ void WorkerPool::Work() {
   std::unique_lock lock(mutex_);
   for (;;) {
     auto next = owners_.end();
-    // At the end of the pool, too, whoever ends a job takes the next of its owner's.
+    // At the end of the pool, too, the worker that ends a job takes its owner's next one.
     wake_.wait(lock, [&] { return (next = Next()) != owners_.end() || ending_.load(); });
     if (next == owners_.end()) return;
     last_ = next->first;
@@ -75,7 +75,7 @@ void WorkerPool::Work() {
       ++owner.running;
       lock.unlock();
       work();
-      // What it holds is let go of here, which may take its time, too.
+      // What the work holds is released here, which may take its time, too.
     }
     lock.lock();
     --owner.running;

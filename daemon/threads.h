@@ -28,10 +28,9 @@ inline constexpr core::TenantId kOtherNodes{~uint32_t{1}};
 
 // Slow work (slab creation, export, unmapping, pinning) off the planner loop, shared by users.
 //
-// Owners are served in turn, a job each; the jobs of one begin in the order given and overlap, and
-// those of RunFirst() before its others. Of
-// several workers one is never an owner's, however much it gives and though nobody else gives
-// anything: so who comes next waits for no job of his.
+// Owners are served in turn, one job each. The jobs of one owner begin in the order given and
+// overlap; those of RunFirst() begin before its others. Of several workers, one owner uses at most
+// all but one, even if no other owner has work: the next owner does not wait for those jobs.
 //
 // Threads: Run from any thread; work runs on one of `threads` workers.
 class WorkerPool {
@@ -59,7 +58,8 @@ class WorkerPool {
 
   void Add(core::TenantId owner, Queue Owner::*queue, std::function<void()> work);
   void Work();
-  // Whose turn it is; the end while nobody has work that may begin. REQUIRES: mutex_ is held.
+  // The owner whose turn it is; the end while no owner has work that may begin. REQUIRES: mutex_ is
+  // held.
   Owners::iterator Next();
   bool MayBegin(const Owner& owner) const { return owner.waits() && owner.running < running_most_; }
 

@@ -100,7 +100,7 @@ class SlabMap {
   explicit SlabMap(core::Bytes whole) { Add(core::Bytes{}, whole); }
   void Add(core::Bytes offset, core::Bytes bytes);
   void Remove(core::Bytes offset);
-  // Bytes from `offset` to the end of its chunk. REQUIRES: `offset` lies in a chunk.
+  // Bytes from `offset` to the end of its chunk. REQUIRES: `offset` is in a chunk.
   core::Bytes Contiguous(core::Bytes offset) const;
   // Every chunk as {offset, bytes}.
   const std::vector<std::pair<core::Bytes, core::Bytes>>& all() const { return slabs_; }

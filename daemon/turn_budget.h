@@ -1,8 +1,8 @@
-// How much work for each user a thread does in one of its turns, so that one who wants much makes
-// the others wait no longer than their own share of a turn takes.
+// How much work for each user a thread does in one of its turns. A user that wants much delays the
+// others by no more than their own share of a turn.
 //
-// A turn has so many units for all the users that wanted something in the turn before, and at
-// least some for each. What is beyond that waits for the next turn, so a user alone loses nothing.
+// A turn has `units` for all the users that wanted something in the turn before, and at least
+// `least` for each. What is beyond that waits for the next turn, so a user alone loses nothing.
 // Work that took more than was left is paid for in the turns after it.
 //
 // Threads: one at a time. Cost: O(1).

@@ -53,8 +53,8 @@ void WaitQueue::Ended(const Process& process) {
                 [&](const auto& entry) { return entry.second.waiter.process == process; });
 }
 
-// What jobs say is no more than what is used, whoever uses it: a lie counts only where somebody
-// who waited uses as much.
+// What jobs report counts up to what is used, by any process. A false report counts only where a
+// job that waited uses as much.
 Bytes WaitQueue::Committed::At(Bytes used) const {
   return promised + std::min(said, used);
 }
@@ -129,8 +129,8 @@ WaitQueue::Commitments WaitQueue::CommitmentsOf(Tick now, size_t index,
   return commitments;
 }
 
-// What nobody says that he uses may be the daemon's context, which a job that waits for a whole
-// device need not wait for.
+// Used memory that no job reports may be the daemon's context. A job that waits for a whole device
+// need not wait for that.
 DeviceRoom WaitQueue::RoomOn(const Device& device, Commitments& commitments, const Waiter& waiter) {
   const Bytes foreign = waiter.estimate ? commitments.foreign : Bytes{0};
   return {.total = device.total,

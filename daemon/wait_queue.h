@@ -1,5 +1,5 @@
-// Legacy jobs that wait for their turn on a device (`ravenrun --wait`, `--admit`): each for so much
-// memory as it may use, which is promised to it until its process ends.
+// Legacy jobs that wait for their turn on a device (`ravenrun --wait`, `--admit`). Each waits for
+// the memory that it may use, which is promised to it until its process ends.
 //
 // Order: of one user that of arrival. Users take turns, so that who comes with many jobs does not
 // keep others waiting: a job's place is behind as many jobs of each other user as of its own. A job
@@ -13,7 +13,7 @@
 // A promise that was an estimate is corrected: once the job's peak has not grown for a while, what
 // it was promised beyond that and a margin is others', as soon as somebody waits for the device.
 //
-// Pure: what the jobs use and what the time is comes in, what is to be told comes out.
+// Pure: the jobs' use and the time are arguments, the notifications to send are results.
 //
 // Threads: one at a time.
 #pragma once
@@ -64,14 +64,14 @@ class WaitQueue {
     Devices devices{};
     JobNeed need{};
     double slowdown_most = 0;  // 0: it waits for memory alone
-    uint64_t connection = 0;   // who is told, with `request`
+    uint64_t connection = 0;   // to notify, with `request`
     uint64_t request = 0;
     std::string name{};
     std::string model{};
     std::optional<JobHistory::Estimate> estimate{};  // where its need comes from
   };
   // The last of its user, unless its process waits already: then it keeps that place and what it
-  // asked for, and is told at this connection. True: it has had its turn.
+  // asked for, and is notified at this connection. True: it has had its turn.
   bool Add(const Waiter& waiter);
   // The connection ended: who waited there waits no more.
   void Leave(uint64_t connection);
@@ -104,7 +104,7 @@ class WaitQueue {
     core::TenantId user{};
     core::Bytes bytes{};  // that it is promised from now on
   };
-  // What changed since it was told last.
+  // What changed since the last notification.
   struct News {
     std::vector<Told> told{};
     std::vector<Corrected> corrected{};
@@ -136,7 +136,7 @@ class WaitQueue {
   // The promise to the user's process, or to the one with which its run began (0: not known);
   // null: there is none.
   const Promise* PromiseTo(core::TenantId user, pid_t pid, pid_t run) const;
-  // To this very process, whoever's it is now.
+  // To this very process, whichever user it has now.
   const Promise* PromiseOf(const Process& process) const {
     const auto found = promises_.find(process);
     return found == promises_.end() ? nullptr : &found->second;
@@ -167,7 +167,7 @@ class WaitQueue {
   struct Commitments {
     Committed all{};
     std::map<core::TenantId, Committed> by_user{};
-    core::Bytes foreign{};  // used by nobody who says so
+    core::Bytes foreign{};  // used, but reported by no job
     size_t unmeasured = 0;
     std::set<core::TenantId> kept_back{};
     bool all_kept_back = false;

@@ -86,7 +86,7 @@ void CudaWords::Remove(CudaGpu& gpu, void* begin) {
   if (!context.ok()) return;
   const CudaScope scope(gpu.driver(), *context);
   const CudaCaptureExempt exempt(gpu.driver());
-  // A failure here leaves the page pinned until the process ends, and nobody could do better.
+  // If this fails, the page stays pinned until the process ends. No caller could do better.
   gpu.driver().cuMemHostUnregister(begin);
 }
 

@@ -80,7 +80,7 @@ class CudaWords {
   // Ends one use, and with the last the registration; that may wait for streams held in a Wait, and
   // an Add of a new page meanwhile with it.
   void Remove(CudaGpu& gpu, void* begin);
-  // The address of `word` on the devices; kInvalidArgument when it lies in no registered page.
+  // The address of `word` on the devices; kInvalidArgument if no registered page contains it.
   core::Result<CUdeviceptr> Find(const Word* word) const;
 
  private:

@@ -17,7 +17,7 @@
 namespace ravenstore::device {
 namespace {
 
-// Nobody has seen a driver do it for host memory yet (tests/device/pinned_probe.py asks).
+// No known driver does it for host memory yet (tests/device/pinned_probe.py checks).
 constexpr bool kMappedCopiesStraddle = false;
 
 CUmemAccessDesc AccessBy(CUmemLocationType type, int id) {

@@ -12,10 +12,10 @@
 // misaligned, outside, or (un)mapped when they must not be.
 // Shared words: the std::atomic<uint64_t> that streams write and await lie in memory given to
 // RegisterWords of that device in the process that passes them. A channel's words may be anywhere.
-// What may block, and so is kept off the daemon's loop: the methods of Device and VaRange, the
+// These may block, and so are kept off the daemon's loop: the methods of Device and VaRange, the
 // destructors of VaRange, Channel and Registration, Stream::Synchronize. With CUDA, ending a
 // Registration waits for every stream of this process that is held in a Wait. Channel's and
-// Stream's other methods return at once, as long as fewer than about 1,000 commands are queued.
+// Stream's other methods return immediately while fewer than about 1,000 commands are queued.
 #pragma once
 
 #include <atomic>
@@ -144,11 +144,11 @@ class Channel {
  public:
   // Waits for what was enqueued; of a channel that failed, for what still runs.
   virtual ~Channel() = default;
-  // Enqueues one copy and returns at once. The ranges stay mapped until a later Signal was seen.
+  // Enqueues one copy and returns immediately. The ranges stay mapped until a later Signal is seen.
   // Errors: kInvalidArgument for ends that this channel does not lead from and to.
   virtual Status Copy(Target to, Source from, Bytes bytes) = 0;
-  // Enqueues: once every copy so far is done, *word = value (a release). Returns at once. Later
-  // copies do not wait for the write.
+  // Enqueues a write: once every copy so far is done, *word = value (a release). Returns
+  // immediately. Later copies do not wait for the write.
   virtual Status Signal(Word* word, uint64_t value) = 0;
   // Gives the signals that are due. A thread that waits for a word of this channel calls it in its
   // loop. Cheap.
@@ -158,9 +158,9 @@ class Channel {
   // errors.
   // Costs up to 3 microseconds: meant for when a Signal is late, not for every poll.
   virtual Status Health() = 0;
-  // Of a channel that goes on behind a copy that failed (MediumChannelOptions): why one of the
-  // copies before the signal of `value` failed, which no earlier signal told. Then their targets'
-  // bytes are undefined. Each signal, once it was seen, in their order; values rise.
+  // For a channel that goes on after a failed copy (MediumChannelOptions): why one of the copies
+  // before the signal of `value` failed, if no earlier signal reported it. Then the bytes of their
+  // targets are undefined. Call it for each signal once it was seen, in their order; values rise.
   virtual Status OutcomeOf(uint64_t /*value*/) { return core::Ok(); }
 
  protected:
@@ -196,9 +196,9 @@ class Stream {
   // Once the work enqueued on the stream so far is done, *word = value. The stream itself pays an
   // event record and no GPU time.
   virtual Status SignalAfter(Word* word, uint64_t value) = 0;
-  // Later work on the stream runs only once *word >= value. Returns at once. On a stream that is
-  // the calling thread (synchronous()) nothing could end the wait: kWrongState unless the word is
-  // there already; the caller waits on the CPU instead.
+  // Later work on the stream runs only once *word >= value. Returns immediately. On a stream that
+  // is the calling thread (synchronous()) nothing could end the wait: kWrongState unless the word
+  // is there already; the caller waits on the CPU instead.
   virtual Status Wait(Word* word, uint64_t value) = 0;
   // Copies on the stream, within the device or between it and pinned or pageable host memory. With
   // pageable memory the call may wait for the stream.

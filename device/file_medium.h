@@ -23,7 +23,7 @@ namespace ravenstore::device {
 class FileMedium : public Medium {
  public:
   struct Options {
-    uint32_t threads = 4;  // transfers that are done at once
+    uint32_t threads = 4;  // concurrent transfers
   };
 
   // A file of `size` bytes in `folder`, rounded up to the granularity, that has all its room, no

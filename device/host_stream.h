@@ -28,7 +28,7 @@ class HostStream {
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
 
-  // Enqueues `work`, which must not throw nor wait for this stream, and returns at once.
+  // Enqueues `work` and returns immediately. `work` must not throw nor wait for this stream.
   void Run(std::function<void()> work);
   // Waits for everything enqueued before.
   void Synchronize();

@@ -1,6 +1,6 @@
-// What this machine's links can do, measured in this process. The daemon does it once as it starts,
-// so that the planner weighs copies by what they take here. A benchmark does it beside each figure
-// that it judges by them, because links differ between machines and with what else these do.
+// Measures in this process what this machine's links can do. The daemon measures once as it starts,
+// to weigh copies by the time that they take here. A benchmark measures with each figure that it
+// judges by these bounds, because links differ between machines and with their other load.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ namespace ravenstore::device {
 struct LinkBounds {
   double up = 0;          // host to device, a queue of 16 MiB copies
   double down = 0;        // device to host, the same
-  double duplex = 0;      // both at once, summed
+  double duplex = 0;      // both at the same time, summed
   double up_queue = 0;    // host to device, a queue of 1 MiB copies
   double down_queue = 0;  // device to host, the same
 };

@@ -16,7 +16,7 @@ namespace ravenstore::device {
 
 // Threads: any. Completions come on any thread, also on the caller's own before a call returns.
 // REQUIRES of Read and Write: `offset` is a multiple of the granularity, [offset, offset + bytes)
-// lies within the size, and the memory stays until the completion.
+// is within the size, and the memory stays until the completion.
 class Medium {
  public:
   // How many bytes, from the first on, were moved, or why none may be relied on. Fewer than were
@@ -32,7 +32,7 @@ class Medium {
   // A power of two. What is written takes whole units: the rest of its last one is undefined.
   virtual core::Bytes granularity() const = 0;
 
-  // Both begin a transfer and return at once. Several may be under way, and are done in any order.
+  // Both begin a transfer and return immediately. Several may be under way, and end in any order.
   virtual void Read(core::Bytes offset, std::byte* to, core::Bytes bytes,
                     Completion completion) = 0;
   virtual void Write(core::Bytes offset, const std::byte* from, core::Bytes bytes,
@@ -43,7 +43,7 @@ class Medium {
 // piece fails by itself: a transfer from or to one that is not there, or is lost, fails, and none
 // to another does because of that.
 // Threads: any; Make and Destroy of one piece one at a time, and no transfer touches it meanwhile.
-// REQUIRES of Read and Write also: the range lies in one piece that was made.
+// REQUIRES of Read and Write also: the range is inside one piece that was made.
 class PiecedMedium : public Medium {
  public:
   // A power of two and a multiple of the granularity; the size is a multiple of it.
@@ -51,7 +51,7 @@ class PiecedMedium : public Medium {
   // Makes the piece at `offset`, a multiple of piece(). May take long, but ends by itself.
   // Errors: any; it is not there then.
   virtual core::Status Make(core::Bytes offset) = 0;
-  // Gives back, or forgets, the piece that was made at `offset`, be it lost. As long as Make.
+  // Releases or forgets the piece made at `offset`, even if it is lost. May take as long as Make.
   // Errors: any; then its offsets are not used again.
   virtual core::Status Destroy(core::Bytes offset) = 0;
 };

@@ -114,7 +114,7 @@ class MediumChannel : public Channel {
     // medium's stage.
     std::unique_ptr<Channel> device;
     Bytes granularity;
-    Word copied{0};      // so many chunks have gone over `device`
+    Word copied{0};      // chunks that have gone over `device`
     uint64_t begun = 0;  // chunks, in order
     uint64_t ended = 0;
   };
@@ -219,7 +219,7 @@ class MediumChannel : public Channel {
     Signalled();
   }
 
-  // A failure is told by the signal behind its copy; those before it go first.
+  // The signal after a failed copy reports the failure. The signals before that copy go first.
   void NoteOutcome(const Chunk& chunk) {
     Signalled();
     const Status moved = Outcome(chunk);
@@ -312,7 +312,7 @@ class MediumChannel : public Channel {
   uint64_t retired_ = 0;
   std::deque<DueSignal> signals_;           // oldest first
   std::optional<core::Error> unsignalled_;  // of a chunk that was retired since the last signal
-  std::deque<FailedCopy> failed_;           // that OutcomeOf has not told
+  std::deque<FailedCopy> failed_;           // that OutcomeOf has not reported
   Status failure_ = core::Ok();
 };
 

@@ -1,16 +1,17 @@
-// Channels between memory and media, and between devices by way of the host, with the promise of
+// Channels between memory and media, and between devices by way of the host, with the contract of
 // every Channel (device.h).
 //
-// A copy is cut into chunks, of which several are under way at once. Between a device's memory and
-// a medium, or another device's memory, they go through a ring of pinned host memory, so that both
-// links are busy together. A device's memory is a VaRange of its own; one copy may run across
-// chunks that are mapped side by side there.
-// In Poll, Copy and Health a channel goes on: whoever waits for a word of it polls it.
+// A copy is cut into chunks, of which several are under way at the same time. Between a device's
+// memory and a medium, or another device's memory, they go through a ring of pinned host memory, so
+// that both links are busy together. A device's memory is a VaRange of its own; one copy may run
+// across chunks that are mapped side by side there.
+// A channel makes progress in Poll, Copy and Health: a thread that waits for one of its words polls
+// it.
 // Errors of Copy: kInvalidArgument for ends that the channel does not lead from and to, and for a
 // place in the medium that is misaligned or outside.
-// A transfer that fails or falls short fails the channel, in the medium's words. What was copied
-// before it is signalled. Where the medium's failures are of single copies (goes_on) the channel
-// goes on instead, and Channel::OutcomeOf tells them.
+// A transfer that fails or falls short fails the channel, in the medium's words. The copies before
+// it are signalled. Where the medium's failures are of single copies (goes_on) the channel goes on
+// instead, and Channel::OutcomeOf reports them.
 #pragma once
 
 #include <cstdint>

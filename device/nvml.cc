@@ -53,7 +53,7 @@ constexpr Return kSuccess = 0;
 constexpr Return kNotSupported = 3;
 constexpr Return kInsufficientSize = 7;
 
-// Room for so many processes more than NVML counted: others may start meanwhile.
+// Extra room for this many processes above NVML's count: others may start meanwhile.
 constexpr unsigned int kNewcomers = 16;
 
 core::Error Unavailable(const std::string& library, const std::string& what) {

@@ -13,12 +13,13 @@
 
 namespace ravenstore::device {
 
-// So many parts a GPU has: $RAVENSTORE_TEST_GPU_PARTS, from 1 to 8; 1 where it is not set.
+// Returns the number of parts per GPU: $RAVENSTORE_TEST_GPU_PARTS, from 1 to 8; 1 if it is not set.
 // Errors: kInvalidArgument.
 Result<int> PartsForTests();
 
-// Those of `devices` in order, each as so many, whose UUIDs are its own and "/0", "/1", ... 1: they
-// stay as they are. Owns: the devices, shared. REQUIRES: `parts` is at least 1.
+// Splits each of `devices` into `parts` devices, in order. Their UUIDs are the device's own and
+// "/0", "/1", ... With one part the devices stay as they are. Owns: the devices, shared. REQUIRES:
+// `parts` is at least 1.
 Devices InParts(Devices devices, int parts);
 
 }  // namespace ravenstore::device

@@ -33,7 +33,7 @@ class Reservation {
   // Maps memory of this process alone, in huge pages where the system has some.
   core::Status MapOwn(core::Bytes offset, core::Bytes bytes);
   // Gives the mapped range its pages now rather than at the first touch of each; kSystem if there
-  // are not so many. A kernel before 5.14 cannot, and leaves it to the touches.
+  // are too few. A kernel before 5.14 cannot, and leaves it to the touches.
   core::Status Populate(core::Bytes offset, core::Bytes bytes);
   // The same on all cores: what takes long is clearing the pages.
   core::Status PopulateInParallel(core::Bytes offset, core::Bytes bytes);

@@ -15,7 +15,7 @@
 namespace ravenstore::device {
 
 // Counts how many transfers of `medium` failed or fell short since the last that did not. At `most`
-// the medium is given up: from then on every transfer fails at once with the words of that last
+// it gives up the medium: from then on every transfer fails immediately with the words of that last
 // failure, and the medium is not touched any more.
 // Owns: the medium. Threads: any.
 class WatchedMedium : public Medium {

@@ -23,16 +23,16 @@ struct Listening {
   uid_t own = 0;                 // who asks
   const char* wanted = nullptr;  // kDaemonUserVariable's value; null: not set
   int users = -1;                // a file like /etc/passwd, at its beginning
-  bool unmapped = false;         // `user` stands for whoever this user namespace does not know
-  bool guarded = false;          // nobody but root and `user` can put a socket at the path
+  bool unmapped = false;         // `user` stands for users that this user namespace does not know
+  bool guarded = false;          // only root and `user` can put a socket at the path
 };
 bool MayBeTheDaemon(const Listening& listening);
 
 // Looks the user up. False: there is none of that name.
 bool FindUser(int users, const char* name, uid_t* uid);
 
-// Every folder above `path`, an absolute one, is no link and belongs to root or to `user`, and
-// nobody else may write there.
+// True if every folder above `path`, an absolute one, is no link, belongs to root or to `user`, and
+// cannot be written by other users.
 bool IsGuarded(const char* path, uid_t user);
 
 // The same of who listens where `socket` is connected, at `path`. `why` then says, in `room` bytes,

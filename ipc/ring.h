@@ -32,7 +32,7 @@ class RequestProducer {
 
   // Appends `request`, whose `sequence` is filled in here. False when the ring is full.
   bool Push(const proto::Request& request) { return PushBatch({&request, 1}) == 1; }
-  // Appends the first requests that fit, published at once; returns how many.
+  // Appends the first requests that fit and publishes them together; returns how many.
   size_t PushBatch(std::span<const proto::Request> requests);
   // Entries that Push would take now.
   size_t Room();

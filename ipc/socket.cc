@@ -99,8 +99,8 @@ bool Names(const std::string& path, const struct stat& file) {
          there.st_ino == file.st_ino;
 }
 
-// Tells two daemons at one path apart, from before they look at it until they are gone. The file is
-// private: whoever can open a file can lock it.
+// Excludes a second daemon at the same path, from before it looks at the path until it is gone. The
+// file is private, because any process that can open it can lock it.
 Result<UniqueFd> Lock(const std::string& path) {
   constexpr int kAttempts = 100;
   const std::string name = LockOf(path);
@@ -224,10 +224,10 @@ Error PeerIsDead(pid_t pid) {
   return {ErrorCode::kUnavailable, "the peer, process " + std::to_string(pid) + ", is dead"};
 }
 
-// For kernels that do not hand out the peer's pidfd themselves. The number may have been given to
-// another process since the peer connected; then the peer is dead, and unless it left the socket to
-// a fork, the socket says so. A successor of another user is recognised too. What remains, a fork
-// of the dead peer beside a process of the same user under its number, is the same user's doing.
+// For kernels that do not hand out the peer's pidfd. The number may have been given to another
+// process since the peer connected. Then the peer is dead, and the socket says so unless the peer
+// left it to a fork. A successor of another user is recognised too. The remaining case is the same
+// user's doing: a fork of the dead peer, and a process of that user under its number.
 Result<UniqueFd> OpenPidfd(int socket, const ucred& credentials) {
   if (credentials.pid == 0) {
     return Error{ErrorCode::kUnsupported,
@@ -243,7 +243,7 @@ Result<UniqueFd> OpenPidfd(int socket, const ucred& credentials) {
   struct stat owner {};
   const std::string directory = "/proc/" + std::to_string(credentials.pid);
   if (stat(directory.c_str(), &owner) != 0) return PeerIsDead(credentials.pid);
-  // A process that may not be dumped belongs to root in /proc, whoever runs it.
+  // A process that may not be dumped belongs to root in /proc, whatever user runs it.
   if (owner.st_uid != credentials.uid && owner.st_uid != 0) return PeerIsDead(credentials.pid);
   pollfd hang_up{socket, 0, 0};
   if (poll(&hang_up, 1, 0) > 0) return PeerIsDead(credentials.pid);
@@ -295,7 +295,7 @@ Result<Listener> Listen(const std::string& path, mode_t mode, const std::string&
   listener.socket_ = std::move(made);
   listener.device_ = file.st_dev;
   listener.inode_ = file.st_ino;
-  // Nobody can connect before listen(), so nobody slips through the mode that bind() gave.
+  // No client can connect before listen(), so none slips through the mode that bind() gave.
   const auto fail = [&path](const std::string& what) {
     return SystemError(what + " '" + path + "'", errno);
   };
@@ -314,7 +314,7 @@ Result<UniqueFd> Accept(int listener) {
       SetSendBuffer(accepted.get());
       return accepted;
     }
-    // A peer that gave up while it queued is nobody's failure.
+    // A peer that gave up while it was queued is not an error.
     if (errno != EINTR && errno != ECONNABORTED) return SystemError("accept", errno);
   }
 }

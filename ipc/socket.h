@@ -48,7 +48,7 @@ class Listener {
   // Does not block: await it with poll or epoll. Negative once closed.
   int get() const { return socket_.get(); }
   explicit operator bool() const { return static_cast<bool>(socket_); }
-  // Nobody is accepted any more. The socket's file goes, if it still is this one's.
+  // Accepts no more connections. Removes the socket's file, if it still is this listener's.
   void Close();
 
  private:
@@ -61,9 +61,9 @@ class Listener {
   ino_t inode_ = 0;
 };
 
-// Listens at `path` with the file mode `mode` and, unless empty, the group named `group`. A socket
-// file that nobody listens at (a daemon that was killed) is replaced. Meanwhile there is a file
-// beside it, `path`.lock, that only this user can open. Errors: kUnavailable (somebody listens
+// Listens at `path` with the file mode `mode` and, unless empty, the group named `group`. Replaces
+// a socket file at which no process listens (a daemon was killed). Meanwhile there is a file next
+// to it, `path`.lock, that only this user can open. Errors: kUnavailable (another process listens
 // there, or is starting or ending there), kInvalidArgument (the path is too long or is no socket,
 // or there is no such group), kPermission (also a lock file of another user's), kSystem.
 core::Result<Listener> Listen(const std::string& path, mode_t mode, const std::string& group);
@@ -74,8 +74,8 @@ core::Result<UniqueFd> Accept(int listener);
 // Connects to `path`; waits until `deadline` only while the listener is too busy to queue us.
 // Errors: kUnavailable (no daemon listens), kPermission, kTimedOut, kInvalidArgument, kSystem.
 core::Result<UniqueFd> Connect(const std::string& path, core::Tick deadline);
-// The same for clients, which talk to nobody but a daemon (ipc/daemon_user.h). Errors: besides,
-// kUnavailable (who listens there is none that the client trusts; the message says what to do).
+// The same for clients, which talk only to a daemon (ipc/daemon_user.h). Errors: also kUnavailable
+// if the client does not trust the listener; the message says what to do.
 core::Result<UniqueFd> ConnectToDaemon(const std::string& path, core::Tick deadline);
 
 // Sends one packet, without blocking. The descriptors stay the caller's.
@@ -94,8 +94,8 @@ core::Result<std::optional<Packet>> Receive(int socket, bool wait);
 // (proto::kClientDescriptorsMax): what came of descriptors is in `*descriptors`, also next to an
 // error. Its sender decides how long closing one takes.
 core::Result<std::optional<Packet>> Receive(int socket, std::vector<UniqueFd>* descriptors);
-// The same without waiting, for the only reader of the socket; but a packet whose descriptors this
-// process has no numbers for just now stays where it is. Errors: besides, kLimit (that is so).
+// The same without waiting, for the only reader of the socket. A packet stays in the queue while
+// this process has no descriptor numbers for it. Errors: also kLimit in that case.
 core::Result<std::optional<Packet>> ReceiveOrLeave(int socket);
 
 // Whether the next packet, if one is there, brings descriptors. Takes none, and closes none.

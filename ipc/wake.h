@@ -18,8 +18,8 @@ enum class Sleep {
 };
 
 // Sleeps while the low half of `*word` equals that of `expected`, at most until `deadline`
-// (core::kNever: no bound). `word` lies in a shared mapping. Since anyone who maps it may wake it,
-// or not, call it in a loop that re-reads the word.
+// (core::kNever: no bound). `word` is in a shared mapping. Any process that maps it may wake it, or
+// not, so call this in a loop that re-reads the word.
 Sleep SleepOnLowHalf(const std::atomic<uint64_t>* word, uint64_t expected, core::Tick deadline);
 
 // Wakes everyone who sleeps on `word`, in every process. A system call: the caller first looks

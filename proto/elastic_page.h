@@ -1,4 +1,4 @@
-// The page on which the engine of an elastic job shows what lies where, for `ravenctl explain`.
+// The page on which the engine of an elastic job shows where its memory is, for `ravenctl explain`.
 //
 // One page per process: a memfd that the interceptor makes, seals against shrinking and growing,
 // and sends with LegacyElastic. An engine writes its device's row about once a second; the daemon

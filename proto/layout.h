@@ -132,7 +132,7 @@ constexpr uint16_t PackRecompute(uint64_t nanoseconds) {
 constexpr uint64_t UnpackRecompute(uint16_t packed) {
   return uint64_t{packed & 0x7ffu} << (packed >> 11) << 10;
 }
-// In a row's `error` beside InUse: the bytes were discarded, the client recomputes them.
+// A row's `error` while `word` is InUse: the bytes were discarded, the client recomputes them.
 inline constexpr uint32_t kMustRecompute = 1u << 16;
 
 // ---- The lease table
@@ -167,7 +167,7 @@ enum class RequestOp : uint32_t {
   kStep = 4,    // the client begins its next iteration; slot 0
 };
 enum RequestFlags : uint16_t {
-  kFailFast = 1,   // answer kOutOfMemory at once rather than wait for room
+  kFailFast = 1,   // answer kOutOfMemory immediately, do not wait for room
   kFailStuck = 2,  // answer kOutOfMemory once only the client's own puts and frees could make room
   kLongLived = 4,  // it will stay in use for long
   kAwaits = 8,     // a fetch: its client waits for the bytes, so a copy that fails may fail the get

@@ -2,7 +2,7 @@
 //
 // One page per process: a memfd that the interceptor makes, seals against shrinking and growing,
 // and sends with LegacyHello. It outlives the daemon: the next one is sent the same page, so that
-// what it reads is exact at once. The daemon reads it with pread and maps it only to write
+// what it reads is exact immediately. The daemon reads it with pread and maps it only to write
 // `visible`, `together` and `paused`. Aligned 64-bit words, little-endian.
 //
 // What the jobs of one user hold together stands on a second page, one for each user: see

@@ -56,7 +56,7 @@ class AcceptorTest : public testing::Test {
     RAVEN_CHECK(socket.ok());
     return std::move(*socket);
   }
-  // What the connection was told; nothing: only that it ended.
+  // The message that the connection got; empty if it only ended.
   static std::string Told(const ipc::UniqueFd& socket) {
     const auto packet = ipc::Receive(socket.get(), true);
     if (!packet.ok() || !packet->has_value()) return "";

@@ -1,4 +1,4 @@
-// What ravenctl is told of a running daemon.
+// The answers that ravenctl gets about a running daemon.
 #include "daemon/admin.h"
 
 #include <google/protobuf/io/coded_stream.h>

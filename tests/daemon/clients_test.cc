@@ -31,7 +31,7 @@ class ClientsTest : public ClientsFixture {
     clients_.HandleHello(caller, 9, hello);
     return connections_.Refused(caller);
   }
-  // The loop lets go of who has left, and a worker gives its memory back.
+  // The loop releases the clients that left, and a worker returns their memory.
   void GiveBack() {
     loop_.RunPosts();
     pollfd bells[] = {{mailbox_.descriptor(), POLLIN, 0},

@@ -60,7 +60,7 @@ class Lingering {
   UniqueFd socket_;
 };
 
-// A socket that nobody has read, with `sent` in it.
+// A socket with `sent` in it, which no process has read.
 UniqueFd Unread(UniqueFd sent) {
   std::array<int, 2> ends{};
   RAVEN_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);

@@ -1,6 +1,6 @@
-// What a daemon says of a cluster that is configured wrongly, or that is not what it was told. What
-// cannot be right keeps it from starting; of what may pass it says what to do, and serves its own
-// jobs meanwhile.
+// A daemon's messages about a cluster that is configured wrongly or is not as configured. A setting
+// that cannot be right keeps the daemon from starting. For a problem that may pass, it says what to
+// do and serves its own jobs meanwhile.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -37,7 +37,7 @@ class ClusterBadInputTest : public ClusterFixture {
     EXPECT_EQ(std::ranges::count(start.words, '\n'), 1) << start.words;
     return start.words;
   }
-  // What finds no room on its device lies on its host.
+  // Tensors that find no room on the device are stored on its host.
   void ExpectToServe(const DaemonProcess& daemon) {
     Store store = Connect(daemon);
     EXPECT_THAT(Consume(store, Make(store, 12)), testing::Each(Outcome::kRight));

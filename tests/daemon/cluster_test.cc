@@ -1,5 +1,6 @@
-// Daemons of one cluster, each a process of its own, and the real client library: what leaves one
-// node's memory lies on others, comes back whole, and is lost or not when one of them is killed.
+// Daemons of one cluster, each a process of its own, and the real client library. Data that leaves
+// one node's memory is stored on others and comes back whole. Some tests kill a node and check what
+// is lost.
 #include "daemon/cluster.h"
 
 #include <gmock/gmock.h>
@@ -73,7 +74,7 @@ TEST_F(ClusterTest, WhatLayOnANodeThatIsKilledIsLostAndTheRestIsNot) {
   // How soon on a quiet machine is a figure (bench/cluster_bench).
   EXPECT_FALSE(limit.IsOver());
   EXPECT_THAT(home->Log(), HasSubstr("cluster.lost peer=b"));
-  // What is made anew finds its room here.
+  // New tensors find room on this node.
   EXPECT_THAT(Consume(store, Make(store, 12)), testing::Each(Outcome::kRight));
 }
 

@@ -82,7 +82,7 @@ TEST(ClusterUseTest, WhoIsNoAdministratorSeesNoOtherNode) {
   EXPECT_EQ(use.nodes_size(), 0);
 }
 
-// Piece 0 lies on b, piece 1 on b and c, and piece 2 nowhere.
+// Piece 0 is on b, piece 1 on b and c, and piece 2 nowhere.
 Cluster::View WithPieces() {
   using cluster::PieceId;
   Cluster::View view = Sample();

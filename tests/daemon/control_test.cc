@@ -496,8 +496,8 @@ TEST(ControlTest, AJobThatWantsMoreThanTheDeviceHasEmptiesNothing) {
       Eventually([&] { return Raw(daemon).Ask(packet).legacy_reclaimed().bytes() >= held; }));
 }
 
-// Each takes several threads of the daemon some time, so they come no faster than 500 a second once
-// 256 came at once. None is refused for it, and other messages of the user's do not wait.
+// Each message takes several threads of the daemon some time. After a burst of 256 the daemon reads
+// at most 500 per second. It refuses none, and the user's other messages do not wait.
 TEST(ControlTest, MessagesWithADescriptorAreReadAtABoundedPace) {
   DaemonProcess daemon;
   const ipc::UniqueFd page = LedgerPage();

@@ -447,7 +447,7 @@ TEST_F(NodesTest, WhatFindsNoRoomHereLiesOnAnotherNodeAndComesBackToTheGpu) {
   EXPECT_TRUE(Eventually([&] { return StatsOf(home).cluster().held() >= MiB(64); }));
 }
 
-// On a stream that nobody names, as PyTorch's non_blocking copies are.
+// The copies run on a stream that no call names, as PyTorch's non_blocking copies do.
 TEST_F(CudaStoreTest, APinnedBlockIsUsedAgainOnlyOnceTheCopiesFromItAreDone) {
   constexpr uint64_t kBlock = MiB(64);
   constexpr int kCopies = 16;

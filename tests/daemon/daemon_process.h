@@ -37,8 +37,8 @@ class DaemonProcess {
     return program != nullptr ? program : "daemon/ravenstored";
   }
 
-  // Starts the daemon with `flags` besides the socket's and the backend's, and waits until it
-  // serves. It writes its log to a file of its own, or to the descriptor `log`.
+  // Starts the daemon with `flags` in addition to the socket's and the backend's, and waits until
+  // it serves. It writes its log to a file of its own, or to the descriptor `log`.
   explicit DaemonProcess(std::vector<std::string> flags = {}, const std::string& backend = "host",
                          int log = -1) {
     words_ = {Program(), "--backend", backend, "--socket", socket()};

@@ -21,7 +21,7 @@ class FakeDeviceMemory final : public DeviceMemory {
   std::vector<core::Bytes> limits;  // as set; 0: never
   size_t drivers_asked = 0;
 
-  // Tells all who asked.
+  // Answers all pending questions.
   void Answer() {
     for (auto& asked : std::exchange(asked_, {})) asked();
   }

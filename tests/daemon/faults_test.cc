@@ -1,5 +1,5 @@
-// Bad input, dead processes and stopped ones: nothing is lost that need not be, nothing hangs,
-// nobody else notices.
+// Bad input, dead processes and stopped processes: no data is lost that need not be, nothing hangs,
+// and no other client notices.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
@@ -151,7 +151,7 @@ struct Lingering {
   ipc::UniqueFd other;
 };
 
-// Whatever a stranger sends along, nobody waits until the daemon has closed it.
+// No client waits until the daemon has closed a descriptor that a stranger sent along.
 TEST(FaultsTest, DescriptorsThatTakeLongToCloseHoldUpNobody) {
   DaemonProcess daemon;
   enum class Sent { kBesideAMessage, kTooMany, kAsAPage, kBehindAHangUp };
@@ -336,7 +336,7 @@ TEST(FaultsTest, WhoLetsTooMuchWaitForItsStreamsIsExpelled) {
   ExpectServes(daemon);
 }
 
-// Copies to several devices at once, more than there are words for them to arrive in.
+// Copies to several devices at the same time: more than there are arrival words.
 TEST(FaultsTest, GetsBeyondTheArrivalWordsWaitForOne) {
   constexpr int kDevices = 4;
   constexpr size_t kEach = 768;

@@ -26,7 +26,7 @@ class FaultyServer {
  public:
   // Asked from any thread, once per step, while faults are on.
   using Fault = std::function<device::HostFault(device::HostStep)>;
-  // Where the tensors of a device go beside the host pool.
+  // Where the tensors of a device go in addition to the host pool.
   enum class Peers : uint8_t { kHarvested, kShare, kNone };
 
   struct Options {
@@ -79,7 +79,7 @@ class FaultyServer {
   std::string socket() const { return directory_ / "s"; }
   Server& server() { return *server_; }
   void SetFaults(bool on) { on_.store(on); }
-  // Other processes hold so much of the device's memory.
+  // Other processes hold `bytes` of the device's memory.
   void SetOthers(int device, core::Bytes bytes) {
     others_[static_cast<size_t>(device)].store(bytes.count());
   }

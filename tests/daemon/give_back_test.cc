@@ -65,7 +65,7 @@ core::Duration ThreadTime() {
 // As the tables of many clients: some small pieces of each stay among what is freed.
 struct Clients {
   static constexpr size_t kPiece = 1000;
-  static constexpr size_t kStays = 500;  // one of so many
+  static constexpr size_t kStays = 500;  // one piece of this many stays
   static constexpr core::Bytes kAll = core::MiB(200);
 
   Clients() : pieces(kAll.count() / kPiece) {

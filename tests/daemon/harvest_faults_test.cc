@@ -132,7 +132,7 @@ class Program {
       ++refused_;
     }
   }
-  // All that is harvested of the owner's device; in vain where its memory cannot be released.
+  // Asks for all harvested memory of the owner's device; fails if it cannot be released.
   void GiveBack() {
     std::promise<void> told;
     const bool asked = server_.Ask([&](Loop& loop) {

@@ -16,7 +16,7 @@ struct Held {
 };
 enum class Outcome : uint8_t { kRight, kWrong, kLost };
 
-// Makes tensors of so many bytes, each with the next seed, and puts them.
+// Makes `count` tensors of `bytes` bytes each, each with the next seed, and puts them.
 inline std::vector<Held> MakeHeld(Store& store, int count, uint64_t bytes, uint64_t* seeds) {
   std::vector<Held> made;
   for (int i = 0; i < count; ++i) {

@@ -91,7 +91,7 @@ class LegacyJobsTest : public testing::Test {
     EXPECT_TRUE(connections_.Told(job).has_legacy_welcome());
     return job;
   }
-  // A process of a run of that command, which took so much of a device.
+  // A process of run `run` of `command`, which took `peak` bytes of a device.
   Caller Run(pid_t pid, const std::string& command, uint32_t run, Bytes peak) {
     Caller job = connections_.Connect(pid);
     LedgerPage page;

@@ -71,7 +71,7 @@ class LentMemoryTest : public testing::Test {
     return server_->Ask(
         [&](Loop& loop) { return loop.store().View(core::TensorId{held.tensor.id()}); });
   }
-  // Lies with the lenders alone.
+  // The tensor is stored only on the lenders.
   bool IsLent(const Held& held) {
     const core::TensorView view = ViewOf(held);
     return view.residency == core::Residency::kAway && view.has_copy && view.away == pool_;

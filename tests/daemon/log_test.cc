@@ -46,7 +46,7 @@ class Reader {
     }
     ::fcntl(to_.get(), F_SETFL, 0);
   }
-  // What lies there.
+  // Returns the bytes that are waiting there.
   std::string Read() {
     std::string all;
     char bytes[4096];

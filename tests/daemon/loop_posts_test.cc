@@ -16,7 +16,7 @@ class LoopPostsTest : public testing::Test {
   void Add(core::TenantId user, uint64_t key, uint32_t share) {
     posts_.Add(user, {key, share, [this, key] { ran_ += std::to_string(key); }});
   }
-  // What the loop runs, and the control thread is told of.
+  // Runs the loop's posts, then the reports of them to the control thread.
   void Run() {
     loop_.RunSome(loop_.size());
     own_.RunSome(own_.size());

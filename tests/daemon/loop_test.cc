@@ -154,7 +154,7 @@ class BareLoop {
     });
     while (!done) std::this_thread::yield();
   }
-  // Asks for so many tensors, in rows from `first` on, and waits until the loop has taken them in.
+  // Asks for `count` tensors, in rows from `first` on, and waits until the loop has taken them in.
   void Create(Attachment& client, ipc::RequestProducer& ring, uint32_t first, uint32_t count,
               core::Bytes bytes = core::Bytes(512)) {
     for (uint32_t slot = first; slot < first + count; ++slot) {
@@ -244,8 +244,8 @@ class HalfFullHost {
     AwaitState(1, proto::LeaseState::kInUse);
     EXPECT_EQ(StateOf(0), proto::LeaseState::kAway);
   }
-  // Asks for the tensor's end behind so many other requests, and at once, before the loop can read
-  // any, for pinned memory that has room only then. True if it is had.
+  // Queues `others` requests, then the tensor's free. Before the loop can read any of them, asks
+  // for pinned memory that has room only after the free. True if the client gets it.
   bool HasPinnedMemoryAfterFree(int others, core::Duration patience) {
     std::atomic<int> had{-1};
     loop_.Do([&](Loop& loop) {

@@ -37,7 +37,7 @@ TEST(MailboxTest, TheLimitLeavesTheRestAndItsBell) {
   EXPECT_EQ(ran, 5);
 }
 
-// Else whoever waits for the bell is woken for nothing, again and again.
+// Otherwise the thread that waits for the bell is woken for nothing, again and again.
 TEST(MailboxTest, ALimitThatIsJustEnoughSilencesTheBell) {
   Mailbox mailbox;
   mailbox.Post([] {});

@@ -97,7 +97,7 @@ TEST(DaemonTest, SignalsWithoutAMeaningDoNotEndIt) {
   EXPECT_EQ(daemon.Kill(SIGINT), 0);
 }
 
-// A daemon with a file that can be written anew.
+// A daemon with a configuration file that can be written again.
 class ReloadTest : public testing::Test {
  protected:
   std::string path() const { return directory_ / "ravenstored.toml"; }

@@ -91,8 +91,8 @@ TEST(PinnedTest, LittleIsLockedThatNobodyAskedFor) {
   EXPECT_LE(static_cast<double>(Locked(store)), 1.01 * static_cast<double>(asked));
 }
 
-// Two ranks: the first enqueues copies out of its block and frees it at once; the second must not
-// get that block before they are done.
+// Two ranks: the first enqueues copies out of its block and frees it immediately. The second must
+// not get that block before the copies are done.
 TEST(PinnedTest, ABlockIsUsedAgainOnlyOnceEveryStreamOfItsProcessPassedTheFree) {
   DaemonProcess daemon(Pool("64MiB"));
   std::array<int, 2> go{};
@@ -173,7 +173,7 @@ TEST(PinnedTest, ExhaustionSaysSoWithWhoHoldsItAndOnlyWhatIsComingIsWaitedFor) {
   EXPECT_THROW(store.pinned(uint64_t{1} << 60), OutOfMemory);
 }
 
-// Its memory is gone for good, and nobody waits for it.
+// The slab's memory is gone for good, and no caller waits for it.
 TEST(PinnedTest, ASlabThatCannotBeUnpinnedIsNotWaitedFor) {
   FaultyServer server({.host = core::MiB(72), .fault = [](device::HostStep step) {
                          return step.kind == device::HostStep::Kind::kUnpin
@@ -187,7 +187,7 @@ TEST(PinnedTest, ASlabThatCannotBeUnpinnedIsNotWaitedFor) {
   store.free(store.pinned(20 * kMiB));
   store.free(std::move(before));
   TimeLimit limit(std::chrono::seconds(20));
-  EXPECT_THROW(store.pinned(30 * kMiB), OutOfMemory);  // for which both idle slabs make way
+  EXPECT_THROW(store.pinned(30 * kMiB), OutOfMemory);  // which evicts both idle slabs
   EXPECT_FALSE(limit.IsOver());
   EXPECT_NE(store.pinned(kMiB).data(), nullptr);
 }

@@ -79,7 +79,7 @@ bool IsLost(Store& store, Tensor& tensor) {
   }
 }
 
-// So many tensors on each device, needed in the order in which they were made.
+// `count` tensors on each device, needed in the order in which they were made.
 std::vector<Held> Make(Store& store, uint64_t count, int devices = 2) {
   std::vector<Held> held;
   for (uint64_t i = 0; i < count; ++i) {
@@ -103,11 +103,11 @@ void ExpectAllHold(Store& store, std::vector<Held>& held) {
   }
 }
 
-// A process that does what it is told to, until it is killed or told to end. Forks: before this
-// process has threads.
+// A process that runs `body` until it is killed or asked to end. Forks: before this process has
+// threads.
 class Process {
  public:
-  // `body` is given what says that it is ready, and what says whether it is to go on.
+  // `body` gets two functions: one says that it is ready, the other asks whether it is to go on.
   using Say = std::function<void()>;
   using Ask = std::function<bool()>;
   explicit Process(const std::function<int(const Say&, const Ask&)>& body)
@@ -411,13 +411,13 @@ core::Result<proto::HarvestGivenBack> HaveGivenBack(const DaemonProcess& daemon,
   return session->GiveBackHarvest(wanted);
 }
 
-// Both devices' tensors; those of device 1 fit there beside what is harvested of it.
+// Both devices' tensors. Those of device 1 fit there in addition to its harvested memory.
 class HarvestTest : public PoolsTest {
  protected:
   HarvestTest() : daemon_(With(Harvest(), "96MiB")), store_(Connect(daemon_)) {}
 
   proto::DeviceUse UseOf(int device) { return StatsOf(daemon_).devices(device); }
-  // So much that some of it has to leave device 0, for what is harvested of device 1.
+  // Makes enough tensors that some must leave device 0 for the harvested memory of device 1.
   void FillDevice0() {
     ASSERT_TRUE(Eventually([&] { return UseOf(1).peer_pool() > 0; }));
     held_ = Make(store_, 16, /*devices=*/1);
@@ -500,7 +500,7 @@ TEST_F(PoolsTest, WhatAKilledClientHadInHarvestedMemoryIsFreeForOthers) {
   ExpectAllHold(store, held);
 }
 
-// The peers' link is fast, the host's slow, and the cap of a device that computes lies between.
+// The peers' link is fast and the host's is slow. The cap of a device that computes is in between.
 class BusyOwnerTest : public PoolsTest {
  protected:
   static constexpr double kRate = 1e8;
@@ -513,8 +513,8 @@ class BusyOwnerTest : public PoolsTest {
     double seconds = 0;
     double least() const { return static_cast<double>(bytes - kBurst - kUnderWay) / kRate; }
   };
-  // Reads and writes tensors of device 0, some of which always lie on the peer, whose owner
-  // computes so many percent of the time.
+  // Reads and writes tensors of device 0, some of which are always on the peer. The peer's owner
+  // computes `percent` percent of the time.
   Moved UseThePeer(int percent) {
     DaemonProcess daemon(
         With("utilization = " + std::to_string(percent) + "\nbytes_per_second = 2e7\n" +
@@ -554,7 +554,7 @@ class GiveBackTest : public PoolsTest {
 
   proto::DeviceUse Use() { return StatsOf(daemon_).devices(1); }
   uint64_t Lying() { return Use().harvest().used(); }
-  // So much lies there that a give-back can be met under way.
+  // Enough is stored there to catch a give-back while it is under way.
   bool IsFilled() {
     return Eventually([&] { return Lying() > MiB(9); });
   }

@@ -15,7 +15,7 @@ TEST(RateLimitTest, BeyondTheBurstOneInEachInterval) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(limit.Next(TenantId{1}, kBegin), kBegin) << i;
   EXPECT_EQ(limit.Next(TenantId{1}, kBegin), kBegin + milliseconds(2));
   EXPECT_EQ(limit.Next(TenantId{1}, kBegin), kBegin + milliseconds(4));
-  // The turns that were told count, though their time has not come.
+  // Times that were given out count before they have come.
   EXPECT_EQ(limit.Next(TenantId{1}, kBegin + milliseconds(3)), kBegin + milliseconds(6));
 }
 
@@ -42,7 +42,7 @@ TEST(RateLimitTest, ManyUsersAreForgottenOnceTheyRest) {
   EXPECT_EQ(limit.Next(TenantId{1}, kBegin), waits + milliseconds(2));
 }
 
-// Those who are gone when their turn comes were told theirs all the same.
+// A client that is gone when its time comes has used that time up all the same.
 TEST(RateLimitTest, NobodyWaitsWithoutEnd) {
   RateLimit limit(milliseconds(2), 1, milliseconds(100));
   core::Tick at{};

@@ -58,7 +58,7 @@ TEST(ReclaimRequestsTest, AsksOfTwoJobsAddUp) {
   reclaims.Begin(Reclaim(2, 1, GiB(10)), At(seconds(1)));
   const auto outcome = reclaims.Update({GiB(90)}, {Bytes{0}}, At(seconds(1)));
   ASSERT_EQ(outcome.limits.size(), 2u);
-  // What is free beside the first is the first's.
+  // The device's free memory goes to the first request.
   EXPECT_EQ(outcome.limits[1].capacity, GiB(60) - kBeside);
 }
 

@@ -101,7 +101,7 @@ class ServerTest : public testing::Test {
       EXPECT_EQ(Ask(socket, packet).request(), i);
     }
   }
-  // So much comes into the held loop's mailbox, and no more.
+  // Exactly `count` messages come into the held loop's mailbox.
   void ExpectInMailbox(Server& server, size_t count, int other) {
     EXPECT_TRUE(Eventually([&] { return server.loop().mailbox().size() == count; }));
     Pass(other);
@@ -139,7 +139,7 @@ TEST_F(ServerTest, DrainsAtOnceWithoutClients) {
 
 TEST_F(ServerTest, ADrainedServerIsNoLongerFoundAndAnotherMayTakeItsPlace) {
   auto server = Start();
-  Attach();  // and hangs up at once; its process, which is this one, lives on
+  Attach();  // and hangs up immediately; its process, which is this one, lives on
   EXPECT_FALSE(server->Drain());
   EXPECT_NE(::access(config_.socket_path.c_str(), F_OK), 0);
   EXPECT_FALSE(ipc::Connect(config_.socket_path, ipc::Now() + milliseconds(1)).ok());

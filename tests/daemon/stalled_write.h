@@ -1,5 +1,5 @@
-// A write of a file that does not end: the page that it copies from is never given. The file's lock
-// is held meanwhile, so that whoever else writes the file waits as long.
+// A write to a file that does not end, because the page that it copies from never arrives. The
+// write holds the file's lock, so that other writers of the file wait as long.
 #pragma once
 
 #include <fcntl.h>
@@ -43,7 +43,7 @@ class StalledWrite {
   StalledWrite(const StalledWrite&) = delete;
   StalledWrite& operator=(const StalledWrite&) = delete;
 
-  // False where this machine lets nobody serve page faults.
+  // False if this machine does not let the process serve page faults.
   bool stands() const { return stands_; }
 
  private:

@@ -178,8 +178,8 @@ TEST_F(StoreTest, WritesAfterAReturnAreKept) {
 TEST_F(StoreTest, ThreadsShareAStore) {
   DaemonProcess daemon;
   Store store = Connect(daemon, MiB(32));
-  // One thread's bytes come to lie where another's were, by way of the daemon: an order that
-  // ThreadSanitizer, which sees one process, has to be told.
+  // The daemon may place one thread's bytes where another's were. ThreadSanitizer sees only one
+  // process, so `order` shows it the order of the two.
   std::atomic<int> order{0};
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < 4; ++t) {
@@ -504,7 +504,7 @@ TEST_F(StoreTest, GetIntoAndAdoptCopy) {
   EXPECT_EQ(source, target);
 }
 
-// More fetches at once than there are arrival words, requests in the ring or copies in flight.
+// More concurrent fetches than arrival words, requests in the ring or copies in flight.
 TEST_F(StoreTest, ABatchOfManyAwayTensorsComesBackOverASlowLink) {
   ipc::ShortDirectory directory;
   const std::string config = directory / "config.toml";

@@ -83,7 +83,7 @@ class Rig {
       return lane_.in_flight() == Bytes{0};
     });
   }
-  // So many jobs of one chunk each.
+  // Submits `count` jobs of one chunk each.
   std::vector<JobId> SubmitChunks(uint64_t count, Urgency urgency) {
     std::vector<JobId> jobs;
     for (uint64_t i = 0; i < count; ++i) {
@@ -345,7 +345,7 @@ TEST_F(CutTest, EndsAtAPieceWithoutAnEmptyOne) {
   EXPECT_EQ(Lengths(KiB(0), KiB(0), KiB(128), KiB(64)), (std::vector<uint64_t>{64, 64}));
 }
 
-// Two chunks go at once, and one each second.
+// Two chunks go immediately, then one each second.
 class PacedLanesTest : public testing::Test {
  protected:
   PacedLanesTest() { pacer_.SetRate(static_cast<double>(kChunk.count())); }

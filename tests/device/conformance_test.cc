@@ -648,7 +648,7 @@ TEST_P(Conformance, MemoryOutlivesACreatorThatIsKilled) {
   EXPECT_EQ(Read(arena_->base(), kChunk), Pattern(kChunk, 13));
 }
 
-// A number tells the parent where a child failed.
+// The returned number shows the parent where a child failed.
 #define CHILD_CHECK(condition) \
   if (!(condition)) return __LINE__ % 250 + 1
 

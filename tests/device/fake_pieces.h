@@ -137,7 +137,7 @@ class FakePieces : public PiecedMedium {
     std::unique_lock lock(mutex_);
     const core::Bytes begin = transfer.offset.RoundDown(piece_);
     RAVEN_CHECK(transfer.offset + transfer.bytes <= begin + piece_);
-    RAVEN_CHECK(pieces_.contains(begin));  // nobody reads or writes what was not made
+    RAVEN_CHECK(pieces_.contains(begin));  // no transfer touches a piece that was not made
     if (held_back_ && transfer.way == holds_ && pieces_[begin] == State::kThere) {
       held_.push_back(std::move(transfer));
       return changed_.notify_all();

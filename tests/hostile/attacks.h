@@ -11,7 +11,7 @@
 
 namespace ravenstore::hostile {
 
-// What an attack is given, and tells.
+// The input and the results of an attack.
 class Scene {
  public:
   Scene(std::string socket, core::Tick end, uint64_t count)

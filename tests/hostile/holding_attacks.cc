@@ -129,7 +129,7 @@ void Recording(Scene& scene) {
   scene.Hold();
 }
 
-// Locks the folder that the socket lies in.
+// Locks the folder that contains the socket.
 void FolderLock(Scene& scene) {
   const std::string folder = scene.socket().substr(0, scene.socket().rfind('/'));
   const ipc::UniqueFd held(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -6,8 +6,8 @@
 // on a connection of its own; with --pinned also a block of pinned memory, written and read. It
 // prints one JSON object: operations, failures, p50_ms, p99_ms, max_ms and the first error. An
 // operation that is under way at the end counts by what it took so far, and is not waited for: this
-// program ends in time whatever the daemon does. With --least it goes on until so many operations
-// are done, for at most --patience more.
+// program ends in time whatever the daemon does. With --least it goes on until at least N
+// operations are done, for at most --patience seconds more.
 //
 // With --keep it leaves idle tensors on the device instead, and says at the end how many are there
 // still: {"put": 8, "there": 8}. It prints "ready" once they are put.

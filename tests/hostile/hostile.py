@@ -46,7 +46,7 @@ NOTHING = (0, 0, 0)
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-    """What several processes of one or several users do at once."""
+    """The concurrent work of several processes of one or several users."""
 
     name: str
     does: tuple = ()  # names of the attacker; empty: `name`
@@ -286,7 +286,7 @@ class Daemon:
     """A ravenstored of a user of its own; anybody may connect."""
 
     def __init__(self, stage, sizes=SIZES, log=None, bounds=()):
-        """`log`: where its words go; None: a file beside the socket. `bounds`: prlimit's flags."""
+        """`log`: where its words go; None: a file next to the socket. `bounds`: prlimit's flags."""
         self.stage = stage
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="d", dir=stage.folder))
         self.folder.chmod(0o755)
@@ -388,7 +388,7 @@ class Daemon:
 
     def holds(self):
         """Threads, descriptors, and bytes of memory that it lends to clients. That memory's own
-        descriptors are not counted: a pool that made way grows anew in as many steps as it can.
+        descriptors are not counted: a pool that yielded grows again in as many steps as it can.
         """
         descriptors = memory = 0
         for link in pathlib.Path(f"/proc/{self.process.pid}/fd").iterdir():
@@ -400,7 +400,7 @@ class Daemon:
         return self.threads(), descriptors, memory
 
     def holds_alone(self, clients=0):
-        """What it holds once no more than so many clients are there."""
+        """What it holds once at most `clients` clients are there."""
         if not eventually(lambda: len(self.clients()) <= clients):
             raise RuntimeError("clients that ended are still there: " + self.log()[-2000:])
         return self.holds()
@@ -505,7 +505,7 @@ def present(daemon):
 
 
 def baseline(daemon, attack, seconds):
-    """The honest user's result beside as many honest processes where the attackers would be."""
+    """The honest user's result with as many honest processes where the attackers would be."""
     others = [
         Honest(daemon, seconds, user, daemon.stage.attack_core) for _, user in attack.starts()
     ]
@@ -580,7 +580,7 @@ def measure(stage, attack, pairs, seconds):
 
 
 def soak(daemon, clients, seconds):
-    """So many honest users at work at once."""
+    """The results of `clients` honest users that work at the same time."""
     users = [
         Honest(daemon, seconds, HONEST_USER + i % 8, core)
         for i, core in zip(range(clients), itertools.cycle(cores()), strict=False)

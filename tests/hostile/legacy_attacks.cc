@@ -1,4 +1,4 @@
-// Legacy jobs that lie on their page, ask for what nobody has, and come and go.
+// Legacy jobs that lie on their page, ask for more than any device has, and come and go.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

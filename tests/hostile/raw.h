@@ -31,7 +31,7 @@ class Connection {
   static core::Result<Connection> Open(const std::string& path);
 
   int fd() const { return socket_.get(); }
-  // False when the socket has no room, or nobody is at its other end.
+  // False when the socket has no room, or has no peer any more.
   bool Send(const std::string& packet, std::vector<int> descriptors = {});
   // The next answer, awaited; nullopt after a hang-up. Descriptors go to `*descriptors`, if given.
   std::optional<proto::DaemonPacket> Receive(std::vector<ipc::UniqueFd>* descriptors = nullptr);

@@ -175,7 +175,7 @@ void ServeStalling(int device) {
   }
 }
 
-// A file that stalls, in a mount that nobody else sees.
+// A file that stalls, in a mount that no other process sees.
 constexpr const char* kStalling = "/media/stalling";
 
 bool WriteFile(const char* path, const std::string& text) {
@@ -212,8 +212,8 @@ bool MountStalling(std::string* why) {
     *why = std::string("a FUSE mount: ") + std::strerror(errno);
     return false;
   }
-  // In a process of its own, and this one lets go of the device: a kill of both ends the mount, and
-  // with it whatever waits for the file.
+  // Another process serves the device, and this one closes it: a kill of both ends the mount, and
+  // with it every wait for the file.
   if (::fork() == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ServeStalling(device);
@@ -223,7 +223,7 @@ bool MountStalling(std::string* why) {
   return true;
 }
 
-// Sends a stalling file as a page, beside messages, and too many of it at once.
+// Sends a stalling file as a page and with other messages, too many at the same time.
 void StallingFile(Scene& scene) {
   std::string why;
   if (!MountStalling(&why)) return scene.Impossible(why);

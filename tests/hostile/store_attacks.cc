@@ -79,7 +79,7 @@ Store Attach(Scene& scene, uint64_t budget = 0) {
                          .timeout = seconds(5)});
 }
 
-// Tensors that need a slab each, freed and given back at once.
+// Allocates tensors that need a slab each, then immediately frees and returns them.
 void SlabChurn(Scene& scene) {
   Store store = Attach(scene);
   std::vector<Tensor> tensors;

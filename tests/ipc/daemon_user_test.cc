@@ -58,7 +58,7 @@ TEST(DaemonUserTest, UsersAreFoundByTheirWholeName) {
   EXPECT_EQ(Found(kUsers, "odd"), std::nullopt);
   EXPECT_EQ(Found(kUsers, "x"), std::nullopt);
   EXPECT_EQ(Found("", "root"), std::nullopt);
-  // Whatever lies at the edge of what is read at once.
+  // Moves the text across the border between two reads of the file.
   for (size_t before = 1000; before < 1030; ++before) {
     EXPECT_EQ(Found(std::string(before, 'y') + "\n" + kUsers, "ravenstore"), 998u) << before;
   }

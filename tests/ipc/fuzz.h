@@ -56,7 +56,7 @@ inline uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text ? std::strtoull(text, nullptr, 0) : otherwise;
 }
 
-// RAVENSTORE_FUZZ_SEED, or else another each time, of 32 bits. Whoever takes it prints it.
+// RAVENSTORE_FUZZ_SEED, or else a fresh seed of 32 bits each time. The caller prints it.
 inline uint64_t FreshSeed() {
   return FromEnvironment("RAVENSTORE_FUZZ_SEED", std::random_device()());
 }

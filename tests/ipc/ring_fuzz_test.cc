@@ -1,5 +1,6 @@
-// Fuzzes the ends of the rings that read the other side's words, over a segment that the other side
-// scribbles over, beside a producer that behaves. An input is a list of instructions of four bytes.
+// Fuzzes the ends of the rings that read the other side's words. A well-behaved producer writes the
+// segment, and the other side also scribbles over it. An input is a list of instructions of four
+// bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ struct Instruction {
   uint8_t c;
 };
 
-// Now and then enough to fill or empty a ring at once.
+// Now and then one count is enough to fill or empty a whole ring.
 int Count(const Instruction& instruction) {
   return instruction.b % 8 == 7 ? instruction.a * 8 : instruction.a % 32;
 }
