@@ -129,7 +129,7 @@ void ClusterClient::Start(Operation operation) {
 
 void ClusterClient::Give(uint32_t piece) {
   const bool growing = pieces_[piece].state == State::kGrowing;
-  if (!growing) pieces_[piece].state = State::kNone;  // else when it is told
+  if (!growing) pieces_[piece].state = State::kNone;  // else once it is notified
   home_->Shrink(PieceId{piece});
 }
 
@@ -158,7 +158,7 @@ void ClusterClient::Done(uint64_t id, const Status& status) {
     case Kind::kRead: ReadDone(operation, status); break;
   }
   if (operation.last) return Last(operation, status);
-  // A client may go on from within what it is told.
+  // A client may go on from within its callbacks.
   if (Random(4) == 0) Act();
 }
 
@@ -231,7 +231,7 @@ void ClusterClient::BeginLast(core::Tick deadline) {
 
 void ClusterClient::Last(const Operation& operation, const Status& status) {
   if (!status.ok()) {
-    // Whoever is asked next may not have answered yet: BeginLast is called again.
+    // The next node that is asked may not have answered yet: BeginLast is called again.
     if (status.error().code == ErrorCode::kOutOfMemory) return;
     return violation_(&ClusterCounts::late_calls,
                       "all is well again, but not for a client: " + Describe(status.error()));

@@ -1,4 +1,4 @@
-// The client of a simulated home: it grows, writes, reads and gives back at random, and knows what
+// The client of a simulated home: it grows, writes, reads and frees at random, and knows what
 // each granule must hold.
 //
 // Threads: one. Owns: the buffers of what is under way.
@@ -41,7 +41,7 @@ class ClusterClient final : public ClusterUser {
   void OnPiecesMost(uint32_t) override {}
   // Counts what should have ended before `now`.
   void CheckDeadlines(core::Tick now);
-  // Its home ends: nothing is begun any more, and what it is told from now on means nothing.
+  // Its home ends: nothing is begun any more, and later callbacks mean nothing.
   void Close() { closed_ = true; }
 
   // At the end, when nothing is wrong any more: everything is given back, and then one piece must

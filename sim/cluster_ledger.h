@@ -47,12 +47,12 @@ using HomeKey = std::pair<std::string, cluster::Incarnation>;
 // Of one lender, for one start of it.
 class LenderLedger final : public cluster::LentMemory {
  public:
-  // `told` counts a violation.
+  // Called for each violation, with its counter and a description.
   using Violation = std::function<void(uint64_t ClusterCounts::*which, const std::string& words)>;
   LenderLedger(std::function<core::Tick()> lease_clock, core::Duration lease, Violation violation)
       : lease_clock_(std::move(lease_clock)), lease_(lease), violation_(std::move(violation)) {}
 
-  // So many slots are the lender's to lend.
+  // The number of slots that the lender may lend.
   void SetLimit(size_t slots) { limit_ = slots; }
   size_t lent() const { return regions_.size(); }
 

@@ -32,7 +32,7 @@ constexpr Duration kLookEvery = std::chrono::seconds(1);
 constexpr Duration kRise = std::chrono::seconds(10);
 constexpr Duration kLease = std::chrono::seconds(10);
 constexpr Duration kRecall = std::chrono::seconds(10);
-// Nodes are told who there is so often at most: a thousand come at once here.
+// Nodes get lists of nodes at most this often: a thousand start together here.
 constexpr Duration kFindEvery = std::chrono::milliseconds(250);
 constexpr Duration kCountEvery = std::chrono::seconds(1);
 constexpr Duration kMeasureEvery = std::chrono::seconds(30);
@@ -134,7 +134,7 @@ ClusterMember::Options Load::Options() {
   options.node.home.repair_step = Bytes(options.node.home.repair_step.count() / kClusterScale);
   options.node.lender.lease = kLease;
   options.node.lender.recall_least = kRecall;
-  // A second for each GiB, of which lenders see so much less.
+  // A second for each GiB; lenders see that much less.
   options.node.lender.recall_each_gib *= kClusterScale;
   options.membership.seed = random_();
   return options;

@@ -7,7 +7,7 @@
 // node's device and in its host pool goes to other nodes, by the daemon's planner
 // (sim/cluster_jobs.h). Both kinds come more often by day than by night, on all nodes at the same
 // hours. Nodes find each other in the store of names, and all that they send to one another goes
-// through a port of so many bytes a second each way.
+// through a port with this rate each way, in bytes a second.
 //
 // A run follows from its seed and nothing else. What is counted begins after `warm_up`.
 //

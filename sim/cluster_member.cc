@@ -18,7 +18,7 @@ using core::Tick;
 using transport::CallId;
 using transport::ConnectionId;
 
-// Stands for a signature in a world where nobody forges one.
+// Stands for a signature in a world without forgers.
 cluster::Signature Sign(const cluster::PublicKey& key, std::string_view message) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const std::byte byte : key) hash = (hash ^ static_cast<uint64_t>(byte)) * 0x100000001b3;
@@ -258,7 +258,7 @@ void ClusterMember::OnEnded(CallId call, const core::Status& status) {
   node_->OnEnded(call, status);
 }
 
-// ---- What the node tells
+// ---- The node's callbacks
 
 void ClusterMember::OnPieceRecalled(cluster::PieceId piece, Tick) {
   if (user_ != nullptr) user_->OnPieceRecalled(piece);

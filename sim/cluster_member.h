@@ -32,7 +32,7 @@ struct ClusterPlace {
   cluster::FakeStore store;
 };
 
-// Whoever has tensors in a home's pieces.
+// The user of a home's pieces, which has tensors in them.
 class ClusterUser {
  public:
   virtual ~ClusterUser() = default;
@@ -42,7 +42,7 @@ class ClusterUser {
   virtual void OnPiecesMost(uint32_t pieces) = 0;
 };
 
-// A node, from start to start of its process. Whoever runs it calls Advance when it is dirty, or
+// A node, from start to start of its process. Its runner calls Advance when it is dirty, or
 // its `next` has come, unless it is paused.
 class ClusterMember final : public transport::Service, public cluster::Node::Listener {
  public:
@@ -59,7 +59,7 @@ class ClusterMember final : public transport::Service, public cluster::Node::Lis
     cluster::Node::Options node;
     cluster::MembershipOptions membership = {.self = {}};
     transport::Patience patience = {};
-    // The node is told who there is at most so often.
+    // The least time between two lists of nodes that the node gets.
     core::Duration find_every{};
     LenderLedger::Violation violation;
   };
@@ -100,7 +100,7 @@ class ClusterMember final : public transport::Service, public cluster::Node::Lis
   const cluster::MachineId& machine() const { return fixed_.machine; }
   const Counts& counts() const { return counts_; }
   const HomeKey& home() const { return home_; }  // of this start
-  // Whose answer to a read is told just now.
+  // Whose answer to a read is being passed on now.
   const std::string& serving() const { return serving_; }
   // Of those that it found and that are not gone.
   size_t known() const;
@@ -110,7 +110,7 @@ class ClusterMember final : public transport::Service, public cluster::Node::Lis
   LenderLedger& ledger() { return *ledger_; }
   const LenderLedger& ledger() const { return *ledger_; }
   const cluster::Membership& membership() const { return *membership_; }
-  // Told of pieces from now on; outlives this start.
+  // Notified of pieces from now on; outlives this start.
   void SetUser(ClusterUser* user) { user_ = user; }
 
   // transport::Service.

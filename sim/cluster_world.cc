@@ -205,7 +205,7 @@ void World::Crash(Player* player) {
   player->client.reset();
 }
 
-// As a service is stopped: it hands over, then tells that it ends, and is gone.
+// As a service is stopped: it hands over, then reports that it ends, and is gone.
 void World::Leave(Player* player) {
   if (!player->node.runs() || std::exchange(player->leaves, true)) return;
   const auto after = [this, player, start = player->node.home()](Duration time, auto what) {

@@ -2,11 +2,12 @@
 // end, cut and broken connections, slow links, clocks that go apart, processes that stand still,
 // memory that is wanted back and bytes that change in it; and the store by which nodes find each
 // other stops, is restored to what it was, forgets, loses answers and is cut off. Clients write,
-// read, grow and give back, and know what each offset must hold.
+// read, grow and free, and know what each offset must hold.
 //
 // The nodes are cluster/node.h's with cluster/membership.h, in virtual time (sim/cluster_member.h):
 // a run follows from its seed and nothing else. What is judged is ClusterCounts; nodes that have
-// not found each other a while after all is well again, or keep what nobody has, are late, too.
+// not found each other a while after all is well again, or keep memory without an owner, are late,
+// too.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,8 @@ struct Hardware {
   double flops32 = 0;  // 32 bit
   core::Bytes memory;
   double memory_rate = 0;  // bytes per second that kernels read and write
-  // From a copy's end to its being known, and what every copy costs the link besides its bytes.
+  // From a copy's end to its being known, and what every copy costs the link in addition to its
+  // bytes.
   core::Duration latency{std::chrono::microseconds(12)};
   core::Duration per_copy{std::chrono::nanoseconds(2500)};
   bool measured = false;  // the link; else by data sheets

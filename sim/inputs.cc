@@ -27,7 +27,7 @@ namespace {
 constexpr double kHintsKept = 0.7;
 // What is shown of a budget that is many times the footprint.
 constexpr double kPercentMax = 99999;
-// Beside the device's and the host's.
+// In addition to the device's and the host's.
 constexpr size_t kPoolsMax = 16;
 
 core::Error Unknown(const std::string& what, const std::string& name) {

@@ -33,7 +33,7 @@ class Link {
     queue_.Submit(next_, OwnerOf(job.owner), urgency);
     jobs_.emplace(next_++, UnderWay{job, job.left});
   }
-  // Moves the tensor's job among the demands, as far as it is not in flight.
+  // Moves the parts of the tensor's job that are not in flight among the demands.
   void Promote(core::TensorId tensor, core::ClientId behalf) {
     for (const auto& [number, under_way] : jobs_) {
       if (under_way.job.tensor == tensor) queue_.Promote(number, OwnerOf(behalf));

@@ -286,7 +286,7 @@ LowerBound LeastStall(const Trace& trace, const ReplaySetup& setup) {
       edge.up += a ? joint.b_to_a : joint.a_to_b;
       edge.down += a ? joint.a_to_b : joint.b_to_a;
     }
-    if (edge.up == 0) break;  // nothing lies beyond
+    if (edge.up == 0) break;  // nothing follows
     const LowerBound bound = LeastStall(trace, edge, held);
     greatest = {std::max(greatest.stall, bound.stall), bound.compute};
   }

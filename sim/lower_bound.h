@@ -3,7 +3,7 @@
 // The window bound: over steps i..j whatever is read and existed before i, beyond what the device
 // can have held at i, came over the link in that window or stalled it; and whatever is created and
 // read later than j, beyond what the device holds at j, left it. What the step before i, or step j,
-// has in use besides takes room as well. Windows that are disjoint add up; dynamic programming
+// has in use in addition takes room as well. Windows that are disjoint add up; dynamic programming
 // finds the best set. Windows of up to 1500 steps are all looked at; of the longer ones
 // those that begin at a multiple of a 64th of their length.
 //

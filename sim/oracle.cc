@@ -89,7 +89,7 @@ class Oracle {
       if (op.kind == OpKind::kCreate) grows = SizeOf(op.tensor);
       if (op.kind == OpKind::kFree) grows = -SizeOf(op.tensor);
       if (op.kind == OpKind::kGet) tensors_[op.tensor].gets.push_back(client.program.size());
-      // No replay goes on beyond kReplayMax, so what lies there is as far away as matters.
+      // No replay goes on beyond kReplayMax, so all that follows counts as equally far away.
       const Duration compute = op.kind == OpKind::kCompute ? op.time : Duration{0};
       client.clock.push_back(
           std::min(client.clock.back() + std::min(compute, kReplayMax), kReplayMax));

@@ -14,7 +14,7 @@
 
 namespace ravenstore::sim {
 
-// It brings what its client needs within so much computing from now, and nothing later: greed that
+// It brings what its client needs within this much compute time, and nothing later: greed that
 // looks too far fills the link with what can wait.
 //
 // Iterations' and clients' stalls, bytes and times are filled in; stats are not, nor what

@@ -24,12 +24,12 @@ struct RunReport {
 };
 
 // A bound, of which budget it is, and the least stall that anybody is known to reach (sim/score.h):
-// the optimum lies between the two.
+// the optimum is between the two.
 struct BoundReport {
   Budget budget;
   LowerBound bound;
   std::optional<core::Duration> known;
-  // The trace takes at most so many times what the bound says, played as well as can be.
+  // The most that the trace's time can be over the bound's, played as well as can be.
   std::optional<double> Loose() const;
 };
 

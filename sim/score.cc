@@ -18,8 +18,8 @@ using core::Seconds;
 
 namespace {
 
-// Besides all that it knows, the oracle looks as far ahead as the link takes to bring such a part
-// of the budget.
+// In addition to all that it knows, the oracle looks as far ahead as the link takes to bring such a
+// part of the budget.
 constexpr double kLookaheads[] = {2, 8};
 
 // The plan with that foresight, or demand paging in that order; without both the oracle.

@@ -6,7 +6,7 @@
 // arithmetic and its memory traffic (the roofline of Williams et al., CACM 2009), and its launch,
 // times a factor from 0.98 to 1.02 by the seed.
 //
-// Owns: the trace until it is taken, and what is learned. Whoever holds Data lets go of it before
+// Owns: the trace until it is taken, and what is learned. A holder of Data releases it before
 // Take. Threads: one at a time. Units: bytes and seconds, as fractions go through many sums.
 #pragma once
 
@@ -56,7 +56,7 @@ struct Gradient {
 
 struct Value {
   Data data;
-  // Null: nobody wants it, as of what is frozen or read from a data set.
+  // Null: it is not needed, as of what is frozen or read from a data set.
   std::shared_ptr<Gradient> gradient = std::make_shared<Gradient>();
 };
 
@@ -97,7 +97,7 @@ class Tape {
     // Bytes that it reads and writes; none: all of what it names.
     std::optional<double> traffic = std::nullopt;
   };
-  // Runs it and returns its outputs, of so many bytes.
+  // Runs it and returns its outputs, of these sizes in bytes.
   std::vector<Data> Run(const Kernel& kernel, const std::vector<double>& outputs);
   std::vector<Data> Run(const Kernel& kernel, std::initializer_list<double> outputs) {
     return Run(kernel, std::vector<double>(outputs));

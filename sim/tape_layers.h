@@ -14,14 +14,14 @@ namespace ravenstore::sim {
 struct Form {
   double seconds = 0;           // of arithmetic
   double backward_seconds = 0;  // of the one kernel that makes the gradients of all inputs
-  size_t inputs_kept = 0;       // the first so many are read again
+  size_t inputs_kept = 0;       // how many of the first are read again
   bool output_kept = false;
   std::vector<double> made = {};  // further outputs that only it reads: masks, sums
   std::vector<Data> also = {};    // read both ways, without gradients: places, say
   double workspace = 0;
   std::optional<double> traffic = std::nullopt;  // forward
 };
-// One output of so many bytes. It has a gradient if an input has one.
+// One output of this many bytes. It has a gradient if an input has one.
 Value Make(Tape* tape, const std::vector<Value>& inputs, double bytes, const Form& form = {});
 // x + y, whose gradients are that of the sum itself.
 Value Sum(Tape* tape, const Value& x, const Value& y);
@@ -48,7 +48,7 @@ class Images {
     return kHalf * batch_ * channels * side * side;
   }
   double batch() const { return batch_; }
-  // `groups` convolutions beside one another, over `window` x `window` each.
+  // `groups` convolutions next to one another, over `window` x `window` each.
   struct Shape {
     double channels;
     double window;
@@ -111,7 +111,7 @@ class Sequences {
     return Apply(&tape_, x, weight, kHalf * rows * out,
                  {tape_.ProductSeconds(2 * rows * in * out)});
   }
-  // One output of so many bytes from the inputs, each of which has its gradient from the output's
+  // One output of this many bytes from the inputs, each of which has its gradient from the output's
   // and, if the product rule wants it, from the others.
   Value Combine(const std::vector<Value>& inputs, double bytes, bool multiplies = false);
   // A function that its own output gives the slope of.

@@ -28,14 +28,14 @@ constexpr uint32_t kMessageMax = 64 << 10;
 constexpr uint32_t kClientsMax = 4096;
 constexpr uint64_t kBytesMax = uint64_t{1} << 40;
 constexpr uint64_t kNanosecondsMax = uint64_t{1} << 53;
-// What one client may have at once, so that sums over all of them fit 63 bits: 1 PiB.
+// What one client may have at one time, so that sums over all of them fit 63 bits: 1 PiB.
 constexpr Bytes kLiveMax{uint64_t{1} << 50};
 
 core::Error Corrupt(size_t index, const std::string& what) {
   return {ErrorCode::kCorrupt, "message " + std::to_string(index) + " of the trace: " + what};
 }
 
-// The next message's bytes; empty at the end, which lies inside a message if that `may_be_cut`.
+// The next message's bytes; empty at the end, which is inside a message if that `may_be_cut`.
 Result<std::string> NextMessage(std::istream& from, size_t index, bool may_be_cut, bool* end) {
   const auto cut = [&]() -> Result<std::string> {
     *end = true;

@@ -58,14 +58,14 @@ struct Trace {
   uint32_t clients = 1;
   std::vector<TraceTensor> tensors;
   std::vector<Op> ops;
-  // What computed, by name; the first is what was not told.
+  // What computed, by name; the first stands for work without a name.
   std::vector<std::string> calls = {""};
 
-  // The sum over all tensors that live at once, at its most: each client's, and all clients'
-  // together, which is 100% of a budget.
+  // The sum over all tensors that live at the same time, at its most: each client's, and all
+  // clients' together, which is 100% of a budget.
   std::vector<core::Bytes> FootprintByClient() const;
   core::Bytes Footprint() const;
-  // The least budget under which every step (what is in use at once) fits.
+  // The least budget under which every step (memory in use at the same time) fits.
   core::Bytes LargestStep() const;
   // A number that changes with any call or size; not with times, which are what a machine's
   // arithmetic makes of them, hints or names.

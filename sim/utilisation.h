@@ -5,7 +5,7 @@
 // the change of a minute has quantiles of -10.7 (1%) and +9.7 GiB (99%).
 //
 // A container's use is normal, which these three quantiles fit. In most minutes it hardly moves; in
-// the others it goes a part of the way to a value that is drawn anew. The part and how often that
+// the others it goes a part of the way to a newly drawn value. The part and how often that
 // happens follow from the three figures of change, which are symmetric here. How long containers
 // live, and how many share a GPU, is assumed.
 #pragma once
@@ -35,7 +35,7 @@ struct UtilisationOptions {
   size_t gpus = 8;
   size_t minutes = 24 * 60;
   core::Bytes memory = core::GiB(80);  // of a GPU; no more is used
-  size_t containers = 2;               // at most at once on a GPU
+  size_t containers = 2;               // at most, together on a GPU
   double lives = 60;                   // minutes, in the mean
   double vacant = 20;                  // minutes from one container to the next, in the mean
   uint64_t seed = 1;

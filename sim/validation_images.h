@@ -14,7 +14,7 @@ namespace ravenstore::sim {
 Trace EfficientNetKernels(const Hardware& hardware, int iterations, uint64_t seed,
                           double batch = 96);
 // DenseNet-201 (Huang et al. 2017): 6, 12, 48 and 32 layers, each of which reads all before it in
-// its stage, joined anew, and adds 32 channels. 256 images of 224 x 224; 20.0 million parameters.
+// its stage, joined again, and adds 32 channels. 256 images of 224 x 224; 20.0 million parameters.
 Trace DenseNetKernels(const Hardware& hardware, int iterations, uint64_t seed);
 
 }  // namespace ravenstore::sim

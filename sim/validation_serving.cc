@@ -30,7 +30,7 @@ constexpr int kRounds = 8;
 constexpr size_t kWarm = 24;
 // New conversations until a document is replaced by another.
 constexpr int kDocumentAge = 6;
-// Blocks of a prompt that are computed at once.
+// Blocks of a prompt that are computed together.
 constexpr size_t kChunk = 32;
 
 // A part of a prompt, with what it stands on. Its blocks are freed with the last that stands on it.
@@ -70,7 +70,7 @@ class Server {
       all.insert(all.begin(), at->blocks.begin(), at->blocks.end());
     return all;
   }
-  // Computes so many blocks more of a prompt, chunk by chunk, each of which reads all before it.
+  // Computes this many more blocks of a prompt, chunk by chunk, each of which reads all before it.
   void Fill(Prefix* prefix, size_t blocks) {
     for (size_t done = 0; done < blocks; done += kChunk) {
       const size_t count = std::min(kChunk, blocks - done);

@@ -11,9 +11,9 @@ namespace ravenstore::sim {
 // A server of Llama-3-8B (32 layers, 8 heads of 128 for keys and values: 128 KiB a token) whose
 // requests share what they begin with, as in SGLang's RadixAttention (Zheng et al. 2023). Blocks
 // are of 16 tokens, 2 MiB (Kwon et al., "PagedAttention", 2023). A tree: system prompts, documents
-// by Zipf's law, conversations. 24 requests run at once; each in turn decodes a block of tokens,
-// for which it reads every block that it stands on. Weights are not in the trace: nobody could do
-// without them.
+// by Zipf's law, conversations. 24 requests run together; each in turn decodes a block of tokens,
+// for which it reads every block that it stands on. Weights are not in the trace: no policy could
+// do without them.
 Trace PrefixCache(const Hardware& hardware, int iterations, uint64_t seed);
 
 }  // namespace ravenstore::sim

@@ -1,7 +1,7 @@
 // The validation set: traces that no choice of the planner's is made on, kernel by kernel as those
 // of sim/kernel_traces.h.
 //
-// They judge it. Whoever tunes by them, or looks into one of them, has none any more.
+// They judge it. A set that is tuned by, or looked into case by case, judges no more.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct ValidationTrace {
 // In the order of reports.
 const std::vector<ValidationTrace>& ValidationTraces();
 
-// Both at once, as clients 0 and 1. REQUIRES: each is of one client and names no calls.
+// Both together, as clients 0 and 1. REQUIRES: each is of one client and names no calls.
 Trace Together(std::string name, Trace one, Trace other);
 
 }  // namespace ravenstore::sim

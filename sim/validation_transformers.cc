@@ -298,7 +298,7 @@ class Wav2Vec {
     }
     return x;
   }
-  // The masked frames are told from others by what the quantiser makes of the features.
+  // The masked frames are distinguished from others by what the quantiser makes of the features.
   void Contrast(const Value& x, const Value& features, const Data& mask, double masked) {
     const auto masked_of = [&](const Value& all, double width) {
       return Make(&tape_, {all}, kHalf * masked * width, {.also = {mask}});

@@ -15,7 +15,7 @@ namespace ravenstore::sim {
 // does.
 Trace T5Kernels(const Hardware& hardware, int iterations, uint64_t seed, double batch = 24);
 // LLaMA-7B (Touvron et al. 2023: 32 layers of 4096, feed-forward 11008, 32000 words; 6.74 billion
-// parameters), frozen in 16 bit and read. Learned are products of rank 16 beside those of queries
+// parameters), frozen in 16 bit and read. Learned are products of rank 16 next to those of queries
 // and values (Hu et al., "LoRA", 2021): 8.4 million. 8 sequences of 2048; each layer is run again
 // in the backward pass.
 Trace LlamaLoraKernels(const Hardware& hardware, int iterations, uint64_t seed);
@@ -24,7 +24,7 @@ Trace LlamaLoraKernels(const Hardware& hardware, int iterations, uint64_t seed);
 // frames masked, 100 wrong answers for each.
 Trace Wav2VecKernels(const Hardware& hardware, int iterations, uint64_t seed);
 // DiT-XL/2 (Peebles and Xie 2023): 28 layers of 1152, 16 heads, 675 million parameters, trained by
-// Adam beside their moving average. 96 latent images of 32 x 32 x 4 as 256 tokens each.
+// Adam with their moving average. 96 latent images of 32 x 32 x 4 as 256 tokens each.
 Trace DitKernels(const Hardware& hardware, int iterations, uint64_t seed);
 
 }  // namespace ravenstore::sim

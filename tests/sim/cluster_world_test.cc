@@ -13,7 +13,7 @@
 namespace ravenstore::sim {
 namespace {
 
-// So many runs at least say something of them all.
+// The fewest runs that say something of all of them.
 constexpr uint64_t kTelling = 100;
 
 std::string Again(uint64_t seed) {

@@ -48,7 +48,7 @@ TEST(GeneratorsTest, LayersOfGptTakeTheTimeOfTheFormula) {
       if (op.kind == OpKind::kCompute)
         forward += std::chrono::duration<double, std::milli>(op.time).count();
     }
-    // The logits' product is in it besides.
+    // The logits' product is in it as well.
     EXPECT_GT(forward, shape.first * shape.second * 0.97) << name;
     EXPECT_LT(forward, shape.first * shape.second * 1.6) << name;
     const std::chrono::duration<double, std::milli> all = Compute(trace);

@@ -210,7 +210,7 @@ TEST(LowerBoundTest, IsCloseForALongForwardAndBackward) {
     for (const Op& op : {Call(OpKind::kGet, i), Compute(0), Call(OpKind::kFree, i)})
       trace.ops.push_back(op);
   }
-  // Out beside computing; in while nothing computes. Long windows begin not everywhere.
+  // Out during computing; in while nothing computes. Long windows begin not everywhere.
   const double bound = Bound(trace, kRoom);
   EXPECT_LE(bound, kSteps - kRoom + 1);
   EXPECT_GE(bound, (kSteps - kRoom) * 0.98);

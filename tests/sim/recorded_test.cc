@@ -46,7 +46,7 @@ proto::Stats StatsOf(const DaemonProcess& daemon) {
 class Recording {
  public:
   explicit Recording(const DaemonProcess& daemon) : daemon_(daemon) {
-    // That it is under way shows in that nobody else may record. Who asks too early records
+    // While it is under way, no other client may record. Who asks too early records
     // himself and has to give it back, so it is given ever more time.
     for (int attempts = 8; !Begins(attempts); attempts *= 2) Stop();
   }
@@ -123,7 +123,7 @@ class Trainer {
     while (!weights_.empty()) Free(weights_);
   }
   const Deeds& deeds() const { return deeds_; }
-  // At most: what lives at once.
+  // At most: what lives at the same time.
   core::Bytes footprint() const { return core::Bytes(bytes_ * (kWeights + kActivations)); }
 
  private:

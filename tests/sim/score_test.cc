@@ -63,7 +63,7 @@ TEST(ScoreTest, ReferencesOfSeveralRunsLieBetweenTheirOwn) {
   const Reference a = FindReference({trace}, hardware, budget, 0);
   const Reference b = FindReference({other}, hardware, budget, 0);
   const Reference both = FindReference({trace, other}, hardware, budget, 0);
-  // Whoever is best in the mean is at least as good as the best of each.
+  // The policy that is best in the mean is at least as good as the best of each.
   EXPECT_GE(*both.oracle + core::Duration{1}, (*a.oracle + *b.oracle) / 2);
   EXPECT_GE(both.bound.stall, std::min(a.bound.stall, b.bound.stall) - core::Duration{1});
   EXPECT_LE(both.bound.stall, std::max(a.bound.stall, b.bound.stall));

@@ -86,7 +86,7 @@ TEST(TapeTest, BackwardRunsInReverseAndSumsGradientsUp) {
   EXPECT_EQ(Kernels(tape.Take()), 3u);
 }
 
-// A chain of two in a checkpoint: what lies between them is gone until the backward pass.
+// A chain of two in a checkpoint: what is between them is gone until the backward pass.
 TEST(TapeTest, ACheckpointKeepsItsInputAloneAndRunsAgain) {
   Tape tape("t", H200(), 1);
   int runs = 0;

@@ -60,7 +60,7 @@ TEST_P(TightTest, GetsThroughWithLittleMoreThanItsLargestStep) {
   }
 }
 
-// What nobody got cannot be put: a program that only creates fails.
+// What no call got cannot be put: a program that only creates fails.
 TEST(TightTracesTest, WhoHasNothingToLetGoOfIsRefused) {
   Builder builder("creates");
   for (int i = 0; i < 4; ++i) builder.Create(core::MiB(6));

@@ -29,7 +29,8 @@ T OneOf(std::mt19937_64* random, std::initializer_list<T> values) {
   return values.begin()[(*random)() % values.size()];
 }
 
-// What a layer of a transformer is given besides tokens: nothing, or how much of each column.
+// What a layer of a transformer is given in addition to tokens: nothing, or how much of each
+// column.
 enum class Conditioned : uint8_t { kNo, kYes };
 
 // Decoders with gated feed-forwards, and blocks that a condition scales and shifts, as those of
@@ -109,8 +110,8 @@ Trace TransformerTrace(const std::string& name, const Hardware& hardware, uint64
   return Trained<Transformer>(name, hardware, kIterations, seed, optimiser, &random, conditioned);
 }
 
-// Tables of rows in blocks, of which a batch touches some by chance, and all it touches at once, as
-// DLRM's lookups and updates do (Naumov et al. 2019).
+// Tables of rows in blocks, of which a batch touches some by chance, and all it touches together,
+// as DLRM's lookups and updates do (Naumov et al. 2019).
 Trace Tables(const std::string& name, const Hardware& hardware, uint64_t seed) {
   std::mt19937_64 random(seed);
   Tape tape(name, hardware, seed);
@@ -150,7 +151,7 @@ Trace Tables(const std::string& name, const Hardware& hardware, uint64_t seed) {
 }
 
 // Requests that share what they begin with. Each reads all that it stands on, of blocks that are as
-// long as what was computed at once (Zheng et al., SGLang, 2023).
+// long as what was computed together (Zheng et al., SGLang, 2023).
 Trace Prefixes(const std::string& name, const Hardware& hardware, uint64_t seed) {
   std::mt19937_64 random(seed);
   Tape tape(name, hardware, seed);
@@ -191,7 +192,7 @@ Trace Prefixes(const std::string& name, const Hardware& hardware, uint64_t seed)
   return tape.Take();
 }
 
-// Layers over neighbours that are drawn anew for each batch, so that no size comes again, as those
+// Layers over neighbours that are drawn again for each batch, so that no size comes again, as those
 // of GraphSAGE (Hamilton et al. 2017).
 Trace Graph(const std::string& name, const Hardware& hardware, uint64_t seed) {
   std::mt19937_64 random(seed);

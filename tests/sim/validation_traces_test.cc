@@ -159,7 +159,7 @@ TEST(ValidationTracesSetTest, TwoTogetherKeepTheirCallsAndTensors) {
   EXPECT_EQ(both.ops.size(), one.ops.size() + other.ops.size());
 }
 
-// Small tensors beside large ones, but for those that are all of one size.
+// Small tensors next to large ones, but for those that are all of one size.
 TEST(ValidationTracesSetTest, TensorsAreOfHundredsOfBytesToGigabytes) {
   Bytes most;
   for (const std::string& name : ValidationNames()) {
