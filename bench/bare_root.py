@@ -75,9 +75,9 @@ def folder(release):
 
 
 def run(release, script, mounts, timeout, as_root=False, **variables):
-    """What a shell's script prints there, as the user nobody without a network, or with one
-    `as_root`. `mounts`: {path here: path there}, read-only. Raises Missing where there is no such
-    system, RuntimeError where the script fails."""
+    """What a shell's script prints there. It runs as an unprivileged user without a network, or
+    `as_root` with one. `mounts`: {path here: path there}, read-only. Raises Missing where there is
+    no such system, RuntimeError where the script fails."""
     root = folder(release)
     words = [
         "systemd-nspawn", "--quiet", "--directory", root, "--volatile=overlay", "--register=no",

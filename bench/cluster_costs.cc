@@ -39,7 +39,7 @@ double CpuSeconds(pid_t process) {
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
 }
 
-// Per cent of a core that each of `processes` takes while nobody asks anything of it; the most.
+// Per cent of a core that a process takes while it gets no requests: the highest of `processes`.
 double IdlePercent(const std::vector<pid_t>& processes, core::Duration span) {
   std::vector<double> before;
   for (const pid_t process : processes) before.push_back(CpuSeconds(process));
@@ -94,7 +94,7 @@ struct Held {
   uint64_t seed;
 };
 
-// Twice what the home's device holds, so that half of it lies on the lenders.
+// Makes twice what the home's device holds, so that half of it is stored on the lenders.
 std::vector<Held> MakeRemote(Store& store) {
   std::vector<Held> made;
   for (uint64_t i = 0; i < 2 * ClusterNodes::kDevice.count() / kTensor; ++i) {

@@ -6,7 +6,7 @@
 
 namespace ravenstore::bench {
 
-// Tensors out to another node and back in, beside a plain TCP stream and Redis in turn.
+// Tensors out to another node and back in, compared with a plain TCP stream and Redis, in turn.
 void MeasureRemote(double scale, const Report& report);
 // What a cluster that is configured and idle costs: the daemon's CPU, and a client's calls.
 void MeasureIdle(double scale, const Report& report);

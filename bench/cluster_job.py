@@ -5,8 +5,9 @@ Makes, rewrites, reads and frees tensors without end, and keeps a ledger of what
 get gives those bytes, or LOST, or another error, all within a bound. When its daemon is gone the
 job connects again, with no tensors.
 
-Reads words from standard input and answers each with a line of JSON: `status`, and `check`, which
-reads every tensor once, as far as it gets in some seconds. `end`, or the input's end, ends the job.
+Reads words from standard input and answers each with a line of JSON: `status` or `check`. `check`
+reads every tensor once, but begins no read after CHECK_S seconds. `end`, or the input's end, ends
+the job.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import ravenstore  # noqa: E402 (use_package says where it is)
 
 # What a call may end with whatever happens to the cluster.
 CLEAN = (ravenstore.Lost, ravenstore.TimedOut, ravenstore.OutOfMemory, ravenstore.Unavailable)
-# In an error's words: the borrower's checksums found bytes that nobody of this node wrote.
+# In an error's words: the borrower's checksums found bytes that this node did not write.
 CORRUPT = "not those that were written"
 NOTES = 5  # of each kind
 CONNECT_AGAIN_S = 0.1
@@ -127,7 +128,7 @@ class Job:
         tensors = list(self.ledger)
         if len(tensors) < self.options.tensors:
             return self.create()
-        # The oldest use first, mostly: what was not used for long lies on other nodes.
+        # Mostly the least recently used tensor: tensors unused for long are stored on other nodes.
         tensor = tensors[0] if self.random.random() < 0.7 else self.random.choice(tensors)
         drawn = self.random.random()
         if drawn < 0.1:

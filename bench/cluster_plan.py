@@ -19,7 +19,7 @@ KINDS = {
     "etcd-restore": "etcd gets back what it held at the begin",
     "etcd-compact": "a node's link is down, and etcd is compacted meanwhile",
 }
-# Kinds that last so many leases, at least and at most; the others last LEASES.
+# How many leases a kind lasts, at least and at most; the others last LEASES.
 LASTS = {"pause": (2, 2), "etcd-restore": (1, 2), "lossy": (2, 4), "delayed": (2, 4)}
 LEASES = (0.3, 3)
 # How many nodes a fault is of; of the others one.
@@ -50,7 +50,7 @@ class Fault:
 class Plan:
     seed: int
     nodes: str  # a letter each
-    copies: int  # of what lies on other nodes
+    copies: int  # of data on other nodes
     faults: tuple
 
     def __str__(self):
@@ -81,14 +81,14 @@ def plan(seed, lease, kinds=tuple(KINDS)):
 class Books:
     """Whether a borrower counts on memory that its lender has not lent it, and so may lend others.
 
-    Each daemon tells what it has borrowed and lent as it was within the last second, and a renewal
-    or the lease's end sets right what crashes and cuts leave. So what a borrower has under a lease
-    that holds may exceed what the lender says for `patience` seconds, and no longer.
+    Each daemon reports what it has borrowed and lent as it was within the last second. A renewal or
+    the lease's end corrects what crashes and cuts leave. So the bytes that a borrower has under a
+    valid lease may exceed what the lender reports for `patience` seconds, and no longer.
     """
 
     def __init__(self, patience):
         self.patience = patience
-        self.since = {}  # borrower and lender: when it began, and whether it was told
+        self.since = {}  # borrower and lender: when it began, and whether it was reported
         self.violations = []
 
     @staticmethod

@@ -35,7 +35,7 @@ DEPLOY = figures.ROOT / "deploy"
 # A function of deploy/cluster_nodes.sh.
 FUNCTION = 'cd "$0" && source ./common.sh && source ./cluster_nodes.sh && ETCD=$(find_etcd) && "$@"'
 RESERVE = 1024  # MiB, as cluster_nodes.sh has it
-FREE = 3072  # and so much is free at first
+FREE = 3072  # MiB that are free at first
 DEVICE, HOST = 32, 32  # MiB of each node
 TENSORS, SIZE = 48, 2  # of each job, and MiB of each
 JOBS_ON = "ab"
@@ -153,7 +153,7 @@ class Cluster:
             self.start(name)
 
     def end_all(self):
-        """Whoever ended badly is among the crashes."""
+        """Ends all processes, and records those that ended badly as crashes."""
         for name, process in self.processes.items():
             if process.poll() is not None:
                 self.crashes.append(f"{name} had ended with {process.returncode}")
@@ -190,7 +190,7 @@ class Cluster:
                 self.ip(name, "qdisc", "del", "dev", device, "root", program="tc")
 
     def reach(self, node, other, can):
-        """Whether what `node` sends to `other` arrives: else it goes to an address of nobody."""
+        """If `can`, packets of `node` reach `other`; otherwise they go to an unused address."""
         address = f"192.0.2.{ord(other) - ord('a') + 1}"
         nobody = ("lladdr", "02:00:00:00:00:fe", "nud", "permanent")
         words = ("del", address) if can else ("replace", address, *nobody)
@@ -465,7 +465,7 @@ class Run:
         self.notes += self.books.violations + self.cluster.crashes
 
     def break_off(self):
-        """Leaves nothing behind; at once, for whoever interrupts this may not wait."""
+        """Leaves nothing behind. Kills immediately: a user that interrupts this may not wait."""
         processes = [*self.cluster.processes.values(), *(job.process for job in self.jobs.values())]
         for process in processes:
             end(process, signal.SIGKILL)

@@ -159,7 +159,7 @@ def torch_folders(python, fetch):
         if subprocess.run([*command, f"torch=={version}", *others]).returncode:
             shutil.rmtree(part, ignore_errors=True)
             raise bare_root.Missing(f"torch=={version} for Python {python} cannot be fetched")
-        # It finds CUDA's libraries beside itself. No disk for a second copy.
+        # PyTorch finds CUDA's libraries next to itself. Hard links avoid a second copy on the disk.
         shutil.copytree(rest / "nvidia", part / "nvidia", copy_function=os.link, dirs_exist_ok=True)
         part.rename(own)
     return [own, rest]

@@ -8,9 +8,9 @@ Parts, the most important first; all, or those that are named, in that order:
 
     bound     the first program under budgets, over plain and over (plain + lower bound)
     launch    a loop of empty kernels
-    remap     kernels beside remapping
+    remap     kernels during remapping
     idle      a job of 30 GiB is emptied and comes back
-    jobs      two jobs at once over one after the other
+    jobs      two jobs at the same time over one after the other
     guess     a program whose order of kernels is another in each step
     losses    bit for bit as plain's, with deterministic kernels
     table     the other programs
@@ -175,7 +175,7 @@ class Measured:
         return int(self.plain.peak * (100 - share) / 100)
 
     def budget(self, share):
-        """100%: the peak that plain PyTorch allocates, and what the process holds besides."""
+        """100%: the peak that plain PyTorch allocates, plus what else the process holds."""
         return self.resident.enough - self.lacks(share)
 
     def device(self, share):
@@ -276,7 +276,7 @@ class Bench:
                   detail=f"plain {row.plain * 1e3:.1f} ms, {peak:.1f} GiB")  # fmt: skip
 
     def one_program(self, program, name_of):
-        """Its rows, told as they are had."""
+        """Reports each of its rows as soon as it is measured."""
         for share in self.shares(program):
             name = name_of(share)
             row = self.run_share(program, share)

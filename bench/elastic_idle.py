@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A PyTorch job that holds memory and is mostly idle, for bench/elastic_bench.py: a line on its
-standard input tells it what to do, and it answers with a line.
+"""A PyTorch job that holds memory and is mostly idle, for bench/elastic_bench.py. It reads a
+command a line from its standard input, and answers each with a line.
 
     elastic_idle.py [--gib 30]
 

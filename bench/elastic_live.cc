@@ -1,15 +1,15 @@
-// Runs a recorded program's calls through the elastic engine itself, in real time, beside a GPU
-// that is nothing but a clock: calls take as long as they were recorded, one after the other, and
-// longer by what they use in place; copies take their bytes over a link, a lane in each direction.
-// So what comes of a job's running ahead of its GPU is seen, which elastic_replay does not know.
+// Runs a recorded program's calls through the elastic engine itself, in real time, with a GPU that
+// is only a clock. Calls run one after the other and take as long as recorded, and longer by the
+// bytes that they use in place. Copies take their bytes over a link with a lane in each direction.
+// This shows the effects of a job that runs ahead of its GPU, which elastic_replay does not model.
 //
 //     elastic_live RECORDING PERCENT [CALL [MAP [one|apart]]]
 //
-// PERCENT: the device's memory, of what lives at most. CALL: the microseconds that a call costs the
-// job's CPU besides (8). MAP: those that mapping a page of the host's memory takes (450; 700 beside
-// kernels). Calls of the driver that map and unmap go on beside each other, or (one) wait for each
-// other; they take time and no CPU, as if there were enough. Prints a line for each step. Wants two
-// CPUs that are idle.
+// PERCENT: the device's memory, of the most bytes that live at the same time. CALL: extra
+// microseconds of the job's CPU for each call (8). MAP: microseconds to map a page of the host's
+// memory (450; 700 while kernels run). The driver's map and unmap calls run concurrently (apart),
+// or wait for each other (one). They take time but no CPU, as if there were enough CPUs. Prints a
+// line for each step. Needs two idle CPUs.
 #include <sys/prctl.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what each kernel of a recorded step names, beside what is live, over time.
+"""Draws over time the bytes that each kernel of a recorded step names, and the live bytes.
 
     elastic_plot.py TRACE [--title TEXT] > PLOT.svg
 

@@ -51,9 +51,9 @@ namespace {
 using core::Bytes;
 
 constexpr int kIterations = 6;
-// Of the iterations that are no set-up, so many are there to learn.
+// Iterations after the set-up that are only for learning.
 constexpr size_t kLearning = 2;
-// Of the steps of a recording: what stood before the first whole one, and two to learn.
+// In a recording: the part before the first whole step, and two steps for learning.
 constexpr size_t kRecordedLearning = 3;
 
 // As measured on an H100 (docs/decisions/0028-elastic-plan.md), in bytes per second: of copies, of

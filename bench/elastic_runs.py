@@ -48,7 +48,7 @@ class Result:
 
     @property
     def besides(self):
-        """What it held of the device besides pages, if it did not stall."""
+        """Bytes of the device that it held in addition to pages, if it did not stall."""
         return self.enough - self.pages
 
 
@@ -91,7 +91,7 @@ class Spec:
 
 
 def environment(variables=None):
-    """Where the interceptor is, if all that was built lies in one folder."""
+    """The environment. It says where the interceptor is, if all build outputs are in one folder."""
     made = dict(os.environ)
     folder = os.environ.get("RAVENSTORE_BIN")
     if folder and (pathlib.Path(folder) / "libravenstore_intercept.so").exists():
@@ -137,8 +137,8 @@ class Runs:
         return self.together([spec], gate=0)[0]
 
     def together(self, specs, gate=LEARNING + 2):
-        """A Result or None for each of the jobs, whose steps begin at once when each has done
-        `gate` steps. Raises OutOfTime."""
+        """A Result or None for each of the jobs. When each has done `gate` steps, all of them
+        continue together. Raises OutOfTime."""
         self.left()
         with tempfile.TemporaryDirectory() as folder:
             jobs = [Running(self, spec, gate, f"{folder}/{i}") for i, spec in enumerate(specs)]

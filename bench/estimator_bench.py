@@ -5,8 +5,8 @@
 
 Parts: formula, packing, real, history, capture, speed, scripts. What was measured on a GPU is in
 bench/estimator/data; here everything is computed from it, so that no GPU is needed. Rivals are
-trained anew on the same rows and judged on the same ones: a quarter of the architectures, which
-nothing was fitted to. --table prints the real models one by one instead, with signs.
+trained again on the same rows and judged on the same ones: a quarter of the architectures, to which
+nothing was fitted. --table prints the real models one by one instead, with signs.
 """
 
 import argparse
@@ -225,13 +225,13 @@ def captured(measured):
     return told
 
 
-# One in so many of the drawn jobs is captured: some two minutes.
+# One in SAMPLE of the drawn jobs is captured, which takes some two minutes.
 SAMPLE = 28
 
 
 def capture_figures(table, scale=1.0):
-    """The real models, captured here, beside what they took on a GPU; then a sample of the jobs by
-    whose recordings no rule of the capture was found."""
+    """Compares captures made here with what the jobs took on a GPU: first the real models, then a
+    sample of the jobs whose recordings were not used to find the capture's rules."""
     real = captured(rows.read("h100-real.jsonl.xz"))
     off = {row.job.architecture["name"]: said.reserved / row.reserved - 1 for said, row in real}
     if table:

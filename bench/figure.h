@@ -33,7 +33,7 @@ std::string Json(const Figure& figure, const std::string& machine);
 
 // Takes each figure as it is measured.
 using Report = std::function<void(const Figure&)>;
-// One that prints it as a line, at once.
+// Prints each figure as a line, immediately.
 Report PrintEach(std::string machine);
 
 // Runs `measure`, and returns the program's exit code. What it throws is said on standard error,

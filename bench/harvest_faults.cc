@@ -50,14 +50,14 @@ constexpr seconds kAnswered{30};
 // How many in a thousand steps of each kind go wrong, as HostStep numbers them. After a copy off a
 // device failed, its client's copies rest for 100 ms: these are few.
 constexpr std::array<uint32_t, 9> kOften = {100, 50, 200, 100, 200, 20, 550, 5, 10};
-// What is not unmapped or unpinned is gone for good: so many in a daemon's life, and of the owner's
-// device alone, where no client has to find room for what it has.
+// Memory that fails to be unmapped or unpinned is lost for good: at most this often in a daemon's
+// life. Unmapping fails only on the owner's device, where no client has to find room for its data.
 constexpr uint64_t kGoneMost = 6;
 // Of copies from the memory of the owner's device, which are copies back.
 constexpr uint32_t kOftenFromOwner = 150;
 constexpr const char* kNames[] = {"create", "map", "unmap", "pin",      "unpin",
                                   "open",   "up",  "down",  "to a peer"};
-// Eight in a row lose a peer, and all that lies there alone.
+// Eight in a row lose a peer, and all data whose only copy is there.
 constexpr int kInARowMost = 3;
 
 uint64_t Mixed(uint64_t value) {
@@ -176,7 +176,7 @@ class Client {
     }
   }
   uint64_t size() const { return held_.size(); }
-  // Any of them, or all in order with their order told, so that they are brought ahead.
+  // Uses any tensor, or all in order. UseAll passes the order, so that they are fetched ahead.
   void UseAny() { Use(random_() % held_.size(), {}); }
   void UseAll() {
     for (size_t i = 0; i < held_.size(); ++i)
@@ -272,7 +272,7 @@ class Life {
                  .host = core::MiB(120),
                  .fault = [injector](HostStep step) { return injector->Next(step); }}) {}
 
-  // Until so many faults were injected in all; at the end perhaps with the peers dead.
+  // Runs until `until` faults were injected in total. With `peers_die` the peers die at the end.
   void Live(uint64_t until, bool peers_die) {
     std::deque<Client> clients;
     for (uint64_t i = 0; i < kClients; ++i) {

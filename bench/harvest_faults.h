@@ -8,8 +8,8 @@
 namespace ravenstore::bench {
 
 // Reports harvest.faults: how many faults a daemon on simulated devices met while its clients read
-// no wrong byte; 0 where they read one, or got no answer. `faults`: so many are injected. What goes
-// wrong with the n-th step of a kind follows from `seed`.
+// no wrong byte; 0 where they read one, or got no answer. `faults`: how many to inject. `seed`
+// determines what goes wrong with the n-th step of a kind.
 void MeasureHarvestFaults(uint64_t faults, uint64_t seed, const Report& report);
 
 }  // namespace ravenstore::bench

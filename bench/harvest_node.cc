@@ -84,7 +84,8 @@ class Harvested {
   }
 
   const DaemonProcess& daemon() const { return daemon_; }
-  // In order, so that all but the last leave again; false where too little lies there after all.
+  // Uses all in order, so that all but the last leave again. Returns false if harvested memory
+  // still holds too little after kPatience.
   bool Fill() {
     const core::Tick end = ipc::Now() + kPatience;
     while (ipc::Now() < end) {
@@ -93,7 +94,7 @@ class Harvested {
     }
     return false;
   }
-  // Every tensor comes to the device and stays there, beside its copy.
+  // Brings every tensor to the device, where it stays in addition to its copy.
   void BringAll() {
     proto::SetLimits limits;
     client::ctl::Session session = Ask();

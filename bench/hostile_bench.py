@@ -3,10 +3,10 @@
 
     hostile_bench [--scale X] [--gpu-name NAME] [--attack NAME]...
 
-For each attack of tests/hostile: an honest user's rate under it over that beside as many honest
-processes, and the 99th percentile of an operation; medians of five interleaved pairs of 3 s. Then
-what the attacks, and a second soak of 20 clients, left in the daemon. --scale shortens the runs.
-$RAVENSTORE_BIN names bazel-bin; else it is found from here.
+For each attack of tests/hostile: an honest user's rate under it over that with as many honest
+processes instead, and the 99th percentile of an operation; medians of five interleaved pairs of
+3 s. Then what the attacks, and a second soak of 20 clients, left in the daemon. --scale shortens
+the runs. $RAVENSTORE_BIN names bazel-bin; else it is found from here.
 """
 
 import argparse

@@ -34,7 +34,7 @@ SHAPES = {
 }
 # chunk, the store's device budget, the daemon's pool
 SIZES = {"cuda": (64 << 20, 256 << 20, 20 << 30), "cpu": (512 << 10, 2 << 20, 64 << 20)}
-HOST_LINK = 4e9  # bytes a second, that the host backend is told to have
+HOST_LINK = 4e9  # bytes a second, as configured for the host backend
 FIRST_STEP = 6e3 / 64  # ms a GiB of states: 64 GiB in 6 s
 WARM_UP = 3
 BATCHES = 3

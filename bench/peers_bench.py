@@ -3,13 +3,13 @@
 
     bench/peers_bench.py [PART...] [--limit SECONDS]
 
-    link      peer_vs_link: a user of GPU 0 sweeps through tensors that lie on GPU 1, over PyTorch's
+    link      peer_vs_link: a user of GPU 0 sweeps through tensors stored on GPU 1, over PyTorch's
               copies between the two in the same run; every byte compared afterwards
     owner     owner_slowdown: matrix products, a memory-bound loop and a training on GPU 1, whose
               idle memory serves those sweeps, over the same without; with the cap on an owner's
               link share, and without. peer_gemm_slowdown: the products on GPU 0, the user's
     training  peer_training_slowdown: GPT-2 medium with half of what it saves on GPU 0, the rest on
-              GPU 1, over plain; beside it the rest on the host, and checkpointing
+              GPU 1, over plain; also with the rest on the host, and of checkpointing
     wait      owner_wait_p99_ms_per_gib: a program under the interceptor allocates 20 GiB on GPU 1,
               all of whose idle memory is harvested and being read
     killed    the user killed, and then the owner as it waits: what is left of them, and whether
@@ -41,9 +41,9 @@ from harness import Daemon, Job, Programs, eventually, guest  # noqa: E402
 GIB, MIB = 1 << 30, 1 << 20
 WORK = pathlib.Path(tempfile.mkdtemp(prefix="raven-peers-"))
 OWNER, USER = 1, 0
-PAIRS = 5  # of a loop beside sweeps, and without
+PAIRS = 5  # of a loop during sweeps, and without
 LOOPS = {"gemm": "multiply 200", "memory_bound": "stream 400", "training": "train 12"}
-# By the GPU on which they run: what each loop beside sweeps is a figure of.
+# The figures of each loop during sweeps, by the GPU on which the loop runs.
 BESIDE = {
     OWNER: {
         "gemm": ("owner_slowdown.gemm", "peer_gemm_slowdown.owner"),
@@ -130,7 +130,7 @@ def job(name, device=None, words=(), **environment):
 
 
 def fill(daemon, sweeper, away):
-    """Sweeps until nearly so many bytes lie in harvested memory."""
+    """Sweeps until at least 7/8 of `away` bytes are in harvested memory."""
 
     def filled():
         sweeper.ask("sweep 1 write")
@@ -141,7 +141,7 @@ def fill(daemon, sweeper, away):
 
 
 def user(daemon, total, tensor, budget):
-    """A user of whose tensors all beyond its budget lie in harvested memory."""
+    """A user whose tensors beyond its budget are stored in harvested memory."""
     made = job("peer_user.py", words=(daemon.socket, total, tensor, budget))
     fill(daemon, made, total - budget)
     return made
@@ -180,7 +180,7 @@ def measure_link(bench):
 
 
 def slowdown(daemon, loops, sweeper, command):
-    """The loop beside sweeps over the loop alone, and how fast those went."""
+    """The loop's time during sweeps over its time alone, and the rate of the sweeps."""
     ratios, rates = [], []
     loops.ask(command)
     for _ in range(PAIRS):
@@ -284,8 +284,8 @@ def measure_training(bench):
 
 
 def occupied(bench, flags, harvested_gib):
-    """A daemon, a program that leaves so much of the owner's device and little more, and a user
-    whose tensors fill that."""
+    """A daemon, a program that leaves `harvested_gib` and 2 GiB more of the owner's device, and a
+    user whose tensors fill `harvested_gib`."""
     stack = contextlib.ExitStack()
     daemon = stack.enter_context(serving(bench, flags))
     filler = stack.enter_context(job("torch_job.py", OWNER))

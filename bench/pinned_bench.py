@@ -89,7 +89,7 @@ def warm_gib():
     store = ravenstore.Store.connect(embedded=True)
     cold = take(store)
     warm = [take(store) for _ in range(ROUNDS)]
-    # Another attachment is to the daemon what another process is: it maps the memory anew.
+    # To the daemon another attachment is like another process: it maps the memory again.
     other = ravenstore.Store.connect(embedded=True)
     first = take(other)
     other.close()

@@ -100,7 +100,7 @@ class Kernels {
   std::string learned_where_;
 };
 
-// `named`: a failure is told with its budget and machine; else only `whose` it is.
+// `named`: a failure is reported with its budget and machine; otherwise only with `whose`.
 void ReplayTightly(const Trace& trace, const sim::Hardware& hardware, const std::string& whose,
                    bool named, Failures* failures) {
   const Replay replay = ReplayOnPagesByHints();

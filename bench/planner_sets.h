@@ -1,8 +1,8 @@
 // The traces that the planner is judged on.
 //
-// On the tuning set whatever is chosen is chosen. The validation set is for judging alone: it is
-// looked at once for each state that is tagged (decision 0033 counts), and never case
-// by case. Recorded jobs judge as well; a third of them is kept back for the final table.
+// All choices are made on the tuning set. The validation set is only for judging: it is evaluated
+// one time for each tagged state (decision 0033 counts), and never case by case. Recorded jobs
+// judge as well; a third of them is kept back for the final table.
 #pragma once
 
 #include <functional>
@@ -22,14 +22,14 @@ struct TraceSet {
   struct Entry {
     std::string name;
     bool periodic;   // so that it can be learned
-    size_t cut = 0;  // iterations before the first whole one, besides its set-up
+    size_t cut = 0;  // iterations before the first whole one, in addition to its set-up
     // It was recorded with the hints that its program gave, and is judged with these.
     bool hinted = false;
   };
   std::string name;  // "tuning", kValidationName
   std::vector<Entry> traces;
   std::function<sim::Trace(const std::string&, const sim::Hardware&)> generate;
-  // Of a set that only judges no case is named, so that nobody chooses by one.
+  // No case of a set that only judges is named, so that no choice depends on a case.
   bool judges_only = false;
   std::string CaseName() const { return "a case of the " + name + " set"; }
   std::string without;  // what of it is not there; empty: all is

@@ -23,8 +23,8 @@ using sim::Trace;
 
 constexpr uint64_t kRuns = 8;
 constexpr double kDisturbedBy = 0.1;
-// A tenant may stall so many times what it stalls alone with its share of device and link, and such
-// a part of its compute time besides.
+// A tenant may stall at most kFairStall times what it stalls alone with its share of device and
+// link, plus kFairCompute of its compute time.
 constexpr double kFairStall = 1.25;
 constexpr double kFairCompute = 0.01;
 // The oracle's stall is taken for at least this part of the compute time.

@@ -1,4 +1,4 @@
-// What nobody can learn in order, only by how often it is used.
+// Tensors whose order of use cannot be learned, only how often each is used.
 #include <algorithm>
 #include <string>
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ravenstore.offload() costs and gives, on one GPU, beside what people use today.
+"""Costs and benefits of ravenstore.offload() on one GPU, compared with what people use today.
 
     bench/pytorch_bench.py [--part PART,...] [--device cuda|cpu] [--size SIZE] [--limit SECONDS]
 
@@ -11,21 +11,21 @@
     record    a trace of what the store sees of each of --jobs, eager and compiled by block, in
               $OUT/recorded
     check     correctness of --jobs at each of --shares of what is saved, --kinds eager and
-              compiled by block: losses and gradients of --check-steps steps beside plain's, bit
-              for bit. The budget comes from what the deterministic run itself holds. It is never
-              less than 1.05 times what is in use at once, and is raised by parts of that, and says
-              so, where some block finds no addresses in one piece
+              compiled by block: losses and gradients of --check-steps steps against plain's,
+              bit for bit. The budget comes from what the deterministic run itself holds. It is
+              never less than 1.05 times what is in use at the same time. It is raised by parts of
+              that, and says so, where some block finds no addresses in one piece
     smallest  smallest_budget of --models: one process a try, --tries of them; a budget counts if
               none above it failed
-    curve     step over live and physical peak, beside PyTorch's own means: a table on stderr, a
+    curve     step over live and physical peak, against PyTorch's own means: a table on stderr, a
               picture in $OUT/curve.svg, curve_vs_envelope, peak_at_plain_speed. One meter looks
               each half millisecond and counts what is parked on the device. Plain, checkpoint each
               1 to 4 blocks, SAC, save_on_cpu; the whole model compiled, with
               activation_memory_budget by 0.1 and with enable_activation_offloading; ours at
               --budgets, with and without states, and a line between two budgets
     largest   the largest batch and model (largest_depth.MODEL.WAY.SLOWDOWN) of --models within a
-              slowdown, beside rivals': the search doubles and then bisects, --tries a way; a larger
-              model's plain time is the line through two that fit
+              slowdown, against rivals': the search doubles and then bisects, --tries a way; a
+              larger model's plain time is the line through two that fit
 
 Needs a Python with PyTorch and the package with its native part. Each measurement is a process of
 its own, since PyTorch's allocator and the budget stay for a process's life; within one the plain

@@ -1,8 +1,9 @@
-"""Part of bench/pytorch_bench.py: losses and gradients beside plain's, bit for bit.
+"""Part of bench/pytorch_bench.py: losses and gradients against plain's, bit for bit.
 
 A process that trains plain, and then with a budget in which everything stays, says what its own
-deterministic kernels hold and save: the budgets of the others come from that. What a model must
-hold at once is the least budget, which for a small share of what is saved is more than was asked.
+deterministic kernels hold and save: the budgets of the others come from that. The least budget
+is what a model must hold at the same time. For a small share of what is saved, it is more than was
+asked.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -51,7 +51,7 @@ def work(options):
     result["plain"] = statistics.median(job.times(count))
     result["link"] = pytorch_meter.link_rate(job.device)
     if options["kind"] == "reduce_overhead":
-        # Its graphs are to be captured anew, with the allocator in place.
+        # Its graphs must be captured again, with the allocator in place.
         del job
         torch.compiler.reset()
         job = None
@@ -123,7 +123,7 @@ def costs(bench):
 
 
 def graphs(bench):
-    """The allocator beside torch.compile's CUDA graphs, captured with it in place."""
+    """The allocator with torch.compile's CUDA graphs, which are captured with it in place."""
     name = "allocator_slowdown.reduce_overhead"
     found = bench.run("costs", budget=bench.ample, kind="reduce_overhead", allocator_only=True)
     if found is None:

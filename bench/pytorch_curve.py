@@ -1,4 +1,4 @@
-"""Part of bench/pytorch_bench.py: step over peak, ours beside what PyTorch brings itself.
+"""Part of bench/pytorch_bench.py: step over peak, ours against PyTorch's own means.
 
 Every point is a step's time as a multiple of a plain eager step in the same process, and the peak
 that pytorch_meter.Meter saw: live bytes, and physical ones with caches and magazines.

@@ -96,8 +96,8 @@ def search_least(fits, tries, at_once):
             done += count
             if None in answers.values():
                 break
-            # Whether one near the least trains is a matter of luck: what counts lies above all that
-            # did not.
+            # Near the least ratio, whether a job trains is a matter of luck. The result must be
+            # above all ratios that failed.
             low = max([low, *(ratio for ratio, fitted in answers.items() if not fitted)])
             good = [ratio for ratio, fitted in answers.items() if fitted]
             good = [ratio for ratio in (*good, high) if ratio is not None and ratio > low]

@@ -77,12 +77,12 @@ def trace_for(name):
 
 
 def budget_for(ample, percent):
-    """Bytes with which so much of what is saved stays, by a run in which all of it did."""
+    """Bytes with which `percent` of what is saved stays; `ample`: of a run in which all stayed."""
     return int(ample["needed_peak"] - ample["saved"] * (100 - percent) // 100)
 
 
 def least_stall(trace, budget, steps, rate, plain):
-    """Seconds of a recorded step that no policy avoids with so many bytes of the device and a link
+    """Seconds of a recorded step that no policy avoids with `budget` bytes of the device and a link
     of `rate` bytes a second each way (ravensim bound). `plain`: seconds that a step computes; the
     recorded times have waits of the CPU in them. None where the trace has no bound."""
     bound = figures.ravensim("bound", trace, budget, rate / 1e9, rate / 1e9, plain * steps)

@@ -9,7 +9,7 @@
 namespace ravenstore::bench {
 namespace {
 
-// A step has at least so many.
+// A step has at least this many calls.
 constexpr size_t kFewestCalls = 32;
 // Of a recording whose calls do not repeat.
 constexpr size_t kParts = 10;

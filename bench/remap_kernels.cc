@@ -4,7 +4,7 @@
 //     remap_kernels [SECONDS]
 //
 // SECONDS: with each kind of parts, in turns of a tenth of a second (3). Prints a JSON object: the
-// median of a kernel in microseconds with nothing beside it, "kernel_us"; its median over that
+// median of a kernel in microseconds while nothing else runs, "kernel_us"; its median over that
 // while pages are mapped to "device" and to "host"; and what a remapping took.
 #include <cuda.h>
 
@@ -156,7 +156,7 @@ class Kernels {
     for (CUevent* event : {&begin_, &end_}) CALL(cuEventCreate, event, CU_EVENT_DEFAULT);
   }
 
-  // Microseconds of one, for so many seconds.
+  // Runs kernels for `seconds`. Appends microseconds of one to `took`.
   void Run(double seconds, std::vector<double>* took) {
     const auto begun = Clock::now();
     while (Microseconds(begun) < seconds * 1e6) {

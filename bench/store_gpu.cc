@@ -104,7 +104,7 @@ void MeasureBothWays(GpuWork& work, const device::LinkBounds& bounds, double sca
           .target = 0.90,
           .at_least = true});
 
-  // A GEMM loop of this client beside its own transfers on another thread and stream.
+  // A GEMM loop of this client during its own transfers on another thread and stream.
   auto transfers = GpuWork::Create();
   RAVEN_CHECK(transfers.ok());
   constexpr int kSize = 8192;
@@ -184,11 +184,11 @@ double CreateMicroseconds(Store& store, uint64_t bytes, Tensor* tensor) {
   return SecondsSince(begin) * 1e6;
 }
 
-// A create that waits for a slab: of memory that nobody has, and of memory that another client of
-// the tenant has just freed.
+// A create that waits for a slab: of memory that no client has, and of memory that another client
+// of the tenant has just freed.
 void MeasureSlabs(double scale, const Report& report) {
   constexpr uint64_t kSlab = MiB(64);
-  constexpr int kSlabs = 8;  // from so many on a client gets its next ahead of need
+  constexpr int kSlabs = 8;  // from this many on, a client gets its next ahead of need
   // Of a budget of which much is in use.
   DaemonProcess daemon({"--device-budget", std::to_string(kSlab * 64)}, "cuda");
   const auto connect = [&] { return Store::connect({.socket = daemon.socket()}); };

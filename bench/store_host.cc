@@ -245,7 +245,7 @@ Cost CostAmong(const DaemonProcess& daemon, size_t clients, size_t per_client,
       tensors->push_back(std::move(tensor));
     }
   }
-  // Spread over all clients, so that nobody's caches or hot spell help.
+  // Spread over all clients, so that the caches or hot spell of a single client do not help.
   std::vector<double> create_free;
   std::vector<double> pairs;
   for (size_t i = 0; i < 20 * std::max<size_t>(clients, 100); ++i) {
@@ -291,7 +291,7 @@ void MeasureScale(double scale, const Report& report) {
   for (Tensor& tensor : tensors) tensor = Tensor();
 }
 
-// Two clients that each use twice their budget, both ways at once.
+// Two clients that each use twice their budget, both ways at the same time.
 void MeasurePause(double scale, const Report& report) {
   DaemonProcess daemon({"--page", "16MiB"});
   std::vector<std::thread> clients;

@@ -10,7 +10,7 @@
 
 namespace ravenstore::bench {
 
-// Threads: one beside its own, which is the other end.
+// Threads: the caller's, and one of its own for the other end.
 class TcpPump {
  public:
   // `bytes`: of the buffer of either end.

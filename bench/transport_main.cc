@@ -103,11 +103,11 @@ class Nodes {
     thread_.join();
   }
 
-  // Makes `count` calls, at most `in_flight` at once. How long each took, in seconds.
+  // Makes `count` calls, at most `in_flight` at the same time. How long each took, in seconds.
   std::vector<double> Call(size_t count, size_t in_flight, size_t send, size_t receive) {
     std::vector<double> seconds;
     std::vector<std::byte> source(send);
-    std::vector<std::byte> room(receive);  // shared: nobody reads it
+    std::vector<std::byte> room(receive);  // shared: it is never read
     size_t begun = 0;
     while (seconds.size() < count) {
       while (begun < count && begun - seconds.size() < in_flight) {

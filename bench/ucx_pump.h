@@ -12,8 +12,8 @@ namespace ravenstore::bench {
 class UcxPump {
  public:
   virtual ~UcxPump() = default;
-  // `count` messages of `bytes` there, and as many back, at most `in_flight` at once. Each is
-  // acknowledged once it is in its buffer. How long both took, in seconds.
+  // `count` messages of `bytes` there, and as many back, at most `in_flight` at the same
+  // time. Each is acknowledged when it is in its buffer. How long both took, in seconds.
   virtual double OutAndIn(size_t count, size_t in_flight, size_t bytes) = 0;
 };
 

@@ -1,4 +1,4 @@
-// An owner of a GPU who knows nothing of the store, beside a daemon that harvests what it leaves.
+// An owner of a GPU that does not know the store, with a daemon that harvests what it leaves free.
 //
 // The daemon's decisions are its own (core/idle_memory.h, daemon/harvest.h, with the defaults of
 // its configuration): it looks ten times a second, and knows of the owner only what is free then.
@@ -6,15 +6,15 @@
 // then 4.2 ms to unmap and release it, or to make it; the next is copied meanwhile.
 //
 // Assumed, each to the owner's harm unless it says otherwise:
-// - All that may be harvested is, at once, and lies there alone, so that giving back copies it.
+// - All memory that may be harvested is harvested immediately. It holds the only copy of its data,
+//   so giving it back copies the data.
 // - The daemon's context takes 0.5 GiB.
-// - The owner's use changes once a minute, at a random moment. What it gives up is free at once.
+// - The owner's use changes once a minute, at a random moment. Freed memory is free immediately.
 // - What it takes it allocates piece by piece, from 20 MiB to 2 GiB, as many of each size as of its
 //   double, and uses each before the next, at a rate that is given. To its good: it does not take
 //   most of the GPU in one piece, as some programs do at their start.
-// - A piece that finds less free than its size is an out-of-memory error, one however long it
-// lacks.
-//   The owner goes on as soon as it fits, or with its next change.
+// - A piece that is larger than the free memory is one out-of-memory error, however long it does
+//   not fit. The owner goes on as soon as it fits, or with its next change.
 //
 // Threads: one at a time. The same input gives the same result.
 #pragma once
@@ -39,7 +39,7 @@ struct UnawareOutcome {
   double harvested = 0;  // bytes, in the mean over time
 };
 
-// `used`: by the owner, minute by minute, from the first on. It grows to that, not at once.
+// `used`: by the owner, minute by minute, from the first on. It grows to that gradually.
 UnawareOutcome PlayUnawareOwner(const std::vector<core::Bytes>& used,
                                 const UnawareOptions& options);
 

@@ -30,7 +30,7 @@ def compiler_flags(root: pathlib.Path, bazel_bin: str) -> list[str]:
 
 
 def libtorch_flags() -> list[str]:
-    """For the files that use it alone: a wheel has an old protobuf's headers beside its own."""
+    """Only for the files that use it: a wheel also has the headers of an old protobuf."""
     folders = [LIBTORCH, LIBTORCH + "/torch/csrc/api/include"]
     # The system's own folder is searched anyway, and last.
     return [f"-isystem{folder}" for folder in folders if folder != "/usr/include"]

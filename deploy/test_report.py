@@ -88,7 +88,7 @@ def case_verdict(case):
     skipped = case.find("skipped")
     if skipped is not None or case.get("result") == "skipped":
         words = "" if skipped is None else skipped.get("message") or skipped.text or ""
-        # GoogleTest puts the place first; without it equal reasons are told together.
+        # GoogleTest puts the place first; without it equal reasons are reported together.
         return "skipped", re.sub(r"^\S+:\d+ ", "", " ".join(words.split()))
     if case.get("status") == "notrun":
         return "skipped", "disabled in the source"
@@ -104,7 +104,7 @@ def end_of(path, lines):
         return f"no log: {error}\n"
 
 
-# What whoever reads no more than the end of a run sees of what failed.
+# Limits of what the end of a run shows of the tests that failed.
 LOG_LINES = 30
 LOGS = 5
 WORDS = 600

@@ -8,8 +8,8 @@
 Appends one JSON object a line to FILE, and goes on where an earlier run of it stopped: what FILE
 has is not measured again. Several workers share each GPU, for a job's memory does not depend on who
 else is there; a job that found no room is tried again at the end, alone. --seconds: after these no
-job is begun. --events: a file of each job's allocations and frees goes there. --contexts: what a
-process takes besides, by what it uses.
+job is begun. --events: a file of each job's allocations and frees goes there. --contexts: what
+else a process takes, by what it uses.
 """
 
 import argparse
@@ -170,7 +170,7 @@ def measure_all(todo, path, gpus, workers, deadline, events):
     return homeless
 
 
-# What a process uses of CUDA's libraries: what each takes besides PyTorch's segments.
+# What a process uses of CUDA's libraries: each takes memory in addition to PyTorch's segments.
 CONTEXTS = {
     "context": "torch.zeros(1, device='cuda')",
     "kernels": "torch.randn(1000, device='cuda').exp().sum().item()",
@@ -193,8 +193,8 @@ print(used() - before - torch.cuda.memory_reserved(), torch.cuda.memory_reserved
 
 
 def contexts():
-    """By what a process uses: bytes of the device that it takes besides PyTorch's segments, and the
-    bytes of those. The GPU should be idle."""
+    """By what a process uses: bytes of the device that it takes in addition to PyTorch's segments,
+    and the bytes of those segments. The GPU should be idle."""
     told = {}
     for name, use in CONTEXTS.items():
         command = [sys.executable, "-c", _CONTEXT.format(use=use)]

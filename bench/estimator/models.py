@@ -401,7 +401,7 @@ def draw_lstm(rng: random.Random) -> dict:
     }
 
 
-# Pictures' sides, of torchvision's models, beside the batch.
+# Of torchvision's models: the batch.
 VISION = {
     "alexnet": 256, "vgg16": 64, "googlenet": 128, "resnet18": 128, "resnet50": 96,
     "wide_resnet50_2": 48, "resnext50_32x4d": 48, "densenet121": 64, "mobilenet_v2": 128,

@@ -1,7 +1,7 @@
 """Packs measured jobs on simulated GPUs by what each estimator says of them.
 
 First come, first served: the job at the head of the queue goes to the GPU with the most room left,
-when what is reserved for it fits and the compute of all on it stays below the cap; nobody passes
+when what is reserved for it fits and the compute of all on it stays below the cap. No job overtakes
 it. A job that is not alone runs slower by the sum of the compute uses, once that is above one. A
 job whose actual bytes exceed what is reserved for it is killed when those on its GPU do not fit
 together, and runs again later, alone on a GPU; where jobs are elastic, it goes on and waits for its

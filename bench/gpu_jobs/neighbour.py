@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tenants of a store on one GPU: one that works, and some that end badly beside it.
+"""Tenants of a store on one GPU: one that works, while some others end badly.
 
     neighbour.py LIBRAVENSTORE work SECONDS    keeps 280 tensors of 64 MiB in 12 GiB, each with a
                                                pattern of its own, and checks what it gets

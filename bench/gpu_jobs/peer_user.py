@@ -66,7 +66,7 @@ class User:
         while goes_on(rounds):
             self.once(read_only)
             rounds += 1
-            # A round that nobody waits for would be timed when it is queued.
+            # Without this wait, a round would be timed when it is queued.
             self.synchronize()
         after, seconds = self.store.stats(), time.perf_counter() - begun
         return {

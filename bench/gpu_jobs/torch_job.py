@@ -1,9 +1,9 @@
 """A program of PyTorch's that takes the same commands as tests/interceptor/job.cc, one a line.
 
-make: allocates some tensors. drop: frees them. grab N: allocates N bytes. allocate N PIECE: so many
-bytes by pieces, each timed. info: how large the device looks. train N: N steps of a small
-transformer. multiply N: N products of matrices. stream N: N passes over 1 GiB. link: what copies
-between two devices take. quit. Each is answered with a line of JSON.
+make: allocates some tensors. drop: frees them. grab N: allocates N bytes. allocate N PIECE:
+allocates N bytes in pieces of PIECE bytes, each timed. info: how large the device looks. train N: N
+steps of a small transformer. multiply N: N products of matrices. stream N: N passes over 1 GiB.
+link: what copies between two devices take. quit. Each is answered with a line of JSON.
 """
 
 import functools
@@ -92,7 +92,7 @@ def stream(count):
 
 
 def link():
-    """Bytes a second of PyTorch's copies from device 0 to device 1, back, and both at once."""
+    """Bytes a second of PyTorch's copies from device 0 to device 1, back, and both together."""
     pairs = [[torch.empty(COPIED, dtype=torch.uint8, device=i) for i in (0, 1)] for _ in "ab"]
     streams = [torch.cuda.Stream(i) for i in (0, 1)]
 

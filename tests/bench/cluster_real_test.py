@@ -20,7 +20,7 @@ import cluster_plan  # noqa: E402
 import xml_main  # noqa: E402
 
 PROGRAM = ROOT / "bench/cluster_real.py"
-# What was built: beside this test under Bazel, else where the program itself looks for it.
+# The build outputs: next to this test under Bazel, else where the program itself looks for them.
 BUILT = os.getcwd() if "TEST_SRCDIR" in os.environ else os.environ.get("RAVENSTORE_BIN")
 NOBODY = 65534
 RUNS = 10

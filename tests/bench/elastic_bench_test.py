@@ -78,7 +78,7 @@ print(json.dumps({
 }))
 sys.exit(done.returncode)
 """
-# In the place of the compiled samples; "own" tells what is its own in each run.
+# Replaces the compiled samples; "own" prints something else in each run.
 SAMPLES = """#!/bin/sh
 case $1 in
   --list) echo "$SAMPLES" ;;

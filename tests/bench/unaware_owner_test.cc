@@ -14,7 +14,7 @@ constexpr double kSlow = 16 * 0x1p30;
 constexpr double kAtOnce = 1e18;
 constexpr size_t kMinutes = 10;
 
-// For so many minutes the one, then for as many the other.
+// `before` for kMinutes, then `after` for as many.
 std::vector<Bytes> From(Bytes before, Bytes after) {
   std::vector<Bytes> used(kMinutes, before);
   used.insert(used.end(), kMinutes, after);

@@ -19,7 +19,7 @@ sys.dont_write_bytecode = True
 import xml_main  # noqa: E402
 
 DEMO = ROOT / "deploy/cluster-demo"
-# What was built: beside this test under Bazel, else where the demo itself looks for it.
+# The build outputs: next to this test under Bazel, else where the demo itself looks for them.
 BUILT = pathlib.Path(os.environ.get("RAVENSTORE_BIN", ROOT / "bazel-bin"))
 if "TEST_SRCDIR" in os.environ:
     BUILT = pathlib.Path.cwd()

@@ -84,7 +84,7 @@ def root_folder(cache):
         return root
     for old in cache.glob("root-*"):
         shutil.rmtree(old)
-    # Named anew when it is whole.
+    # Renamed to `root` when it is complete.
     unfinished = cache / "root-unfinished"
     command = [
         "debootstrap",

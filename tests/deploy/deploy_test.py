@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The scripts and the unit under deploy/, tried as far as that leaves the machine unchanged."""
+"""The scripts and the unit under deploy/, tried where that leaves the machine unchanged."""
 
 import contextlib
 import gzip
@@ -344,7 +344,7 @@ class InstallTest(InFolder):
     def setUp(self):
         super().setUp()
         self.stage = self.folder / "stage"
-        # What builds all the same fails at once.
+        # A script that builds nevertheless fails immediately.
         stand_in(self.folder / "path/bazel", "#!/bin/sh\nexit 1\n")
         for name in (
             "daemon/ravenstored",

@@ -21,7 +21,7 @@ import container  # noqa: E402
 import xml_main  # noqa: E402
 from timing import eventually  # noqa: E402
 
-# What was built: beside this test under Bazel, else where deploy/install looks for it.
+# The build outputs: next to this test under Bazel, else where deploy/install looks for them.
 BUILT = pathlib.Path(os.environ.get("RAVENSTORE_BIN", ROOT / "bazel-bin"))
 if "TEST_SRCDIR" in os.environ:
     BUILT = pathlib.Path.cwd()
@@ -159,7 +159,7 @@ class ServiceTest(unittest.TestCase):
         self.cursor = self.journal_end()
 
     def tearDown(self):
-        # Of use where the test failed; nobody reads it elsewhere.
+        # Useful only where the test failed.
         print(self.journal())
 
     def property(self, name):
