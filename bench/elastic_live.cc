@@ -1,5 +1,5 @@
 // Runs a recorded program's calls through the elastic engine itself, in real time, with a GPU that
-// is only a clock. Calls run one after the other and take as long as recorded, and longer by the
+// is only a clock. Calls run one after the other and take the recorded time, and longer by the
 // bytes that they use in place. Copies take their bytes over a link with a lane in each direction.
 // This shows the effects of a job that runs ahead of its GPU, which elastic_replay does not model.
 //
@@ -7,7 +7,7 @@
 //
 // PERCENT: the device's memory, of the most bytes that live at the same time. CALL: extra
 // microseconds of the job's CPU for each call (8). MAP: microseconds to map a page of the host's
-// memory (450; 700 while kernels run). The driver's map and unmap calls run concurrently (apart),
+// memory (530; 700 while kernels run). The driver's map and unmap calls run concurrently (apart),
 // or wait for each other (one). They take time but no CPU, as if there were enough CPUs. Prints a
 // line for each step. Needs two idle CPUs.
 #include <sys/prctl.h>

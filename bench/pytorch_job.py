@@ -273,7 +273,7 @@ class Job:
 
 
 def forget():
-    """Frees what is left of a job that was dropped."""
+    """Collects the garbage of a job that was dropped."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

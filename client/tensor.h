@@ -22,7 +22,7 @@ enum class FetchTurn : uint8_t {
       2,  // one timed out; the answer may still come, and belongs to the next that takes the turn
 };
 
-// One row's record. It exists as long as its session, so that a freed handle can still be
+// One row's record. It exists until its session ends, so that a freed handle can still be
 // distinguished from a live one.
 struct alignas(64) TensorRecord {
   Session* session = nullptr;

@@ -16,8 +16,8 @@ namespace ravenstore::cluster {
 class LentMemory {
  public:
   virtual ~LentMemory() = default;
-  // Returns `bytes` bytes, all zero and certain to be there. May take as long as clearing them
-  // takes. Errors: kOutOfMemory, kSystem.
+  // Returns `bytes` bytes, which are zero and populated. Blocks while they are cleared. Errors:
+  // kOutOfMemory, kSystem.
   virtual core::Result<std::span<std::byte>> Make(core::Bytes bytes) = 0;
   // REQUIRES: `memory` is what Make returned, and nothing uses it any more.
   virtual void GiveBack(std::span<std::byte> memory) = 0;

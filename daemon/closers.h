@@ -1,6 +1,6 @@
 // Closes descriptors that users sent, and sockets that may still hold some, away from the threads
-// that serve all users. A close may take as long as its sender likes: a TCP socket that lingers, a
-// file of a hundred gigabytes, a file system of the sender's own.
+// that serve all users. The sender can make a close take any time: by a TCP socket that lingers, a
+// file of a hundred gigabytes, a file system of its own.
 //
 // A user's closes are done one after the other, so that one user busies at most one thread.
 // One thread is always there; more begin when they are needed, at most kThreadsMax, and end when

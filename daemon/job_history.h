@@ -4,8 +4,9 @@
 // user alone. A run of it may have several processes; what counts is the largest peak of any. Of
 // several runs the largest counts, too, and that they differ is said.
 //
-// Bounded: a user has at most kJobsOfUser commands, all users kJobs. The command that was not seen
-// for longest is evicted; where all users have too many, that of the user who has the most.
+// Bounded: a user has at most kJobsOfUser commands, all users kJobs. The command that was seen
+// least recently is evicted. If the limit of all users is reached, the user with the most commands
+// loses one.
 //
 // Owns: the records. Threads: one at a time. Knows no clock and no disk (daemon/history_file.h).
 #pragma once

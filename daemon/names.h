@@ -2,7 +2,7 @@
 //
 // A name belongs to the tenant who gave it. Another tenant's equal text has another number, and
 // only the name's own tenant can turn the number into text: no tenant reads others' names by
-// guessing numbers. The name exists as long as one of the connections that gave it; then its number
+// guessing numbers. The name exists until the last connection that gave it ends. Then its number
 // may be used again.
 #pragma once
 

@@ -51,7 +51,7 @@ class PiecedMedium : public Medium {
   // Makes the piece at `offset`, a multiple of piece(). May take long, but ends by itself.
   // Errors: any; it is not there then.
   virtual core::Status Make(core::Bytes offset) = 0;
-  // Releases or forgets the piece made at `offset`, even if it is lost. May take as long as Make.
+  // Releases or forgets the piece made at `offset`, even if it is lost. May block, as Make may.
   // Errors: any; then its offsets are not used again.
   virtual core::Status Destroy(core::Bytes offset) = 0;
 };

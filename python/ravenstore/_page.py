@@ -20,7 +20,7 @@ td, th { padding: 2px 14px 2px 0; text-align: left; vertical-align: top }
 caption { text-align: left }
 .swatch { display: inline-block; width: 12px; height: 12px; margin-right: 6px }
 """
-# Okabe and Ito's, which people who see few colours can tell apart.
+# Okabe and Ito's palette for colour-blind readers.
 _COLOURS = ("#0072b2", "#56b4e9", "#e69f00", "#cc79a7", "#009e73", "#999999", "#f0e442")
 _BUDGET = "#d55e00"
 _WIDTH, _LEFT, _ROW = 720, 190, 34

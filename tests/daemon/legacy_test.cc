@@ -52,7 +52,7 @@ ipc::UniqueFd ElasticPage(uint64_t live, size_t bytes = proto::kElasticPageBytes
   return file;
 }
 
-// The job's write of the page takes as long as the job likes. Other writers of the file wait.
+// The job can make its write of the page take any time. Other writers of the file wait.
 TEST(LegacyLedgerTest, AJobThatNeverEndsWritingItsPageHoldsUpNobody) {
   LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
