@@ -19,8 +19,10 @@ NAMES = {"12": "bookworm", "13": "trixie"}
 INSTALL_SECONDS = 30
 HANGS_AFTER = 600
 UPDATE = "export DEBIAN_FRONTEND=noninteractive\napt-get update >/tmp/update 2>&1\n"
+# Without the exporter, which not every node has.
 INSTALL = """
-apt-get install --yes --no-install-recommends /debs/*.deb >/tmp/apt 2>&1 || { cat /tmp/apt; false; }
+apt-get install --yes --no-install-recommends \\
+    /debs/ravenstore{,-client}_*.deb >/tmp/apt 2>&1 || { cat /tmp/apt; false; }
 """
 # As an administrator would where systemd does not run.
 START = """

@@ -37,10 +37,28 @@ int main(void) { ravenstore_store_t* s = 0; return ravenstore_connect(0, &s) ? 7
 gcc /tmp/a.c $(pkg-config --cflags --libs ravenstore) -o /tmp/a
 /tmp/a || echo ended with $?
 """
+EXPORT = r"""
+apt-get install --yes --no-install-recommends /debs/ravenstore-exporter_*.deb >/tmp/apt 2>&1
+port=$(python3 -c '
+import socket
+with socket.create_server(("127.0.0.1", 0)) as server: print(server.getsockname()[1])')
+setpriv --reuid ravenstore --regid ravenstore --init-groups \
+  ravenstore-exporter --listen 127.0.0.1:$port >/tmp/exporter 2>&1 &
+exporter=$!
+until exec 3<>/dev/tcp/127.0.0.1/$port; do
+  kill -0 $exporter || { cat /tmp/exporter; exit 1; }
+done 2>/dev/null
+printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+grep --text '^ravenstore_up' <&3
+ls /usr/share/ravenstore/{alerts.yml,grafana.json} | sed 's|.*/||'
+dpkg --listfiles ravenstore-exporter | grep -o '[^/]*\.service$'
+kill $exporter
+"""
 EDIT = "echo '# mine' >>/etc/ravenstore/ravenstored.toml\n"
 # With the daemon at work, as the next version would.
 REINSTALL = """
-apt-get install --yes --reinstall --no-install-recommends /debs/*.deb >/tmp/apt 2>&1
+apt-get install --yes --reinstall --no-install-recommends \
+  /debs/ravenstore{,-client}_*.deb >/tmp/apt 2>&1
 ravenctl status >/dev/null
 tail -n 1 /etc/ravenstore/ravenstored.toml
 """
@@ -49,7 +67,7 @@ UPGRADE = r"""
 mkdir -p /run/systemd/system /tmp/next
 printf '#!/bin/sh\nexit 0\n' >/tmp/systemctl
 install -m 755 /tmp/systemctl /usr/bin/systemctl
-for deb in /debs/*.deb; do
+for deb in /debs/ravenstore{,-client}_*.deb; do
   dpkg-deb --raw-extract $deb /tmp/parts
   sed -i 's/^Version: .*/&+next/; s/(= [^)]*/&+next/' /tmp/parts/DEBIAN/control
   dpkg-deb --build /tmp/parts /tmp/next/${deb##*/} >/dev/null
@@ -69,7 +87,7 @@ tail -n 1 /etc/ravenstore/ravenstored.toml
 """
 PURGE = """
 mkdir -p /var/lib/ravenstore/pool
-apt-get purge --yes ravenstore ravenstore-client >/tmp/apt 2>&1
+apt-get purge --yes $(dpkg-query --show --showformat='${Package}\n' 'ravenstore*') >/tmp/apt 2>&1
 find / -xdev -path /debs -prune -o -iname '*raven*' -print | grep . || echo nothing
 getent passwd ravenstore >/dev/null && echo the user stays
 """
@@ -110,6 +128,11 @@ class DebTest(unittest.TestCase):
             print(json.dumps(figure))
             self.assertIn("a job ran", said)
             self.assertIn("backend host", said)
+
+    def test_the_exporter_is_a_package_of_its_own(self):
+        for said in self.of_each(INSTALL + START + EXPORT):
+            words = ["ravenstore_up 1", "alerts.yml", "grafana.json", "ravenstore-exporter.service"]
+            self.assertEqual(said.split("\n"), [*words, ""])
 
     def test_programs_compile_against_the_client(self):
         for said in self.of_each(INSTALL + COMPILE):

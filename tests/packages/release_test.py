@@ -89,7 +89,7 @@ class ReleaseTest(unittest.TestCase):
         wheels = [path for path in found if path.endswith(".whl")]
         self.assertEqual(len(wheels), 1)
         for number in (12, 13):
-            for part in ("ravenstore", "ravenstore-client"):
+            for part in ("ravenstore", "ravenstore-client", "ravenstore-exporter"):
                 self.assertIn(f"debian/{number}/{part}_{VERSION}~deb{number}u1_amd64.deb", found)
         self.assertIn(f"## {VERSION}", (into / "NOTES.md").read_text())
         with tarfile.open(into / f"{name}.tar.gz") as source:
