@@ -149,30 +149,33 @@ class Etcd final : public KeyValues {
     while (!operations_.empty()) Forget(operations_.begin()->first);
   }
 
-  void Range(std::string prefix, size_t most, Tick deadline, Told<RangeRead> told) override {
-    Ask("/v3/kv/range", etcd_json::RangeBody(prefix, most), deadline, std::move(told),
+  void Range(std::string prefix, size_t most, Tick deadline,
+             Callback<RangeRead> callback) override {
+    Ask("/v3/kv/range", etcd_json::RangeBody(prefix, most), deadline, std::move(callback),
         etcd_json::ReadRange);
   }
-  void CompareAndSet(Write write, Tick deadline, Told<WriteAnswer> told) override {
-    Ask("/v3/kv/txn", etcd_json::WriteBody(write), deadline, std::move(told), etcd_json::ReadWrite);
+  void CompareAndSet(Write write, Tick deadline, Callback<WriteAnswer> callback) override {
+    Ask("/v3/kv/txn", etcd_json::WriteBody(write), deadline, std::move(callback),
+        etcd_json::ReadWrite);
   }
-  void Grant(core::Duration duration, Tick deadline, Told<LeaseAnswer> told) override {
-    Ask("/v3/lease/grant", etcd_json::GrantBody(duration), deadline, std::move(told),
+  void Grant(core::Duration duration, Tick deadline, Callback<LeaseAnswer> callback) override {
+    Ask("/v3/lease/grant", etcd_json::GrantBody(duration), deadline, std::move(callback),
         etcd_json::ReadGrant);
   }
-  void KeepAlive(StoreLease lease, Tick deadline, Told<LeaseAnswer> told) override {
-    Ask("/v3/lease/keepalive", etcd_json::LeaseBody(lease), deadline, std::move(told),
+  void KeepAlive(StoreLease lease, Tick deadline, Callback<LeaseAnswer> callback) override {
+    Ask("/v3/lease/keepalive", etcd_json::LeaseBody(lease), deadline, std::move(callback),
         etcd_json::ReadKeepAlive);
   }
-  void Revoke(StoreLease lease, Tick deadline, Told<core::Done> told) override {
-    Ask("/v3/lease/revoke", etcd_json::LeaseBody(lease), deadline, std::move(told),
+  void Revoke(StoreLease lease, Tick deadline, Callback<core::Done> callback) override {
+    Ask("/v3/lease/revoke", etcd_json::LeaseBody(lease), deadline, std::move(callback),
         etcd_json::ReadRevoke);
   }
-  WatchId Watch(std::string prefix, int64_t from, Tick deadline, Told<Changes> told) override {
+  WatchId Watch(std::string prefix, int64_t from, Tick deadline,
+                Callback<Changes> callback) override {
     Operation operation{.path = "/v3/watch",
                         .body = etcd_json::WatchBody(prefix, from),
                         .deadline = deadline,
-                        .watch = std::move(told)};
+                        .watch = std::move(callback)};
     return WatchId{Begin(std::move(operation))};
   }
   void Unwatch(WatchId watch) override { Forget(static_cast<uint64_t>(watch)); }
@@ -188,7 +191,7 @@ class Etcd final : public KeyValues {
     Tick deadline;
     // Exactly one is set. `done` gets the whole answer, `watch` gets each line.
     std::function<void(Result<std::string_view>)> done = {};
-    Told<Changes> watch = {};
+    Callback<Changes> watch = {};
 
     Easy easy = {};
     LineBuffer received = {};
@@ -201,13 +204,13 @@ class Etcd final : public KeyValues {
   };
 
   template <typename T>
-  void Ask(std::string path, std::string body, Tick deadline, Told<T> told,
+  void Ask(std::string path, std::string body, Tick deadline, Callback<T> callback,
            Result<T> (*read)(std::string_view)) {
     Begin({.path = std::move(path),
            .body = std::move(body),
            .deadline = deadline,
-           .done = [told = std::move(told), read](Result<std::string_view> answer) {
-             told(answer.ok() ? read(*answer) : Result<T>(answer.error()));
+           .done = [callback = std::move(callback), read](Result<std::string_view> answer) {
+             callback(answer.ok() ? read(*answer) : Result<T>(answer.error()));
            }});
   }
 
@@ -216,13 +219,13 @@ class Etcd final : public KeyValues {
   void SetTls(CURL* easy) const;
   void Forget(uint64_t id);
   void End(uint64_t id, const Error& why);
-  // Whether there was something to tell.
-  bool TellEnded();
-  bool TellLines();
-  bool TellLate();
+  // Whether there was something to deliver.
+  bool DeliverEnded();
+  bool DeliverLines();
+  bool EndOverdue();
   void Finish(uint64_t id, CURLcode code);
   void TryNext(uint64_t id, const Error& why);
-  bool TellLinesOf(uint64_t id);
+  bool DeliverLinesOf(uint64_t id);
   Tick NextDeadline() const;
 
   static size_t Receive(char* bytes, size_t size, size_t count, void* operation);
@@ -310,7 +313,7 @@ void Etcd::Forget(uint64_t id) {
 void Etcd::End(uint64_t id, const Error& why) {
   const auto found = operations_.find(id);
   const auto done = std::move(found->second->done);
-  const Told<Changes> watch = std::move(found->second->watch);
+  const Callback<Changes> watch = std::move(found->second->watch);
   Forget(id);
   if (done) done(why);
   if (watch) watch(why);
@@ -371,8 +374,8 @@ void Etcd::Finish(uint64_t id, CURLcode code) {
 
 // ---- Polling
 
-bool Etcd::TellEnded() {
-  bool told = false;
+bool Etcd::DeliverEnded() {
+  bool delivered = false;
   int left = 0;
   while (const CURLMsg* message = Curl().curl_multi_info_read(multi_.get(), &left)) {
     if (message->msg != CURLMSG_DONE) continue;
@@ -381,46 +384,46 @@ bool Etcd::TellEnded() {
     // First the lines that the watch received before it ended.
     const auto key = reinterpret_cast<uint64_t>(id);
     const CURLcode code = message->data.result;
-    TellLinesOf(key);
+    DeliverLinesOf(key);
     if (operations_.contains(key)) Finish(key, code);
-    told = true;
+    delivered = true;
   }
-  return told;
+  return delivered;
 }
 
-bool Etcd::TellLinesOf(uint64_t id) {
-  bool told = false;
+bool Etcd::DeliverLinesOf(uint64_t id) {
+  bool delivered = false;
   while (true) {
     const auto found = operations_.find(id);
-    if (found == operations_.end()) return told;
+    if (found == operations_.end()) return delivered;
     Operation& operation = *found->second;
-    if (!operation.watch || operation.asks_version) return told;
+    if (!operation.watch || operation.asks_version) return delivered;
     const auto line = operation.received.Next();
-    if (!line) return told;
+    if (!line) return delivered;
     auto changes = etcd_json::ReadWatch(*line);
     operation.deadline = core::kNever;
-    told = true;
+    delivered = true;
     if (!changes.ok()) {
       End(id, changes.error());
     } else {
       // It may end itself.
-      const Told<Changes> watch = operation.watch;
+      const Callback<Changes> watch = operation.watch;
       watch(std::move(changes));
     }
   }
 }
 
-bool Etcd::TellLines() {
+bool Etcd::DeliverLines() {
   std::vector<uint64_t> watches;
   for (const auto& [id, operation] : operations_) {
     if (operation->watch && !operation->received.rest().empty()) watches.push_back(id);
   }
-  bool told = false;
-  for (const uint64_t id : watches) told |= TellLinesOf(id);
-  return told;
+  bool delivered = false;
+  for (const uint64_t id : watches) delivered |= DeliverLinesOf(id);
+  return delivered;
 }
 
-bool Etcd::TellLate() {
+bool Etcd::EndOverdue() {
   const Tick now = Now();
   std::vector<uint64_t> late;
   for (const auto& [id, operation] : operations_) {
@@ -451,11 +454,11 @@ void Etcd::Poll(Tick until) {
   while (true) {
     int running = 0;
     Curl().curl_multi_perform(multi_.get(), &running);
-    bool told = TellLines();
-    told |= TellEnded();
-    told |= TellLate();
+    bool delivered = DeliverLines();
+    delivered |= DeliverEnded();
+    delivered |= EndOverdue();
     const Tick now = Now();
-    if (told || now >= until) return;
+    if (delivered || now >= until) return;
     const core::Duration wait = std::min(until, NextDeadline()) - now;
     const auto whole = std::chrono::ceil<std::chrono::milliseconds>(wait);
     Curl().curl_multi_poll(multi_.get(), nullptr, 0,

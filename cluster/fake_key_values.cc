@@ -36,16 +36,17 @@ class FakeKeyValues final : public KeyValues {
     std::erase_if(store_.watchers_, [&](const auto& entry) { return entry.first.first == name_; });
   }
 
-  void Range(std::string prefix, size_t most, Tick deadline, Told<RangeRead> callback) override {
+  void Range(std::string prefix, size_t most, Tick deadline,
+             Callback<RangeRead> callback) override {
     Ask<RangeRead>(deadline, std::move(callback), [this, prefix, most]() -> Result<RangeRead> {
       return store_.DoRange(prefix, most);
     });
   }
-  void CompareAndSet(Write write, Tick deadline, Told<WriteAnswer> callback) override {
+  void CompareAndSet(Write write, Tick deadline, Callback<WriteAnswer> callback) override {
     Ask<WriteAnswer>(deadline, std::move(callback),
                      [this, write] { return store_.DoWrite(name_, write); });
   }
-  void Grant(core::Duration duration, Tick deadline, Told<LeaseAnswer> callback) override {
+  void Grant(core::Duration duration, Tick deadline, Callback<LeaseAnswer> callback) override {
     Ask<LeaseAnswer>(deadline, std::move(callback), [this, duration]() -> Result<LeaseAnswer> {
       const StoreLease id{++store_.last_lease_};
       store_.leases_[id].duration = duration;
@@ -53,11 +54,11 @@ class FakeKeyValues final : public KeyValues {
       return LeaseAnswer{store_.stamp(), id, duration};
     });
   }
-  void KeepAlive(StoreLease lease, Tick deadline, Told<LeaseAnswer> callback) override {
+  void KeepAlive(StoreLease lease, Tick deadline, Callback<LeaseAnswer> callback) override {
     Ask<LeaseAnswer>(deadline, std::move(callback),
                      [this, lease] { return store_.DoKeepAlive(lease); });
   }
-  void Revoke(StoreLease lease, Tick deadline, Told<core::Done> callback) override {
+  void Revoke(StoreLease lease, Tick deadline, Callback<core::Done> callback) override {
     Ask<core::Done>(deadline, std::move(callback), [this, lease]() -> Result<core::Done> {
       if (!store_.leases_.contains(lease)) return NoLease();
       store_.EndLease(name_, lease);
@@ -65,7 +66,8 @@ class FakeKeyValues final : public KeyValues {
     });
   }
 
-  WatchId Watch(std::string prefix, int64_t from, Tick deadline, Told<Changes> callback) override {
+  WatchId Watch(std::string prefix, int64_t from, Tick deadline,
+                Callback<Changes> callback) override {
     const WatchId id{++store_.last_watch_};
     const FakeStore::WatchKey key{name_, id};
     store_.watchers_[key] = {
@@ -75,15 +77,15 @@ class FakeKeyValues final : public KeyValues {
     store->events_.Add(store->now_ + store->Delay(), [store, key] { store->BeginWatch(key); });
     const auto late = [store, key] {
       const auto found = store->watchers_.find(key);
-      if (found == store->watchers_.end() || found->second.told_first) return;
-      const Told<Changes> last = std::move(found->second.callback);
+      if (found == store->watchers_.end() || found->second.has_delivered) return;
+      const Callback<Changes> last = std::move(found->second.callback);
       store->watchers_.erase(found);
       last(Error{ErrorCode::kTimedOut, "no answer in time"});
     };
     store->events_.Add(std::max(deadline, store->now_), [store, key, late] {
       const auto found = store->watchers_.find(key);
-      if (found != store->watchers_.end() && !found->second.told_first)
-        store->Tell(key.first, late);
+      if (found != store->watchers_.end() && !found->second.has_delivered)
+        store->RunForClient(key.first, late);
     });
     return id;
   }
@@ -96,9 +98,9 @@ class FakeKeyValues final : public KeyValues {
  private:
   // Runs `what` when the request reaches the store, and `callback` when the answer is back.
   template <typename T>
-  void Ask(Tick deadline, Told<T> callback, std::function<Result<T>()> what) {
+  void Ask(Tick deadline, Callback<T> callback, std::function<Result<T>()> what) {
     struct Operation {
-      Told<T> callback;
+      Callback<T> callback;
       bool ended = false;
       void End(Result<T> result) {
         if (!std::exchange(ended, true)) callback(std::move(result));
@@ -109,7 +111,7 @@ class FakeKeyValues final : public KeyValues {
     ++store_.requests_;
     const auto end = [this, operation, alive](const Result<T>& result) {
       if (alive.expired() || operation->ended) return;
-      store_.Tell(name_, [operation, alive, result] {
+      store_.RunForClient(name_, [operation, alive, result] {
         if (!alive.expired()) operation->End(result);
       });
     };
@@ -170,7 +172,7 @@ bool FakeStore::Lost(const std::string& client) {
   return losses_ > 0 && std::uniform_real_distribution<>()(random_) < losses_;
 }
 
-void FakeStore::Tell(const std::string& client, std::function<void()> what) {
+void FakeStore::RunForClient(const std::string& client, std::function<void()> what) {
   if (const auto paused = paused_.find(client); paused != paused_.end()) {
     return paused->second.push_back(std::move(what));
   }
@@ -185,7 +187,7 @@ void FakeStore::Resume(const std::string& client) {
   auto waiting = paused_.extract(client);
   if (waiting.empty()) return;
   for (auto& what : waiting.mapped()) {
-    events_.Add(now_, [this, client, what = std::move(what)] { Tell(client, what); });
+    events_.Add(now_, [this, client, what = std::move(what)] { RunForClient(client, what); });
   }
 }
 
@@ -285,15 +287,15 @@ void FakeStore::Deliver(const WatchKey& key, Result<Changes> what) {
     return;
   }
   watcher.last_sent = std::max(watcher.last_sent, now_ + Delay());
-  const auto tell = [this, key, what = std::move(what)] {
+  const auto deliver = [this, key, what = std::move(what)] {
     const auto found = watchers_.find(key);
     if (found == watchers_.end() || found->second.silent) return;
-    found->second.told_first = true;
-    const Told<Changes> callback = found->second.callback;
+    found->second.has_delivered = true;
+    const Callback<Changes> callback = found->second.callback;
     if (!what.ok()) watchers_.erase(found);
     callback(what);
   };
-  events_.Add(watcher.last_sent, [this, key, tell] { Tell(key.first, tell); });
+  events_.Add(watcher.last_sent, [this, key, deliver] { RunForClient(key.first, deliver); });
 }
 
 void FakeStore::EndWatches(const Error& why) {

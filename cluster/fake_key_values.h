@@ -89,18 +89,18 @@ class FakeStore {
   struct Watcher {
     std::string prefix;
     int64_t next = 0;
-    bool begun = false;       // the store knows it
-    bool told_first = false;  // and its client that it does
+    bool begun = false;          // the store knows it
+    bool has_delivered = false;  // and its client that it does
     bool silent = false;
     core::Tick last_sent{};
-    Told<Changes> callback;
+    Callback<Changes> callback;
   };
   using WatchKey = std::pair<std::string, WatchId>;  // by client
 
   core::Duration Delay();
   bool Lost(const std::string& client);
   // Runs `what`, which notifies that client, now or once the client runs again.
-  void Tell(const std::string& client, std::function<void()> what);
+  void RunForClient(const std::string& client, std::function<void()> what);
 
   void BeginWatch(const WatchKey& key);
   Changes ChangesFor(const Watcher& watcher) const;

@@ -46,7 +46,7 @@ void Home::End() {
 void Home::Close() {
   const Error why{ErrorCode::kUnavailable, "this node leaves the cluster"};
   End();
-  for (const Growth& growth : std::exchange(given_back_, {})) growth.done(*growth.result);
+  for (const Growth& growth : std::exchange(cancelled_growths_, {})) growth.done(*growth.result);
   loans_.Close();
   transfers_.Close(why);
 }
@@ -114,9 +114,9 @@ void Home::Shrink(PieceId piece) {
     // A lender may still be asked; what it then lends goes back.
     ReleaseCopies(growth.mapped());
     growth.mapped().result = why;
-    given_back_.push_back(std::move(growth.mapped()));  // Advance calls its `done`
+    cancelled_growths_.push_back(std::move(growth.mapped()));  // Advance calls its `done`
   } else if (auto taken = Take(piece, why); !taken.empty()) {
-    GiveBack(&taken.mapped(), why);
+    ReturnSlots(&taken.mapped(), why);
   }
 }
 
@@ -129,7 +129,7 @@ std::map<PieceId, HeldPiece>::node_type Home::Take(PieceId id, const Error& why)
   return taken;
 }
 
-void Home::GiveBack(HeldPiece* piece, const Error& why) {
+void Home::ReturnSlots(HeldPiece* piece, const Error& why) {
   repairs_.Cancel(piece);
   // Ends the calls, and so the operations that wait for them.
   for (const PieceCopy& copy : piece->copies) copy.loan->Release(copy.slot);
@@ -143,7 +143,7 @@ void Home::LoseIfEmpty(PieceId id, const Error& why) {
   auto taken = Take(id, lost);
   // First: the `done` of an operation may grow the piece again.
   listener_->OnPieceLost(id, why);
-  GiveBack(&taken.mapped(), lost);
+  ReturnSlots(&taken.mapped(), lost);
 }
 
 void Home::OnCopyUnusable(PieceId id, SlotRef slot, const Error& why) {
@@ -187,7 +187,7 @@ void Home::Leave(PieceId id) {
   listener_->OnPieceRecalled(id, deadline);
 }
 
-// ---- What loans tell
+// ---- What loans report
 
 void Home::OnRecalled(Loan* loan, SlotRef slot, Tick deadline) {
   const auto marks = [&](PieceCopy* copy) {
@@ -252,7 +252,7 @@ void Home::OnUsable(Loan*) {
   }
 }
 
-void Home::TellMost() {
+void Home::ReportMost() {
   if (!std::exchange(offers_changed_, false)) return;
   const auto offers = loans_.OffersByMachine();
   uint64_t more = 0;
@@ -274,19 +274,19 @@ void Home::TellMost() {
 void Home::Advance() {
   loans_.Advance();
   transfers_.Advance();
-  for (const Growth& growth : std::exchange(given_back_, {})) growth.done(*growth.result);
+  for (const Growth& growth : std::exchange(cancelled_growths_, {})) growth.done(*growth.result);
   std::vector<PieceId> growths;
   for (const auto& [id, growth] : growths_) growths.push_back(id);
   for (const PieceId id : growths) {
     if (growths_.contains(id)) StepGrowth(id);
   }
   repairs_.Advance();
-  TellMost();
+  ReportMost();
 }
 
 Tick Home::Next() const {
   Tick next = std::min({loans_.Next(), transfers_.Next(), repairs_.Next()});
-  if (offers_changed_ || !given_back_.empty()) next = std::min(next, Now());
+  if (offers_changed_ || !cancelled_growths_.empty()) next = std::min(next, Now());
   for (const auto& [id, growth] : growths_) {
     if (!growth.asks) next = std::min(next, Now());
   }

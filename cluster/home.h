@@ -94,7 +94,7 @@ class Home final : private Loans::Listener, private PieceRepairs::Listener {
   // This node ends: it returns all that it borrowed, as Shrink does, and borrows no more.
   void End();
   // Whether a lender that can be notified does not know yet of all that was returned.
-  bool IsTelling() const { return loans_.OweWord(); }
+  bool HasPendingNotices() const { return loans_.HasUnreportedReleases(); }
   // Ends everything, with kUnavailable, and closes its connections. Nothing else is called after
   // it.
   void Close();
@@ -161,7 +161,7 @@ class Home final : private Loans::Listener, private PieceRepairs::Listener {
   // empty node if it was not held.
   std::map<PieceId, HeldPiece>::node_type Take(PieceId id, const core::Error& why);
   // Of one that was taken: returns its slots, and ends what is under way in it.
-  void GiveBack(HeldPiece* piece, const core::Error& why);
+  void ReturnSlots(HeldPiece* piece, const core::Error& why);
   // A piece without a copy is lost.
   void LoseIfEmpty(PieceId id, const core::Error& why);
   void Leave(PieceId id);
@@ -170,7 +170,7 @@ class Home final : private Loans::Listener, private PieceRepairs::Listener {
   void StepGrowth(PieceId id);
   Growth* FindGrowth(PieceId id, uint64_t number);
   void ReleaseCopies(Growth& growth);
-  void TellMost();
+  void ReportMost();
 
   // PieceRepairs::Listener.
   void OnCopyUnusable(PieceId id, SlotRef slot, const core::Error& why) override;
@@ -196,7 +196,7 @@ class Home final : private Loans::Listener, private PieceRepairs::Listener {
   PieceRepairs repairs_;
   uint64_t last_growth_ = 0;
   std::map<PieceId, Growth> growths_;
-  std::vector<Growth> given_back_;  // were growing; `done` is not called yet
+  std::vector<Growth> cancelled_growths_;  // were growing; `done` is not called yet
   bool offers_changed_ = false;
   uint32_t most_ = 0;  // as last reported
 };

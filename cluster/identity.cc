@@ -134,7 +134,7 @@ Result<NodeIdentity> NodeIdentity::Open(const IdentityOptions& options) {
   RAVEN_ASSIGN_OR_RETURN(identity.machine_, FindMachine(options));
   RAVEN_RETURN_IF_ERROR(identity.TakeFolder(options.folder));
   RAVEN_RETURN_IF_ERROR(identity.ReadOrMakeKey(options.folder));
-  RAVEN_RETURN_IF_ERROR(identity.Incarnate(options.folder));
+  RAVEN_RETURN_IF_ERROR(identity.BeginIncarnation(options.folder));
   return identity;
 }
 
@@ -193,7 +193,7 @@ Status NodeIdentity::ReadOrMakeKey(const std::string& folder) {
   return core::Ok();
 }
 
-Status NodeIdentity::Incarnate(const std::string& folder) {
+Status NodeIdentity::BeginIncarnation(const std::string& folder) {
   const std::string path = folder + "/" + kIncarnationsFile;
   const UniqueFd file(
       ::openat(folder_.get(), kIncarnationsFile, O_RDONLY | O_CLOEXEC | O_NOFOLLOW));

@@ -62,7 +62,7 @@ class NodeIdentity {
   NodeIdentity() = default;
   core::Status TakeFolder(const std::string& folder);
   core::Status ReadOrMakeKey(const std::string& folder);
-  core::Status Incarnate(const std::string& folder);
+  core::Status BeginIncarnation(const std::string& folder);
 
   ipc::UniqueFd folder_;
   ipc::UniqueFd lock_;

@@ -90,7 +90,7 @@ struct Changes {
 enum class WatchId : uint64_t {};
 
 template <typename T>
-using Told = std::function<void(core::Result<T>)>;
+using Callback = std::function<void(core::Result<T>)>;
 
 class KeyValues {
  public:
@@ -98,21 +98,22 @@ class KeyValues {
 
   // The keys that begin with `prefix`, `most` of them. What was written before is in it.
   virtual void Range(std::string prefix, size_t most, core::Tick deadline,
-                     Told<RangeRead> told) = 0;
-  virtual void CompareAndSet(Write write, core::Tick deadline, Told<WriteAnswer> told) = 0;
+                     Callback<RangeRead> callback) = 0;
+  virtual void CompareAndSet(Write write, core::Tick deadline, Callback<WriteAnswer> callback) = 0;
 
   // A lease that lives for `duration`, or longer where the store thinks so.
-  virtual void Grant(core::Duration duration, core::Tick deadline, Told<LeaseAnswer> told) = 0;
-  virtual void KeepAlive(StoreLease lease, core::Tick deadline, Told<LeaseAnswer> told) = 0;
+  virtual void Grant(core::Duration duration, core::Tick deadline,
+                     Callback<LeaseAnswer> callback) = 0;
+  virtual void KeepAlive(StoreLease lease, core::Tick deadline, Callback<LeaseAnswer> callback) = 0;
   // With its keys. One that is gone: kNotFound.
-  virtual void Revoke(StoreLease lease, core::Tick deadline, Told<core::Done> told) = 0;
+  virtual void Revoke(StoreLease lease, core::Tick deadline, Callback<core::Done> callback) = 0;
 
   // Reports each change of the keys that begin with `prefix`, from revision `from` on. The first
   // call comes when the watch begins, by `deadline`, and has no change. An error ends the watch.
   // The watch may also fall silent, for instance if `from` is older than what the store still
   // knows. The stamps of other answers then show that the watch misses something.
   virtual WatchId Watch(std::string prefix, int64_t from, core::Tick deadline,
-                        Told<Changes> told) = 0;
+                        Callback<Changes> callback) = 0;
   // Ends a watch, which then reports nothing more. A watch that ended already: ok.
   virtual void Unwatch(WatchId watch) = 0;
 

@@ -199,7 +199,7 @@ Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request
   if (options_.allows && !options_.allows(home)) {
     return refuse(ErrorCode::kPermission, "lends nothing to " + home + ", which it does not know");
   }
-  const std::string message = WhatIsSigned(
+  const std::string message = SignedMessage(
       options_.name, {.lender = options_.identity.incarnation, .challenge = *challenge}, home,
       request);
   if (!options_.identity.verify(request.key, message, request.signature)) {
@@ -265,7 +265,7 @@ Result<transport::Answer> Lender::Answer(CallId call, const BorrowRequest& reque
   const bool is_first = loan.slots.empty();
   uint32_t count = std::min(request.count, MayLend(*open.key));
   loan.expires = options_.lease_clock() + options_.lease;
-  loan.told_expired = false;
+  loan.expiry_reported = false;
   for (; count > 0; --count) {
     auto slot = Lend(*open.key, &loan, request.number);
     if (!slot.ok()) break;
@@ -279,7 +279,7 @@ Result<transport::Answer> Lender::Answer(CallId call, const RenewRequest& reques
   RAVEN_ASSIGN_OR_RETURN(const Open open, OpenBy(call.connection));
   HomeLoan& loan = *open.loan;
   loan.expires = options_.lease_clock() + options_.lease;
-  loan.told_expired = false;
+  loan.expiry_reported = false;
   loan.settled = std::max(loan.settled, request.settled);
   RenewAnswer answer{.lease = options_.lease};
   std::set<uint32_t> named;
@@ -375,7 +375,7 @@ void Lender::SetLimit(uint32_t slots) {
                      static_cast<double>(core::GiB(1).count());
   const Duration within = std::max(
       options_.recall_least, core::FromSeconds(core::Seconds(options_.recall_each_gib) * gib));
-  TellRecalled(slots_.Recall(count, transport_->Now(), within));
+  NotifyRecalled(slots_.Recall(count, transport_->Now(), within));
 }
 
 void Lender::HandOver(Duration within) {
@@ -383,7 +383,7 @@ void Lender::HandOver(Duration within) {
   limit_ = 0;
   TakeExpired(0, nullptr);
   const core::Tick now = transport_->Now();
-  TellRecalled(slots_.RecallAll(now + within, now));
+  NotifyRecalled(slots_.RecallAll(now + within, now));
 }
 
 void Lender::End() {
@@ -394,7 +394,7 @@ void Lender::End() {
 }
 
 // The call may not arrive; the answer to the next renewal repeats it.
-void Lender::TellRecalled(const SlotTable::ByLoan& recalled) {
+void Lender::NotifyRecalled(const SlotTable::ByLoan& recalled) {
   for (const auto& [key, slots] : recalled) {
     const HomeLoan& loan = loans_.at(key);
     listener_->OnSlotsRecalled(key.home, static_cast<uint32_t>(slots.size()));
@@ -409,27 +409,27 @@ void Lender::TellRecalled(const SlotTable::ByLoan& recalled) {
 
 void Lender::TakeOverdue() {
   for (const auto& [key, slots] : slots_.Overdue(transport_->Now())) {
-    TellTaken(loans_.at(key), slots);
+    NotifyTaken(loans_.at(key), slots);
     for (const HeldSlot& held : slots) Take(held.slot.slot);
     listener_->OnSlotsTaken(key.home, static_cast<uint32_t>(slots.size()));
   }
 }
 
 // Else it would learn so by what it reads there next, or by its next renewal.
-void Lender::TellTaken(const HomeLoan& loan, const std::vector<HeldSlot>& slots) {
+void Lender::NotifyTaken(const HomeLoan& loan, const std::vector<HeldSlot>& slots) {
   if (!loan.connected) return;
   const auto call =
       transport_->Call(loan.connection, {.header = Encode(RecallRequest{slots}),
-                                         .deadline = transport_->Now() + kTellWithin,
-                                         .done = [this](const auto&) { --telling_; }});
-  telling_ += call.ok() ? 1 : 0;
+                                         .deadline = transport_->Now() + kNoticeTimeout,
+                                         .done = [this](const auto&) { --pending_notices_; }});
+  pending_notices_ += call.ok() ? 1 : 0;
 }
 
 void Lender::AdvanceLoan(const LoanKey& key) {
   HomeLoan& loan = loans_.at(key);
   if (!IsExpired(loan)) return;
   const auto slots = static_cast<uint32_t>(loan.slots.size());
-  if (!std::exchange(loan.told_expired, true) && slots > 0) {
+  if (!std::exchange(loan.expiry_reported, true) && slots > 0) {
     listener_->OnHomeExpired(key.home, slots);
   }
   if (slots > 0 && options_.lease_clock() < loan.expires + options_.keep_expired) return;
@@ -449,8 +449,9 @@ core::Tick Lender::Next() const {
   core::Tick next = slots_.NextOverdue();
   const core::Tick now = options_.lease_clock();
   for (const auto& [key, loan] : loans_) {
-    if (loan.told_expired && loan.slots.empty()) continue;
-    const core::Tick due = loan.told_expired ? loan.expires + options_.keep_expired : loan.expires;
+    if (loan.expiry_reported && loan.slots.empty()) continue;
+    const core::Tick due =
+        loan.expiry_reported ? loan.expires + options_.keep_expired : loan.expires;
     next = std::min(next, transport_->Now() + std::max(due - now, Duration{}));
   }
   return next;

@@ -39,7 +39,7 @@ struct HomeLoan {
   bool connected = false;
   uint64_t opened_by = 0;  // the number of the challenge
   core::Tick expires{};    // on the lease's clock
-  bool told_expired = false;
+  bool expiry_reported = false;
   uint64_t settled = 0;  // borrows up to this number have ended at the home
   std::set<uint32_t> slots = {};
   core::Bytes written = {};
@@ -102,10 +102,10 @@ class Lender {
   // This node is about to end: lends nothing from now on, and asks all back within `within`.
   void HandOver(core::Duration within);
   // It ends now: it takes what is still lent, and notifies the homes. It waits for them for at most
-  // kTellWithin.
+  // kNoticeTimeout.
   void End();
   // Whether homes may not have heard yet that slots of theirs were taken.
-  bool IsTelling() const { return telling_ > 0; }
+  bool HasPendingNotices() const { return pending_notices_ > 0; }
 
   // A request of a home: transport::Service's contract.
   core::Result<transport::Sink> OnRequest(const transport::IncomingCall& call,
@@ -169,19 +169,19 @@ class Lender {
   core::Result<SlotRef> Lend(const LoanKey& key, HomeLoan* loan, uint64_t borrow);
   // Takes slots of expired loans until no more than `most` are held. `but` is spared.
   void TakeExpired(uint32_t most, const LoanKey* but);
-  void TellRecalled(const SlotTable::ByLoan& recalled);
+  void NotifyRecalled(const SlotTable::ByLoan& recalled);
   // The slot leaves its loan, and the transfers on it end.
   void Take(uint32_t slot);
   uint32_t TakeAll(const LoanKey& key);
   void TakeOverdue();
-  void TellTaken(const HomeLoan& loan, const std::vector<HeldSlot>& slots);
+  void NotifyTaken(const HomeLoan& loan, const std::vector<HeldSlot>& slots);
   void AdvanceLoan(const LoanKey& key);
 
   const Options options_;
   Listener* const listener_;
   transport::Transport* transport_ = nullptr;
   bool ending_ = false;
-  uint32_t telling_ = 0;  // homes, of slots that were taken
+  uint32_t pending_notices_ = 0;  // homes, of slots that were taken
   uint32_t limit_ = 0;
   SlotTable slots_;
   std::map<LoanKey, HomeLoan> loans_;

@@ -34,7 +34,7 @@ core::Result<std::span<std::byte>> AnonymousMemory::Make(core::Bytes bytes) {
   return std::span(first, bytes.count());
 }
 
-void AnonymousMemory::GiveBack(std::span<std::byte> memory) {
+void AnonymousMemory::Release(std::span<std::byte> memory) {
   RAVEN_CHECK(made_.erase(memory.data()) == 1);
   RAVEN_CHECK(munmap(memory.data(), memory.size()) == 0);
 }

@@ -20,7 +20,7 @@ class LentMemory {
   // kOutOfMemory, kSystem.
   virtual core::Result<std::span<std::byte>> Make(core::Bytes bytes) = 0;
   // REQUIRES: `memory` is what Make returned, and nothing uses it any more.
-  virtual void GiveBack(std::span<std::byte> memory) = 0;
+  virtual void Release(std::span<std::byte> memory) = 0;
 };
 
 // Pages of the operating system, which clears them.
@@ -33,7 +33,7 @@ class AnonymousMemory final : public LentMemory {
   AnonymousMemory& operator=(const AnonymousMemory&) = delete;
 
   core::Result<std::span<std::byte>> Make(core::Bytes bytes) override;
-  void GiveBack(std::span<std::byte> memory) override;
+  void Release(std::span<std::byte> memory) override;
 
  private:
   std::map<std::byte*, size_t> made_;

@@ -33,7 +33,7 @@ OpenRequest SignedOpen(const Loan::Options& options, const std::string& lender,
   const Identity& identity = options.identity;
   OpenRequest request{
       .home = identity.incarnation, .machine = identity.machine, .key = identity.key};
-  request.signature = identity.sign(WhatIsSigned(lender, challenge, options.home, request));
+  request.signature = identity.sign(SignedMessage(lender, challenge, options.home, request));
   return request;
 }
 
@@ -127,7 +127,7 @@ void Loan::OnOpenAnswer(const Incarnation& lender, const Result<std::string>& an
   if (incarnation_ != lender) {
     incarnation_ = lender;
     safe_until_ = Tick::min();
-    told_ = released_;  // of what an earlier start had lent
+    reported_ = released_;  // of what an earlier start had lent
     Lose({slots_.begin(), slots_.end()},
          {ErrorCode::kLost, "the lender " + lender_ + " was restarted"});
   }
@@ -158,7 +158,7 @@ void Loan::Renew() {
   const uint64_t settled = borrowing_.empty() ? borrows_ : *borrowing_.begin() - 1;
   // Of borrows that failed behind one that is under way the lender cannot learn yet.
   const Renewal renewal{.sent = options_.lease_clock(),
-                        .released = settled == borrows_ ? released_ : told_,
+                        .released = settled == borrows_ ? released_ : reported_,
                         .named = slots_};
   const Duration timeout = lease_.count() > 0 ? lease_ / kRenewalsEachLease : options_.call_timeout;
   Ask(RenewRequest{.settled = settled, .slots = {slots_.begin(), slots_.end()}}, Now() + timeout,
@@ -175,7 +175,7 @@ void Loan::OnRenewAnswer(const Renewal& renewal, const Result<std::string>& answ
   const auto renewed = DecodeRenew(*answer);
   if (!renewed.ok()) return Disconnect(renewed.error());
   const bool was_usable = usable();
-  told_ = std::max(told_, renewal.released);
+  reported_ = std::max(reported_, renewal.released);
   Extend(renewal.sent, renewed->lease);
   std::set<SlotRef> gone = renewal.named;
   for (const HeldSlot& held : renewed->slots) gone.erase(held.slot);
@@ -189,7 +189,7 @@ void Loan::Extend(Tick sent, Duration lease) {
   if (Has(Planted::kLeaseFromAnswer)) sent = options_.lease_clock();
   safe_until_ = std::max(safe_until_, sent + (Has(Planted::kWholeLease) ? lease : lease * 9 / 10));
   lease_ = lease;
-  if (OwesWord()) {
+  if (HasUnreportedReleases()) {
     renew_at_ = std::min(renew_at_, Now() + options_.backoff_least);
   } else {
     renew_at_ = slots_.empty() ? core::kNever : Now() + lease / kRenewalsEachLease;
@@ -257,7 +257,7 @@ void Loan::Borrow(Tick deadline, std::function<void(Result<SlotRef>)> done) {
           offered_ = 0;
           // The lender may have reserved a slot. It frees the slot once it knows that this home did
           // not take it.
-          if (!borrowed.ok()) TellReleased();
+          if (!borrowed.ok()) ReportReleased();
           if (!borrowed.ok() && borrowed.error().code == ErrorCode::kCorrupt) {
             Disconnect(borrowed.error());
           }
@@ -275,7 +275,7 @@ void Loan::Borrow(Tick deadline, std::function<void(Result<SlotRef>)> done) {
       });
 }
 
-void Loan::TellReleased() {
+void Loan::ReportReleased() {
   ++released_;
   renew_at_ = std::min(renew_at_, Now());
 }
@@ -283,7 +283,7 @@ void Loan::TellReleased() {
 void Loan::Release(SlotRef slot) {
   slots_.erase(slot);
   if (slots_.empty()) give_up_at_ = core::kNever;
-  TellReleased();
+  ReportReleased();
   EndTransfers([slot](const Transfer& transfer) { return transfer.slot == slot; });
 }
 
@@ -344,7 +344,7 @@ void Loan::Advance() {
       EndTransfers([](const Transfer&) { return true; });
     } else if (Now() >= give_up_at_) {
       // The lender may have heard of this home since, and keeps them for it.
-      TellReleased();
+      ReportReleased();
       Lose({slots_.begin(), slots_.end()},
            {ErrorCode::kLost, "nothing was heard of the lender " + lender_ + " in time"});
     }

@@ -99,9 +99,9 @@ class Loan {
   // It has said what it offers, or refused.
   bool answered() const { return answered_; }
   // The lender can be notified, and does not know yet of all that was returned.
-  bool owes_word() const { return open_ && OwesWord(); }
+  bool has_unreported_releases() const { return open_ && HasUnreportedReleases(); }
   // It has nothing of the lender, and the lender knows, or will learn by the lease.
-  bool idle() const { return slots_.empty() && borrowing_.empty() && !owes_word(); }
+  bool idle() const { return slots_.empty() && borrowing_.empty() && !has_unreported_releases(); }
 
   // Asks how many slots the lender would lend. OnUsable reports that the number is known.
   void AskForOffer();
@@ -142,8 +142,8 @@ class Loan {
   void Renew();
   void OnRenewAnswer(const Renewal& renewal, const core::Result<std::string>& answer);
   // Slots are not the home's any more, or may be reserved for it and never were.
-  void TellReleased();
-  bool OwesWord() const { return told_ != released_; }
+  void ReportReleased();
+  bool HasUnreportedReleases() const { return reported_ != released_; }
   void Extend(core::Tick sent, core::Duration lease);
   core::Status Call(transport::Request request, SlotRef slot, Done done);
   void EndTransfers(const std::function<bool(const Transfer&)>& which);
@@ -175,7 +175,7 @@ class Loan {
   // How often slots were given back, and how many of these times the lender knows of: a renewal
   // that was sent later, with no borrow under way, and was answered did not name them.
   uint64_t released_ = 0;
-  uint64_t told_ = 0;
+  uint64_t reported_ = 0;
   uint32_t offered_ = 0;
   bool answered_ = false;
   uint64_t borrows_ = 0;

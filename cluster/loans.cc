@@ -36,20 +36,20 @@ std::vector<std::string> Loans::Idle() {
   return idle;
 }
 
-std::vector<std::string> Loans::Strangers() {
-  std::vector<std::string> strangers;
+std::vector<std::string> Loans::UnaskedPeers() {
+  std::vector<std::string> unasked;
   for (const auto& [name, peer] : peers_) {
-    if (!loans_.contains(name)) strangers.push_back(name);
+    if (!loans_.contains(name)) unasked.push_back(name);
   }
-  std::ranges::shuffle(strangers, random_);
-  return strangers;
+  std::ranges::shuffle(unasked, random_);
+  return unasked;
 }
 
-void Loans::Replace(const std::vector<std::string>& gone,
-                    const std::vector<std::string>& strangers) {
-  for (const std::string& name : gone) loans_.erase(name);
+void Loans::Replace(const std::vector<std::string>& removed,
+                    const std::vector<std::string>& unasked) {
+  for (const std::string& name : removed) loans_.erase(name);
   size_t idle = Idle().size();
-  for (const std::string& name : strangers) {
+  for (const std::string& name : unasked) {
     if (idle++ >= options_.asked) break;
     Loan::Listener* const listener = this;
     loans_.emplace(
@@ -58,28 +58,28 @@ void Loans::Replace(const std::vector<std::string>& gone,
 }
 
 // Those without a slot make room for others that were not asked lately.
-void Loans::AskAnew() {
-  const std::vector<std::string> strangers = Strangers();
+void Loans::RefreshOffers() {
+  const std::vector<std::string> unasked = UnaskedPeers();
   // One is replaced each time, and all that no one names any more.
-  const size_t keep = options_.asked - (strangers.empty() || options_.asked == 0 ? 0 : 1);
+  const size_t keep = options_.asked - (unasked.empty() || options_.asked == 0 ? 0 : 1);
   size_t kept = 0;
-  std::vector<std::string> gone = Idle();
-  std::erase_if(gone, [&](const auto& name) { return peers_.contains(name) && kept++ < keep; });
-  Replace(gone, strangers);
+  std::vector<std::string> removed = Idle();
+  std::erase_if(removed, [&](const auto& name) { return peers_.contains(name) && kept++ < keep; });
+  Replace(removed, unasked);
   for (const auto& [name, loan] : loans_) loan->AskForOffer();
   listener_->OnOffers();
 }
 
 // Those that have nothing to lend make room, all of them.
 void Loans::Search() {
-  const std::vector<std::string> strangers = Strangers();
-  std::vector<std::string> gone = Idle();
-  std::erase_if(gone, [&](const auto& name) {
+  const std::vector<std::string> unasked = UnaskedPeers();
+  std::vector<std::string> removed = Idle();
+  std::erase_if(removed, [&](const auto& name) {
     const Loan& loan = *loans_.at(name);
     return !loan.answered() || loan.offered() > 0;
   });
-  gone.resize(std::min(gone.size(), strangers.size()));
-  Replace(gone, strangers);
+  removed.resize(std::min(removed.size(), unasked.size()));
+  Replace(removed, unasked);
   listener_->OnOffers();
 }
 
@@ -106,8 +106,9 @@ void Loans::Close() {
   std::exchange(loans_, {}).clear();
 }
 
-bool Loans::OweWord() const {
-  return std::ranges::any_of(loans_, [](const auto& loan) { return loan.second->owes_word(); });
+bool Loans::HasUnreportedReleases() const {
+  return std::ranges::any_of(
+      loans_, [](const auto& loan) { return loan.second->has_unreported_releases(); });
 }
 
 void Loans::Acquire(Excluded excluded, core::Tick deadline,
@@ -171,7 +172,7 @@ core::Status Loans::OnRecall(transport::ConnectionId connection, const RecallReq
 void Loans::Advance() {
   if (transport_->Now() >= ask_at_) {
     ask_at_ = transport_->Now() + options_.offer_period;
-    AskAnew();
+    RefreshOffers();
   }
   if (transport_->Now() >= search_at_) {
     search_at_ = core::kNever;

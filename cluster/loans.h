@@ -57,7 +57,7 @@ class Loans final : private Loan::Listener {
   // From now on no node is asked, and requests end with kUnavailable.
   void End();
   // Whether a lender that can be notified does not know yet of all that was returned.
-  bool OweWord() const;
+  bool HasUnreportedReleases() const;
   // Before the transport goes. What is asked for ends with kUnavailable, before this returns.
   void Close();
 
@@ -92,10 +92,10 @@ class Loans final : private Loan::Listener {
   uint32_t Partners() const;
   // Of whom this home has nothing; and who is not asked. In random order.
   std::vector<std::string> Idle();
-  std::vector<std::string> Strangers();
-  // Strangers take the place of those, and the places that are free.
-  void Replace(const std::vector<std::string>& gone, const std::vector<std::string>& strangers);
-  void AskAnew();
+  std::vector<std::string> UnaskedPeers();
+  // Nodes that are not asked take the place of those, and the places that are free.
+  void Replace(const std::vector<std::string>& removed, const std::vector<std::string>& unasked);
+  void RefreshOffers();
   void Search();
 
   const Options options_;

@@ -64,11 +64,11 @@ std::optional<std::string> Membership::NameIn(const std::string& key) {
 }
 
 template <typename T>
-Told<T> Membership::Telling(void (Membership::*told)(const Result<T>&)) {
-  return [this, told, alive = std::weak_ptr<int>(alive_)](const Result<T>& result) {
+Callback<T> Membership::CallbackTo(void (Membership::*method)(const Result<T>&)) {
+  return [this, method, alive = std::weak_ptr<int>(alive_)](const Result<T>& result) {
     if (alive.expired()) return;
     now_ = store_.Now();
-    (this->*told)(result);
+    (this->*method)(result);
   };
 }
 
@@ -83,12 +83,12 @@ void Membership::Again(Retry* retry) {
 
 void Membership::Tick(Instant now) {
   now_ = now;
-  if (now >= NextCheck()) Distrust(false);
+  if (now >= NextCheck()) ReadAgain(false);
   if (view_ == View::kNone && now >= read_.at && !registering_.open) Read();
   Register();
   KeepAlive();
-  if (HasView() && !failing_since_) table_.Settle(now, confirmed_);
-  TellStatus();
+  if (HasView() && !failing_since_) table_.ReportDue(now, confirmed_);
+  ReportStatus();
 }
 
 Instant Membership::NextTick() const {
@@ -125,11 +125,11 @@ void Membership::Read() {
   view_ = View::kReading;
   // This node's, and one that shows that there are more.
   store_.Range(options_.prefix, options_.table.nodes_max + 2, Deadline(),
-               Telling(&Membership::OnRead));
+               CallbackTo(&Membership::OnRead));
 }
 
 void Membership::OnRead(const Result<RangeRead>& read) {
-  Heard(read.ok() ? nullptr : &read.error());
+  RecordContact(read.ok() ? nullptr : &read.error());
   if (!read.ok()) {
     view_ = View::kNone;
     lost_ = true;
@@ -146,14 +146,14 @@ void Membership::OnRead(const Result<RangeRead>& read) {
       entries.push_back({*name, value.value});
       // It grew again before anybody looked: what is older than the view contradicts it.
       restored |= value.modified <= seen_.revision && !table_.overflowed() &&
-                  !table_.Says(*name, value.value);
+                  !table_.Holds(*name, value.value);
     }
   }
   table_.Replace(entries, now_);
   if (restored) {
-    table_.Doubt(now_);
+    table_.SuspectOldRecords(now_);
   } else if (lost_) {
-    table_.BeginGraceAnew(now_);
+    table_.RestartGrace(now_);
   }
   lost_ = false;
   seen_ = read->at;
@@ -162,16 +162,16 @@ void Membership::OnRead(const Result<RangeRead>& read) {
   own_revision_ = -1;
   SetOwn(std::move(own), seen_.revision);
   view_ = View::kBeginning;
-  watch_ =
-      store_.Watch(options_.prefix, seen_.revision + 1, Deadline(), Telling(&Membership::OnWatch));
+  watch_ = store_.Watch(options_.prefix, seen_.revision + 1, Deadline(),
+                        CallbackTo(&Membership::OnWatch));
 }
 
 void Membership::OnWatch(const Result<Changes>& changes) {
   if (!changes.ok()) {
-    Distrust(true);
+    ReadAgain(true);
     return Again(&read_);
   }
-  Heard(nullptr);
+  RecordContact(nullptr);
   if (view_ == View::kBeginning) {
     view_ = View::kWatching;
     read_ = {};
@@ -192,7 +192,7 @@ void Membership::OnWatch(const Result<Changes>& changes) {
   if (changes->changes.empty()) Compare(changes->at, seen_.revision);
 }
 
-void Membership::Distrust(bool lost) {
+void Membership::ReadAgain(bool lost) {
   lost_ |= lost;
   if (!HasView()) return;
   store_.Unwatch(watch_);
@@ -203,7 +203,7 @@ void Membership::Distrust(bool lost) {
 void Membership::Compare(const Stamp& stamp, int64_t known) {
   if (!HasView()) return;
   if (stamp.store != seen_.store || stamp.revision < known) {
-    Distrust(true);
+    ReadAgain(true);
   } else if (stamp.revision <= seen_.revision) {
     confirmed_ = now_;
   }
@@ -212,7 +212,7 @@ void Membership::Compare(const Stamp& stamp, int64_t known) {
 // ---- The registration
 
 Membership::Holder Membership::FindHolder() const {
-  if (!own_) return Holder::kNobody;
+  if (!own_) return Holder::kNone;
   if (own_->value == text_) {
     return own_->lease == lease_ ? Holder::kSelf : Holder::kSelfByOtherLease;
   }
@@ -246,19 +246,19 @@ void Membership::Register() {
   if (holder == Holder::kOther || holder == Holder::kSelf || now_ < register_.at) return;
   registering_ = {.open = true, .at = now_, .known = Known()};
   if (lease_ == kNoLease) {
-    return store_.Grant(options_.lease, Deadline(), Telling(&Membership::OnGranted));
+    return store_.Grant(options_.lease, Deadline(), CallbackTo(&Membership::OnGranted));
   }
   registering_.lease = lease_;
   store_.CompareAndSet({.key = key_,
                         .expected = own_ ? std::optional(own_->value) : std::nullopt,
                         .value = text_,
                         .lease = lease_},
-                       Deadline(), Telling(&Membership::OnWritten));
+                       Deadline(), CallbackTo(&Membership::OnWritten));
 }
 
 void Membership::OnGranted(const Result<LeaseAnswer>& answer) {
   registering_.open = false;
-  Heard(answer.ok() ? nullptr : &answer.error());
+  RecordContact(answer.ok() ? nullptr : &answer.error());
   if (!answer.ok()) return Again(&register_);
   lease_ = answer->lease;
   const core::Duration lives = std::min(answer->duration, kLeaseMax);
@@ -271,7 +271,7 @@ void Membership::OnGranted(const Result<LeaseAnswer>& answer) {
 void Membership::OnWritten(const Result<WriteAnswer>& answer) {
   registering_.open = false;
   const bool lease_gone = !answer.ok() && answer.error().code == ErrorCode::kNotFound;
-  Heard(answer.ok() || lease_gone ? nullptr : &answer.error());
+  RecordContact(answer.ok() || lease_gone ? nullptr : &answer.error());
   if (lease_gone && lease_ == registering_.lease) lease_ = kNoLease;
   if (!answer.ok()) return Again(&register_);
   const int64_t revision = answer->at.revision;
@@ -282,7 +282,7 @@ void Membership::OnWritten(const Result<WriteAnswer>& answer) {
   } else {
     Again(&register_);
     // As of then it was as expected: this is another store's.
-    if (revision <= registering_.known) return Distrust(true);
+    if (revision <= registering_.known) return ReadAgain(true);
     SetOwn(answer->found, revision);
   }
   Compare(answer->at, registering_.known);
@@ -291,13 +291,13 @@ void Membership::OnWritten(const Result<WriteAnswer>& answer) {
 void Membership::KeepAlive() {
   if (lease_ == kNoLease || leaving_ || keeping_.open || now_ < keep_.at) return;
   keeping_ = {.open = true, .at = now_, .known = Known(), .lease = lease_};
-  store_.KeepAlive(lease_, Deadline(), Telling(&Membership::OnKept));
+  store_.KeepAlive(lease_, Deadline(), CallbackTo(&Membership::OnKept));
 }
 
 void Membership::OnKept(const Result<LeaseAnswer>& answer) {
   keeping_.open = false;
   const bool gone = !answer.ok() && answer.error().code == ErrorCode::kNotFound;
-  Heard(answer.ok() || gone ? nullptr : &answer.error());
+  RecordContact(answer.ok() || gone ? nullptr : &answer.error());
   if (lease_ != keeping_.lease) return;
   if (gone) {
     lease_ = kNoLease;
@@ -315,10 +315,10 @@ void Membership::Leave() {
   if (std::exchange(leaving_, true)) return;
   left_ = lease_ == kNoLease;
   if (left_) return;
-  const auto told = [this, alive = std::weak_ptr<int>(alive_)](const Result<core::Done>&) {
+  const auto on_revoked = [this, alive = std::weak_ptr<int>(alive_)](const Result<core::Done>&) {
     if (!alive.expired()) left_ = true;
   };
-  store_.Revoke(lease_, Deadline(), told);
+  store_.Revoke(lease_, Deadline(), on_revoked);
   lease_ = kNoLease;
 }
 
@@ -328,11 +328,11 @@ bool Membership::HasLeft() const {
 
 // ---- What is shown
 
-void Membership::Heard(const Error* failure) {
+void Membership::RecordContact(const Error* failure) {
   if (failure == nullptr) {
-    heard_ = true;
+    ever_answered_ = true;
     // What the watch had on its way may have been lost with the rest.
-    if (IsFailing()) Distrust(true);
+    if (IsFailing()) ReadAgain(true);
     failing_since_.reset();
     return;
   }
@@ -348,9 +348,9 @@ bool Membership::IsRegistered() const {
   return lease_ != kNoLease && FindHolder() == Holder::kSelf && now_ < lease_end_;
 }
 
-void Membership::TellStatus() {
+void Membership::ReportStatus() {
   const Shown now{.registered = IsRegistered(),
-                  .reachable = heard_ && !IsFailing(),
+                  .reachable = ever_answered_ && !IsFailing(),
                   .failing = IsFailing(),
                   .taken = FindHolder() == Holder::kOther,
                   .strange = strange_};
@@ -387,7 +387,7 @@ std::string Membership::StoreWords() const {
     words += " does not answer since " + SecondsText(now_ - *failing_since_) + " (" + failure_ +
              "); the nodes that are known stay known";
   } else {
-    words += heard_ ? " answers" : " is being asked";
+    words += ever_answered_ ? " answers" : " is being asked";
   }
   if (strange_) words += "; it answered with keys that were not asked for, which are ignored";
   if (table_.overflowed()) {

@@ -98,7 +98,7 @@ class Membership {
   };
   // Whose the record under this node's name is.
   enum class Holder : uint8_t {
-    kNobody,
+    kNone,
     kSelf,
     kSelfByOtherLease,
     kPredecessor,
@@ -112,7 +112,7 @@ class Membership {
 
   // A callback that finds this gone does nothing.
   template <typename T>
-  Told<T> Telling(void (Membership::*told)(const core::Result<T>&));
+  Callback<T> CallbackTo(void (Membership::*method)(const core::Result<T>&));
   core::Tick Deadline() const { return now_ + options_.patience; }
   core::Duration Random(core::Duration most);
 
@@ -121,7 +121,7 @@ class Membership {
   void OnRead(const core::Result<RangeRead>& read);
   void OnWatch(const core::Result<Changes>& changes);
   // Reads all again. `lost`: something may have been missed.
-  void Distrust(bool lost);
+  void ReadAgain(bool lost);
   // What the stamp of another answer says of the view. That had at least `known` as it was asked.
   void Compare(const Stamp& stamp, int64_t known);
   // When it is to be read again to be sure of it.
@@ -139,12 +139,12 @@ class Membership {
   void SetOwn(std::optional<KeyValue> own, int64_t revision);
 
   // An answer came, or why none did.
-  void Heard(const core::Error* failure);
+  void RecordContact(const core::Error* failure);
   // For longer than a failure or two take.
   bool IsFailing() const;
   bool IsRegistered() const;
   void Again(Retry* retry);
-  void TellStatus();
+  void ReportStatus();
   std::string RegistrationWords() const;
   std::string StoreWords() const;
   // The name of the node whose record is at `key`. Empty: the key is outside the prefix, or has no
@@ -188,7 +188,7 @@ class Membership {
   bool leaving_ = false;
   bool left_ = false;
 
-  bool heard_ = false;  // ever
+  bool ever_answered_ = false;  // ever
   std::optional<core::Tick> failing_since_;
   std::string failure_;
   struct Shown {

@@ -9,7 +9,7 @@ namespace {
 using core::Error;
 using core::Status;
 
-constexpr core::Duration kRefusalsToldEvery = std::chrono::minutes(1);
+constexpr core::Duration kRefusalReportInterval = std::chrono::minutes(1);
 
 Home::Options HomeOptions(const Node::Options& options) {
   Home::Options home = options.home;
@@ -72,11 +72,12 @@ void Node::SetLendable(core::Bytes bytes) {
 void Node::End() {
   lender_.End();
   home_.End();
-  told_by_ = transport_->Now() + kTellWithin;
+  notices_until_ = transport_->Now() + kNoticeTimeout;
 }
 
-bool Node::IsTelling() const {
-  return transport_->Now() < told_by_ && (lender_.IsTelling() || home_.IsTelling());
+bool Node::HasPendingNotices() const {
+  return transport_->Now() < notices_until_ &&
+         (lender_.HasPendingNotices() || home_.HasPendingNotices());
 }
 
 void Node::Advance() {
@@ -86,7 +87,7 @@ void Node::Advance() {
 
 core::Tick Node::Next() const {
   const core::Tick next = std::min(lender_.Next(), home_.Next());
-  return IsTelling() ? std::min(next, told_by_) : next;
+  return HasPendingNotices() ? std::min(next, notices_until_) : next;
 }
 
 Home::Footprint Node::footprint() const {
@@ -105,9 +106,9 @@ void Node::OnLost(transport::ConnectionId connection, const Error& why) {
   if (home_.OnLost(connection, why)) return;
   lender_.OnLost(connection);
   // Any peer that reaches the port can be refused as often as it likes.
-  if (why.code != core::ErrorCode::kPermission || transport_->Now() < tell_refusal_at_) return;
-  tell_refusal_at_ = transport_->Now() + kRefusalsToldEvery;
-  Tell({.kind = Event::Kind::kHomeRefused, .why = why.message});
+  if (why.code != core::ErrorCode::kPermission || transport_->Now() < next_refusal_report_) return;
+  next_refusal_report_ = transport_->Now() + kRefusalReportInterval;
+  Report({.kind = Event::Kind::kHomeRefused, .why = why.message});
 }
 
 core::Result<transport::Sink> Node::OnRequest(const transport::IncomingCall& call) {
@@ -145,68 +146,68 @@ void Node::OnEnded(transport::CallId call, const Status&) {
 // ---- Events
 
 void Node::OnPieceRecalled(PieceId piece, core::Tick deadline) {
-  Tell({.kind = Event::Kind::kPieceRecalled, .piece = core::ToInt(piece)});
+  Report({.kind = Event::Kind::kPieceRecalled, .piece = core::ToInt(piece)});
   listener_->OnPieceRecalled(piece, deadline);
 }
 
 void Node::OnPieceKept(PieceId piece) {
-  Tell({.kind = Event::Kind::kPieceKept, .piece = core::ToInt(piece)});
+  Report({.kind = Event::Kind::kPieceKept, .piece = core::ToInt(piece)});
   listener_->OnPieceKept(piece);
 }
 
 void Node::OnPieceLost(PieceId piece, const Error& why) {
-  Tell({.kind = Event::Kind::kPieceLost, .piece = core::ToInt(piece), .why = why.message});
+  Report({.kind = Event::Kind::kPieceLost, .piece = core::ToInt(piece), .why = why.message});
   listener_->OnPieceLost(piece, why);
 }
 
 void Node::OnPieceCorrupt(PieceId piece, std::string_view lender) {
-  Tell({.kind = Event::Kind::kPieceCorrupt,
-        .peer = std::string(lender),
-        .piece = core::ToInt(piece)});
+  Report({.kind = Event::Kind::kPieceCorrupt,
+          .peer = std::string(lender),
+          .piece = core::ToInt(piece)});
 }
 
 void Node::OnPieceMoved(PieceId piece, std::string_view lender) {
-  Tell(
+  Report(
       {.kind = Event::Kind::kPieceMoved, .peer = std::string(lender), .piece = core::ToInt(piece)});
 }
 
 void Node::OnLenderJoined(std::string_view lender) {
-  Tell({.kind = Event::Kind::kJoined, .peer = std::string(lender)});
+  Report({.kind = Event::Kind::kJoined, .peer = std::string(lender)});
 }
 
 void Node::OnLenderRefused(std::string_view lender, const Error& why) {
-  Tell({.kind = Event::Kind::kRefused, .peer = std::string(lender), .why = why.message});
+  Report({.kind = Event::Kind::kRefused, .peer = std::string(lender), .why = why.message});
 }
 
 void Node::OnLenderLost(std::string_view lender, uint32_t slots, const Error& why) {
-  Tell({.kind = Event::Kind::kLost,
-        .peer = std::string(lender),
-        .count = slots,
-        .why = why.message});
+  Report({.kind = Event::Kind::kLost,
+          .peer = std::string(lender),
+          .count = slots,
+          .why = why.message});
 }
 
 void Node::OnHomeJoined(std::string_view home) {
-  Tell({.kind = Event::Kind::kHomeJoined, .peer = std::string(home)});
+  Report({.kind = Event::Kind::kHomeJoined, .peer = std::string(home)});
 }
 
 void Node::OnHomeRefused(std::string_view home, const Error& why) {
-  Tell({.kind = Event::Kind::kHomeRefused, .peer = std::string(home), .why = why.message});
+  Report({.kind = Event::Kind::kHomeRefused, .peer = std::string(home), .why = why.message});
 }
 
 void Node::OnHomeExpired(std::string_view home, uint32_t slots) {
-  Tell({.kind = Event::Kind::kHomeExpired, .peer = std::string(home), .count = slots});
+  Report({.kind = Event::Kind::kHomeExpired, .peer = std::string(home), .count = slots});
 }
 
 void Node::OnHomeGone(std::string_view home, uint32_t slots) {
-  Tell({.kind = Event::Kind::kHomeGone, .peer = std::string(home), .count = slots});
+  Report({.kind = Event::Kind::kHomeGone, .peer = std::string(home), .count = slots});
 }
 
 void Node::OnSlotsRecalled(std::string_view home, uint32_t slots) {
-  Tell({.kind = Event::Kind::kRecalled, .peer = std::string(home), .count = slots});
+  Report({.kind = Event::Kind::kRecalled, .peer = std::string(home), .count = slots});
 }
 
 void Node::OnSlotsTaken(std::string_view home, uint32_t slots) {
-  Tell({.kind = Event::Kind::kTaken, .peer = std::string(home), .count = slots});
+  Report({.kind = Event::Kind::kTaken, .peer = std::string(home), .count = slots});
 }
 
 }  // namespace ravenstore::cluster

@@ -93,9 +93,9 @@ class Node final : public transport::Service, private Home::Listener, private Le
   // do not empty until then is lost to them.
   void HandOver(core::Duration within) { lender_.HandOver(within); }
   // This node ends now: it takes what is still lent, returns what it borrowed, and notifies homes
-  // and lenders immediately. Poll and Advance while IsTelling, which is a moment at most.
+  // and lenders immediately. Poll and Advance while HasPendingNotices, which is a moment at most.
   void End();
-  bool IsTelling() const;
+  bool HasPendingNotices() const;
 
   // Pieces, as home.h says.
   Home& home() { return home_; }
@@ -120,7 +120,7 @@ class Node final : public transport::Service, private Home::Listener, private Le
   void OnEnded(transport::CallId call, const core::Status& status) override;
 
  private:
-  void Tell(Event event) { listener_->OnEvent(event); }
+  void Report(Event event) { listener_->OnEvent(event); }
   void OnPieceRecalled(PieceId piece, core::Tick deadline) override;
   void OnPieceKept(PieceId piece) override;
   void OnPieceLost(PieceId piece, const core::Error& why) override;
@@ -143,8 +143,8 @@ class Node final : public transport::Service, private Home::Listener, private Le
   Home home_;
   Lender lender_;
   std::map<transport::CallId, RecallRequest> recalls_;  // that were accepted
-  core::Tick tell_refusal_at_{};
-  core::Tick told_by_{};  // since End
+  core::Tick next_refusal_report_{};
+  core::Tick notices_until_{};  // since End
 };
 
 }  // namespace ravenstore::cluster

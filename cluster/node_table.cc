@@ -29,7 +29,7 @@ void NodeTable::Replace(const std::vector<Entry>& entries, Tick now) {
   for (const Entry& entry : entries) Update(entry.name, entry.text, now);
 }
 
-bool NodeTable::Says(const std::string& name, const std::string& text) const {
+bool NodeTable::Holds(const std::string& name, const std::string& text) const {
   const auto found = nodes_.find(name);
   return found != nodes_.end() && found->second.said == Read(name, text);
 }
@@ -45,32 +45,32 @@ void NodeTable::Update(const std::string& name, const std::optional<std::string>
   Node& node = nodes_[name];
   std::optional<Said> said;
   if (text) said = Read(name, *text);
-  if (said == node.said && node.told == node.said) return;
+  if (said == node.said && node.reported == node.said) return;
   if (said != node.said) node.since = now;
   node.said = std::move(said);
-  if (node.said != node.told) {
+  if (node.said != node.reported) {
     pending_.insert(name);
     return;
   }
   pending_.erase(name);
-  if (!node.told) nodes_.erase(name);  // came and went, and was never reported
+  if (!node.reported) nodes_.erase(name);  // came and went, and was never reported
 }
 
-void NodeTable::BeginGraceAnew(Tick now) {
+void NodeTable::RestartGrace(Tick now) {
   for (const std::string& name : pending_) nodes_.at(name).since = now;
 }
 
-void NodeTable::Doubt(Tick now) {
-  BeginGraceAnew(now);
+void NodeTable::SuspectOldRecords(Tick now) {
+  RestartGrace(now);
   calm_at_ = now + options_.grace;
 }
 
 Tick NodeTable::Due(const Node& node) const {
   const Tick due = node.said ? std::max(node.since, calm_at_) : node.since + options_.grace;
-  return node.told_at == Tick::min() ? due : std::max(due, node.told_at + options_.spacing);
+  return node.reported_at == Tick::min() ? due : std::max(due, node.reported_at + options_.spacing);
 }
 
-void NodeTable::Settle(Tick now, Tick confirmed) {
+void NodeTable::ReportDue(Tick now, Tick confirmed) {
   std::vector<std::string> due;
   for (const std::string& name : pending_) {
     const Node& node = nodes_.at(name);
@@ -80,24 +80,24 @@ void NodeTable::Settle(Tick now, Tick confirmed) {
     pending_.erase(name);
     Node& node = nodes_.at(name);
     const Node before = node;
-    node.told = node.said;
-    node.told_at = now;
-    if (!node.told) nodes_.erase(name);
-    Tell(name, before);
+    node.reported = node.said;
+    node.reported_at = now;
+    if (!node.reported) nodes_.erase(name);
+    Report(name, before);
   }
 }
 
-void NodeTable::Tell(const std::string& name, const Node& node) {
-  const bool was = node.told && !node.told->refusal;
+void NodeTable::Report(const std::string& name, const Node& node) {
+  const bool was = node.reported && !node.reported->refusal;
   const bool is = node.said && !node.said->refusal;
   if (was && is) {
-    listener_.OnChanged(node.told->record, node.said->record);
+    listener_.OnChanged(node.reported->record, node.said->record);
   } else if (is) {
     listener_.OnJoined(node.said->record);
   } else if (was) {
-    listener_.OnLeft(node.told->record);
+    listener_.OnLeft(node.reported->record);
   }
-  if (node.said && !is && (was || !node.told)) listener_.OnRefused(name, *node.said->refusal);
+  if (node.said && !is && (was || !node.reported)) listener_.OnRefused(name, *node.said->refusal);
 }
 
 Tick NodeTable::Next() const {
@@ -109,20 +109,22 @@ Tick NodeTable::Next() const {
 std::vector<const NodeRecord*> NodeTable::Nodes() const {
   std::vector<const NodeRecord*> all;
   for (const auto& [name, node] : nodes_) {
-    if (node.told && !node.told->refusal) all.push_back(&node.told->record);
+    if (node.reported && !node.reported->refusal) all.push_back(&node.reported->record);
   }
   return all;
 }
 
 const NodeRecord* NodeTable::Find(const std::string& name) const {
   const auto found = nodes_.find(name);
-  if (found == nodes_.end() || !found->second.told || found->second.told->refusal) return nullptr;
-  return &found->second.told->record;
+  if (found == nodes_.end() || !found->second.reported || found->second.reported->refusal)
+    return nullptr;
+  return &found->second.reported->record;
 }
 
 size_t NodeTable::refused() const {
-  return static_cast<size_t>(std::ranges::count_if(
-      nodes_, [](const auto& node) { return node.second.told && node.second.told->refusal; }));
+  return static_cast<size_t>(std::ranges::count_if(nodes_, [](const auto& node) {
+    return node.second.reported && node.second.reported->refusal;
+  }));
 }
 
 }  // namespace ravenstore::cluster

@@ -3,8 +3,8 @@
 // The one decision here is when to report a difference between the two. A node that joins or
 // changes is reported immediately, but at most once per `spacing`. A node that leaves is reported
 // after `grace`, once it is confirmed that nothing was missed meanwhile. A node that registers
-// again within `grace` is not reported as gone. While the store may hold old records (Doubt), nodes
-// that join or change wait as long.
+// again within `grace` is not reported as gone. While the store may hold old records
+// (SuspectOldRecords), nodes that join or change wait as long.
 //
 // Threads: one. Owns: nothing of the listener's.
 // Memory: at most `nodes_max` nodes. Those beyond are ignored and counted.
@@ -23,7 +23,7 @@
 
 namespace ravenstore::cluster {
 
-// Called from within Settle. Each call is one event.
+// Called from within ReportDue. Each call is one event.
 class NodeListener {
  public:
   virtual ~NodeListener() = default;
@@ -55,20 +55,20 @@ class NodeTable {
   // All that the store holds.
   void Replace(const std::vector<Entry>& entries, core::Tick now);
   // Whether this is what the store was last known to hold under that name.
-  bool Says(const std::string& name, const std::string& text) const;
+  bool Holds(const std::string& name, const std::string& text) const;
   // One change. `text` without a value: it is gone.
   void Update(const std::string& name, const std::optional<std::string>& text, core::Tick now);
 
   // Call it after a time in which the store was not heard. Nodes could not register again
   // meanwhile, so nodes that are gone get their whole grace from now on.
-  void BeginGraceAnew(core::Tick now);
+  void RestartGrace(core::Tick now);
   // The store may hold old records, as after a restore. Nothing is reported until the grace is
   // over.
-  void Doubt(core::Tick now);
+  void SuspectOldRecords(core::Tick now);
 
   // Reports what is due. `confirmed`: all that the store said until then is known to have come
   // here. Call it only while the store is heard: what the store does not say is not reported.
-  void Settle(core::Tick now, core::Tick confirmed);
+  void ReportDue(core::Tick now, core::Tick confirmed);
   // When something will be due, or kNever; of what is due, and waits to be confirmed: since when.
   core::Tick Next() const;
 
@@ -87,15 +87,15 @@ class NodeTable {
     }
   };
   struct Node {
-    std::optional<Said> said = {};  // by the store
-    std::optional<Said> told = {};  // to the listener
-    core::Tick since{};             // of what is said
-    core::Tick told_at = core::Tick::min();
+    std::optional<Said> said = {};      // by the store
+    std::optional<Said> reported = {};  // to the listener
+    core::Tick since{};                 // of what is said
+    core::Tick reported_at = core::Tick::min();
   };
 
   Said Read(const std::string& name, const std::string& text) const;
   core::Tick Due(const Node& node) const;
-  void Tell(const std::string& name, const Node& node);
+  void Report(const std::string& name, const Node& node);
 
   const NodeTableOptions options_;
   NodeListener& listener_;

@@ -245,8 +245,8 @@ Result<RenewAnswer> DecodeRenew(std::string_view header) {
   return DecodeLease<RenewAnswer>(header);
 }
 
-std::string WhatIsSigned(std::string_view lender, const ChallengeAnswer& challenge,
-                         std::string_view home, const OpenRequest& request) {
+std::string SignedMessage(std::string_view lender, const ChallengeAnswer& challenge,
+                          std::string_view home, const OpenRequest& request) {
   OpenRequest unsigned_request = request;
   unsigned_request.signature = {};
   std::string message = "ravenstore: a home opens a loan";

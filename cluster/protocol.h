@@ -36,7 +36,7 @@ struct OpenRequest {
   Incarnation home;
   MachineId machine;
   PublicKey key{};
-  Signature signature{};  // of WhatIsSigned
+  Signature signature{};  // of SignedMessage
 };
 struct OpenAnswer {
   MachineId machine;
@@ -86,7 +86,7 @@ struct RenewAnswer {
 };
 
 // A node that ends waits so long until others know.
-inline constexpr core::Duration kTellWithin = std::chrono::milliseconds(300);
+inline constexpr core::Duration kNoticeTimeout = std::chrono::milliseconds(300);
 
 // Of the lender, on the home's connection. What has no time left is taken already.
 struct RecallRequest {
@@ -114,7 +114,7 @@ core::Result<BorrowAnswer> DecodeBorrow(std::string_view header);
 core::Result<RenewAnswer> DecodeRenew(std::string_view header);
 
 // What a home signs: it names both ends, so that no node can pass on another's signature.
-std::string WhatIsSigned(std::string_view lender, const ChallengeAnswer& challenge,
-                         std::string_view home, const OpenRequest& request);
+std::string SignedMessage(std::string_view lender, const ChallengeAnswer& challenge,
+                          std::string_view home, const OpenRequest& request);
 
 }  // namespace ravenstore::cluster

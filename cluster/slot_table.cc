@@ -12,7 +12,7 @@ using core::Tick;
 
 SlotTable::~SlotTable() {
   for (const Slot& slot : slots_) {
-    if (!slot.memory.empty()) memory_.GiveBack(slot.memory);
+    if (!slot.memory.empty()) memory_.Release(slot.memory);
   }
 }
 
@@ -66,7 +66,7 @@ void SlotTable::EndTransfer(uint32_t index, transport::CallId call) {
 }
 
 void SlotTable::Reclaim(Slot* slot) {
-  if (!Has(Planted::kNotCleared)) memory_.GiveBack(std::exchange(slot->memory, {}));
+  if (!Has(Planted::kNotCleared)) memory_.Release(std::exchange(slot->memory, {}));
   slot->state = State::kFree;
   slot->loan = {};
   ++free_;

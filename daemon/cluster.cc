@@ -246,8 +246,8 @@ void Cluster::Run() {
     if (handing_over_ && !took_ && node_->lent() == Bytes{}) handed_over_ = true;
   }
   node_->End();
-  // Next before IsTelling: were its time over between the two, Next would not end with it.
-  for (core::Tick next = node_->Next(); node_->IsTelling(); next = node_->Next()) {
+  // Next before HasPendingNotices: were its time over between the two, Next would not end with it.
+  for (core::Tick next = node_->Next(); node_->HasPendingNotices(); next = node_->Next()) {
     transport_->Poll(next);
     node_->Advance();
   }

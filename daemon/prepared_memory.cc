@@ -38,7 +38,7 @@ core::Result<std::span<std::byte>> PreparedMemory::Make(core::Bytes bytes) {
   return made;
 }
 
-void PreparedMemory::GiveBack(std::span<std::byte> memory) {
+void PreparedMemory::Release(std::span<std::byte> memory) {
   std::lock_guard lock(mutex_);
   gone_.push_back(memory);
   DropAhead();
@@ -59,7 +59,7 @@ void PreparedMemory::Run() {
     if (!gone_.empty()) {
       const auto gone = std::exchange(gone_, {});
       lock.unlock();
-      for (const std::span<std::byte> memory : gone) memory_->GiveBack(memory);
+      for (const std::span<std::byte> memory : gone) memory_->Release(memory);
       lock.lock();
     } else if (ending_) {
       return;

@@ -38,7 +38,7 @@ class PreparedMemory final : public cluster::LentMemory {
   // next one is made.
   core::Result<std::span<std::byte>> Make(core::Bytes bytes) override;
   // Returns immediately; the memory is the system's a moment later.
-  void GiveBack(std::span<std::byte> memory) override;
+  void Release(std::span<std::byte> memory) override;
 
  private:
   using Made = core::Result<std::span<std::byte>>;

@@ -43,14 +43,14 @@ std::string Busy(Bytes moved, double rate, core::Duration time) {
 
 }  // namespace
 
-double TimesAsLong(const Outcome& outcome) {
+double Slowdown(const Outcome& outcome) {
   if (outcome.compute <= core::Duration{0}) return 1;
   // Of several clients each has its own time line; what they compute and stall adds up.
   return Seconds(outcome.compute + outcome.stall) / Seconds(outcome.compute);
 }
 
-bool WantsMore(const Outcome& outcome) {
-  return !outcome.failure.empty() || TimesAsLong(outcome) > kAsGood;
+bool CouldGainFromMore(const Outcome& outcome) {
+  return !outcome.failure.empty() || Slowdown(outcome) > kAsGood;
 }
 
 std::vector<Bytes> LargerBudgets(Bytes budget, Bytes all) {
@@ -74,7 +74,7 @@ std::string Answer(const RunReport& report, const Hardware& hardware,
   if (!outcome.failure.empty()) {
     text += "does not run";
   } else {
-    text += Decimals(TimesAsLong(outcome), 2) + " times as long (" +
+    text += Decimals(Slowdown(outcome), 2) + " times as long (" +
             Instead(outcome.compute + outcome.stall, outcome.compute) +
             (outcome.client_stall.size() > 1 ? ", all clients together" : "") +
             "); the link is busy " + Busy(outcome.up, hardware.up, outcome.time) +
@@ -83,8 +83,7 @@ std::string Answer(const RunReport& report, const Hardware& hardware,
   const char* joint = "; ";
   for (const OtherBudget& other : larger) {
     if (!other.outcome.failure.empty()) continue;
-    text +=
-        joint + Decimals(TimesAsLong(other.outcome), 2) + " with " + core::SizeText(other.budget);
+    text += joint + Decimals(Slowdown(other.outcome), 2) + " with " + core::SizeText(other.budget);
     joint = ", ";
   }
   return text + "\n";

@@ -21,10 +21,10 @@ struct OtherBudget {
 
 // How many times as long as without stalls the outcome's clients take.
 // REQUIRES: it did not fail.
-double TimesAsLong(const Outcome& outcome);
+double Slowdown(const Outcome& outcome);
 
 // Whether a larger budget could matter.
-bool WantsMore(const Outcome& outcome);
+bool CouldGainFromMore(const Outcome& outcome);
 
 // Between `budget` and `all`, with which nothing need move: at most three, the smallest first,
 // `all` the last; of whole GiB where they are large. None, if `budget` is no less than `all`.

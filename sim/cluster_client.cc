@@ -218,7 +218,7 @@ void ClusterClient::CheckDeadlines(core::Tick now) {
 
 // ---- The end
 
-void ClusterClient::GiveAllBack() {
+void ClusterClient::ReturnAll() {
   for (uint32_t piece = 0; piece < pieces_.size(); ++piece) {
     if (pieces_[piece].state != State::kNone) Give(piece);
   }

@@ -46,7 +46,7 @@ class ClusterClient final : public ClusterUser {
 
   // At the end, when nothing is wrong any more: everything is given back, and then one piece must
   // be grown, written and read by that instant. Is called again and again until then.
-  void GiveAllBack();
+  void ReturnAll();
   void BeginLast(core::Tick deadline);
   bool last_succeeded() const { return last_succeeded_; }
 

@@ -36,10 +36,10 @@ ClusterJobs::ClusterJobs(Options options, cluster::Home* home, std::mt19937_64* 
     : options_(std::move(options)),
       random_(*random),
       pages_(
-          options_.memory, [this] { Settle(); }, home),
+          options_.memory, [this] { Run(); }, home),
       places_({.page = pages_.page()}) {}
 
-Tick ClusterJobs::Soon() {
+Tick ClusterJobs::NextUse() {
   const double gap = -std::log(1 - static_cast<double>(random_() % (1 << 20)) / (1 << 20));
   return options_.memory.now() + core::FromSeconds(core::Seconds(options_.between_uses) * gap);
 }
@@ -72,22 +72,22 @@ void ClusterJobs::Advance() {
 
 void ClusterJobs::OnPieceRecalled(PieceId piece) {
   pages_.OnPieceRecalled(piece);
-  Settle();
+  Run();
 }
 
 void ClusterJobs::OnPieceKept(PieceId piece) {
   pages_.OnPieceKept(piece);
-  Settle();
+  Run();
 }
 
 void ClusterJobs::OnPieceLost(PieceId piece) {
   pages_.OnPieceLost(piece);
-  Settle();
+  Run();
 }
 
 void ClusterJobs::OnPiecesMost(uint32_t pieces) {
   pages_.OnPiecesMost(pieces);
-  Settle();
+  Run();
 }
 
 // ---- Jobs
@@ -111,7 +111,7 @@ void ClusterJobs::End(JobNumber number) {
   std::erase(waiting_, number);
   if (job.call && job.call->pinned) pages_.executor().Refuse(job.rows[job.call->row].tensor);
   for (Row& row : job.rows) Remove(&row);
-  Settle();
+  Run();
 }
 
 void ClusterJobs::ActAt(Tick when, JobNumber number) {
@@ -139,7 +139,7 @@ void ClusterJobs::Act(JobNumber number) {
   if (job.rows[row].state == Row::State::kNone) Place(number, row);
   job.call = {.number = ++last_call_, .row = row};
   waiting_.push_back(number);
-  Settle();
+  Run();
   if (!job.call) return;
   later_.Add(options_.memory.now() + kTimeout,
              [this, number, call = last_call_] { Expire(number, call); });
@@ -202,7 +202,7 @@ void ClusterJobs::Expire(JobNumber number, uint64_t call) {
     std::erase(waiting_, number);
     Refused(number);
   }
-  Settle();
+  Run();
 }
 
 // The job has the tensor. It reads all, writes all or nothing, and puts the tensor.
@@ -227,7 +227,7 @@ void ClusterJobs::Granted(JobNumber number) {
     executor.Modify(row.tensor);
   }
   executor.Reach(row.tensor);
-  ActAt(creates ? options_.memory.now() : Soon(), number);
+  ActAt(creates ? options_.memory.now() : NextUse(), number);
 }
 
 void ClusterJobs::Refused(JobNumber number) {
@@ -276,7 +276,7 @@ void ClusterJobs::HandleEnds(const ClusterPages::Ends& ends) {
   }
 }
 
-void ClusterJobs::Settle() {
+void ClusterJobs::Run() {
   changed_ = true;
   if (std::exchange(settling_, true)) return;
   while (std::exchange(changed_, false)) {

@@ -93,7 +93,7 @@ class ClusterJobs final : public ClusterUser {
     size_t row;
   };
 
-  core::Tick Soon();
+  core::Tick NextUse();
 
   // ---- Jobs.
   void End(JobNumber job);
@@ -113,7 +113,7 @@ class ClusterJobs final : public ClusterUser {
   // The bytes that the memory of all pools should hold soon.
   core::Bytes Needed() const;
   // Goes on until nothing is left to do now.
-  void Settle();
+  void Run();
   void PinWaiting();
   void HandleEnds(const ClusterPages::Ends& ends);
 

@@ -41,7 +41,7 @@ core::Result<std::span<std::byte>> LenderLedger::Make(core::Bytes bytes) {
   return made;
 }
 
-void LenderLedger::GiveBack(std::span<std::byte> memory) {
+void LenderLedger::Release(std::span<std::byte> memory) {
   for (const auto& [id, call] : calls_) {
     if (!call.uses.empty() && call.uses.data() >= memory.data() &&
         call.uses.data() < memory.data() + memory.size()) {
@@ -53,7 +53,7 @@ void LenderLedger::GiveBack(std::span<std::byte> memory) {
   regions_.erase(memory.data());
 }
 
-bool LenderLedger::Rot(uint64_t random) {
+bool LenderLedger::CorruptByte(uint64_t random) {
   if (regions_.empty()) return false;
   const auto region = std::ranges::min_element(
       regions_, {}, [random](const auto& one) { return one.second.number ^ random; });

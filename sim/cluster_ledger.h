@@ -57,9 +57,9 @@ class LenderLedger final : public cluster::LentMemory {
   size_t lent() const { return regions_.size(); }
 
   core::Result<std::span<std::byte>> Make(core::Bytes bytes) override;
-  void GiveBack(std::span<std::byte> memory) override;
+  void Release(std::span<std::byte> memory) override;
   // Changes a byte of what is lent. Whether there is one.
-  bool Rot(uint64_t random);
+  bool CorruptByte(uint64_t random);
 
   // A request was accepted; returns its sink with the ledger's own check behind the lender's.
   transport::Sink OnAccepted(const transport::IncomingCall& call,

@@ -49,7 +49,7 @@ class ClusterMember::Tap final : public transport::Transport {
 
   Result<ConnectionId> Connect(std::string_view node, std::string_view address,
                                Tick deadline) override {
-    if (inner == nullptr) return Gone();
+    if (inner == nullptr) return ProcessDied();
     RAVEN_ASSIGN_OR_RETURN(const ConnectionId connection, inner->Connect(node, address, deadline));
     lenders_[connection] = node;
     return connection;
@@ -58,7 +58,7 @@ class ClusterMember::Tap final : public transport::Transport {
     if (inner != nullptr) inner->Close(connection);
   }
   Result<CallId> Call(ConnectionId connection, transport::Request request) override {
-    if (inner == nullptr) return Gone();
+    if (inner == nullptr) return ProcessDied();
     const auto header = cluster::DecodeRequest(request.header).value();
     if (!IsTransfer(header)) ++member_.counts_.control;
     const bool reads = std::holds_alternative<cluster::ReadRequest>(header);
@@ -75,11 +75,11 @@ class ClusterMember::Tap final : public transport::Transport {
     if (inner != nullptr) inner->Cancel(call);
   }
   core::Status Reply(CallId call, transport::Answer answer) override {
-    if (inner == nullptr) return Gone();
+    if (inner == nullptr) return ProcessDied();
     return inner->Reply(call, member_.ledger_->OnAnswered(call, std::move(answer)));
   }
   core::Status Refuse(CallId call, Error why) override {
-    return inner == nullptr ? Gone() : inner->Refuse(call, std::move(why));
+    return inner == nullptr ? ProcessDied() : inner->Refuse(call, std::move(why));
   }
   void Poll(Tick) override { RAVEN_CHECK(false); }
   void Wake() override {}
@@ -88,7 +88,7 @@ class ClusterMember::Tap final : public transport::Transport {
   transport::Transport* inner = nullptr;  // null once the process has died
 
  private:
-  static Error Gone() { return {core::ErrorCode::kUnavailable, "the process has died"}; }
+  static Error ProcessDied() { return {core::ErrorCode::kUnavailable, "the process has died"}; }
 
   ClusterMember& member_;
   transport::FakeNetwork& network_;

@@ -70,7 +70,7 @@ class World {
   ClusterMember::Options Options();
   void Crash(Player* player);
   void Leave(Player* player);
-  void StartSoon(Player* player);
+  void ScheduleStart(Player* player);
   void Pause(Player* player, Duration duration);
   void PauseUntilExpiry(Player* player);
   void Resume(Player* player);
@@ -223,13 +223,13 @@ void World::Leave(Player* player) {
     player->node.node().End();
     player->node.SetDirty();
   });
-  after(within + cluster::kTellWithin, [this, player] {
+  after(within + cluster::kNoticeTimeout, [this, player] {
     Crash(player);
-    StartSoon(player);
+    ScheduleStart(player);
   });
 }
 
-void World::StartSoon(Player* player) {
+void World::ScheduleStart(Player* player) {
   After(Random(2) == 0 ? Between({}, kLease / 10) : FaultLasts(), [this, player] {
     if (!player->node.lives()) Start(player);
   });
@@ -338,11 +338,11 @@ void World::Fault() {
       if (!player.node.lives()) return;
       if (Random(2) == 0) return Leave(&player);
       Crash(&player);
-      return StartSoon(&player);
+      return ScheduleStart(&player);
     case 1: return Random(2) == 0 ? PauseUntilExpiry(&player) : Pause(&player, FaultLasts());
     case 2: return player.node.paused() ? void() : WantBack(&player);
     case 3:
-      if (rots_ && player.node.lives()) player.node.ledger().Rot(random_());
+      if (rots_ && player.node.lives()) player.node.ledger().CorruptByte(random_());
       return;
     case 4:
     case 5: return StoreFault();
@@ -396,7 +396,7 @@ void World::Repair() {
       place_.network.SetLink(name, other->node.name(), link_);
     }
     SetLimit(player.get(), kSlots);
-    player->client->GiveAllBack();
+    player->client->ReturnAll();
   }
 }
 
@@ -453,7 +453,7 @@ void World::AtEnd() {
     }
     if (machines.size() < copies_) continue;
     able.push_back(player.get());
-    player->client->GiveAllBack();
+    player->client->ReturnAll();
   }
   while (Now() < deadline && counts_.Violations() == 0) {
     for (Player* const player : able) {

@@ -385,7 +385,7 @@ const std::vector<std::string>& ValidationNames() {
   return names;
 }
 
-const std::string& WhatItIs(std::string_view name) {
+const std::string& DescriptionOf(std::string_view name) {
   return Find(name).what;
 }
 

@@ -27,7 +27,7 @@ inline constexpr std::string_view kTwoTenants = "two-tenants";
 // reports.
 const std::vector<std::string>& ValidationNames();
 // In words: what runs, its batch, its sequence and its precision.
-const std::string& WhatItIs(std::string_view name);
+const std::string& DescriptionOf(std::string_view name);
 // Those whose iterations repeat, so that they can be learned.
 bool IsPeriodic(std::string_view name);
 // Those whose calls are a kernel's each (sim/kernel_traces.h), not a layer's.

@@ -151,14 +151,14 @@ Trace LstmKernels(const Hardware& hardware, int iterations, uint64_t seed) {
             sequences.Product(state, layer.state->value, kBatch, kWidth, 4 * kWidth);
         const Value sum = sequences.Combine({from_input, from_state, layer.bias->value},
                                             from_input.data->bytes());
-        const Value in = sequences.Squash(sequences.Part(sum, kState), kState);
-        const Value forget = sequences.Squash(sequences.Part(sum, kState), kState);
-        const Value fresh = sequences.Squash(sequences.Part(sum, kState), kState);
-        const Value out = sequences.Squash(sequences.Part(sum, kState), kState);
+        const Value in = sequences.Activate(sequences.Part(sum, kState), kState);
+        const Value forget = sequences.Activate(sequences.Part(sum, kState), kState);
+        const Value fresh = sequences.Activate(sequences.Part(sum, kState), kState);
+        const Value out = sequences.Activate(sequences.Part(sum, kState), kState);
         cell = sequences.Combine({sequences.Combine({forget, cell}, kState, true),
                                   sequences.Combine({in, fresh}, kState, true)},
                                  kState);
-        state = sequences.Combine({out, sequences.Squash(cell, kState)}, kState, true);
+        state = sequences.Combine({out, sequences.Activate(cell, kState)}, kState, true);
         input = state;
       }
     }

@@ -116,13 +116,13 @@ std::string AnswerOf(const RunReport& report, const Trace& trace, const Hardware
   std::vector<OtherBudget> larger;
   ReplaySetup setup = SetupOf(trace, hardware, options, report.budget);
   setup.timeline = false;
-  if (WantsMore(report.outcome)) {
+  if (CouldGainFromMore(report.outcome)) {
     for (const core::Bytes budget :
          LargerBudgets(report.budget, ParseBudget("100%", trace)->bytes)) {
       Say(report.trace + ", " + report.policy + ": trying " + core::SizeText(budget));
       setup.budget = budget;
       larger.push_back({budget, ReplayUnder(report.policy, trace, setup)});
-      if (!WantsMore(larger.back().outcome)) break;
+      if (!CouldGainFromMore(larger.back().outcome)) break;
     }
   }
   return Answer(report, WithAllLinks(setup.hardware, setup.pools), larger);
@@ -210,7 +210,7 @@ int PrintLists() {
   std::vector<JobReport> jobs;
   for (const auto& names : {GeneratorNames(), ValidationNames()}) {
     for (const std::string& name : names)
-      jobs.push_back({name, WhatItIs(name), Generate(name, kHardware[0], 1).Footprint()});
+      jobs.push_back({name, DescriptionOf(name), Generate(name, kHardware[0], 1).Footprint()});
   }
   std::cout << TableOfJobs(jobs) << "\n" << TableOfHardware() << "\npolicies:";
   for (const std::string& name : PolicyNames()) std::cout << " " << name;

@@ -24,7 +24,7 @@ std::unique_ptr<core::ClientForesight> ForesightOf(const ReplaySetup& setup, con
   const bool has_slots = !setup.addresses_stay;
   const bool packs = setup.foresight == Foresight::kLives;
   if (packs || setup.foresight == Foresight::kCalls)
-    return KnowTrace(trace, limits, {.packs = packs, .has_slots = has_slots});
+    return ForesightOfTrace(trace, limits, {.packs = packs, .has_slots = has_slots});
   const bool hints = setup.foresight == Foresight::kHints;
   return std::make_unique<core::LearnedForesight>(
       limits, core::LearnedForesight::Options{

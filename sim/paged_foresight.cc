@@ -115,9 +115,9 @@ class WholeTrace : public core::ClientForesight {
 
 }  // namespace
 
-std::unique_ptr<core::ClientForesight> KnowTrace(const Trace& trace,
-                                                 const core::plan::PlanLimits& limits,
-                                                 const KnownPlaces& known) {
+std::unique_ptr<core::ClientForesight> ForesightOfTrace(const Trace& trace,
+                                                        const core::plan::PlanLimits& limits,
+                                                        const KnownPlaces& known) {
   return std::make_unique<WholeTrace>(trace, limits, known);
 }
 

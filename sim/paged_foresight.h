@@ -24,8 +24,8 @@ struct KnownPlaces {
 };
 
 // `limits`: as ClientForesight.
-std::unique_ptr<core::ClientForesight> KnowTrace(const Trace& trace,
-                                                 const core::plan::PlanLimits& limits,
-                                                 const KnownPlaces& known);
+std::unique_ptr<core::ClientForesight> ForesightOfTrace(const Trace& trace,
+                                                        const core::plan::PlanLimits& limits,
+                                                        const KnownPlaces& known);
 
 }  // namespace ravenstore::sim

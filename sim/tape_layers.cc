@@ -123,7 +123,7 @@ Image Images::Normalise(const Image& x, const Norm& norm) {
   return y;
 }
 
-Image Images::Rectify(const Image& x) {
+Image Images::Relu(const Image& x) {
   Image y{{tape_.Run({.reads = {x.value.data}}, x.value.data->bytes())}, x.channels, x.side};
   tape_.Record(
       [&tape = tape_, output = y.value.data, to = x.value.gradient, from = y.value.gradient] {
@@ -207,14 +207,14 @@ void Images::Loss(const Image& x) {
   tape_.Add(x.value.gradient, tape_.Run({.reads = {made[0], made[1]}}, x.value.data->bytes()));
 }
 
-Layer Made(Images* images, double channels, const Images::Shape& shape, bool rectified) {
+Layer Made(Images* images, double channels, const Images::Shape& shape, bool activated) {
   Parameter* weight = images->WeightFor(channels, shape);
-  return {shape, weight, images->NormFor(shape.channels), rectified};
+  return {shape, weight, images->NormFor(shape.channels), activated};
 }
 
 Image Run(Images* images, const Layer& layer, const Image& x) {
   const Image y = images->Normalise(images->Convolve(x, layer.shape, *layer.weight), layer.norm);
-  return layer.rectified ? images->Rectify(y) : y;
+  return layer.activated ? images->Relu(y) : y;
 }
 
 Value Sequences::Combine(const std::vector<Value>& inputs, double bytes, bool multiplies) {
@@ -243,7 +243,7 @@ Value Sequences::Combine(const std::vector<Value>& inputs, double bytes, bool mu
   return y;
 }
 
-Value Sequences::Squash(const Value& x, double bytes) {
+Value Sequences::Activate(const Value& x, double bytes) {
   Value y{tape_.Run({.reads = {x.data}}, bytes)};
   tape_.Record([&tape = tape_, output = y.data, to = x.gradient, from = y.gradient] {
     const Data gradient = std::move(from->sum);

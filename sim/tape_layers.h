@@ -75,7 +75,7 @@ class Images {
     return {tape_.Learned(bytes), tape_.Learned(bytes), tape_.Filled(bytes), tape_.Filled(bytes)};
   }
   Image Normalise(const Image& x, const Norm& norm);
-  Image Rectify(const Image& x);
+  Image Relu(const Image& x);
   Image Pool(const Image& x, double window);
   Image Join(const Image& a, const Image& b);
   // Of any number, each of whose gradients is summed up as it is cut out.
@@ -96,9 +96,9 @@ struct Layer {
   Images::Shape shape;
   Parameter* weight;
   Images::Norm norm;
-  bool rectified = true;
+  bool activated = true;
 };
-Layer Made(Images* images, double channels, const Images::Shape& shape, bool rectified = true);
+Layer Made(Images* images, double channels, const Images::Shape& shape, bool activated = true);
 Image Run(Images* images, const Layer& layer, const Image& x);
 
 // Matrix products and what is done to each element, over sequences.
@@ -115,7 +115,7 @@ class Sequences {
   // and, if the product rule wants it, from the others.
   Value Combine(const std::vector<Value>& inputs, double bytes, bool multiplies = false);
   // A function that its own output gives the slope of.
-  Value Squash(const Value& x, double bytes);
+  Value Activate(const Value& x, double bytes);
   Value Part(const Value& x, double bytes) { return Combine({x}, bytes); }
 
  private:

@@ -59,8 +59,8 @@ Value Tokens::LookUp(const Value& table, const Data& places, double bytes) {
   return Make(&tape_, {table}, bytes, {.also = {places}, .traffic = 2 * bytes});
 }
 
-Value Tokens::Attend(const Heads& heads, const Value& q, const Value& k, const Value& v,
-                     const Value& bias) {
+Value Tokens::UnfusedAttention(const Heads& heads, const Value& q, const Value& k, const Value& v,
+                               const Value& bias) {
   const double pairs = heads.batch * heads.queries * heads.keys;
   const double flops = 2 * pairs * heads.width;
   const double bytes = kHalf * pairs * heads.heads;
@@ -72,7 +72,7 @@ Value Tokens::Attend(const Heads& heads, const Value& q, const Value& k, const V
   return Product(scores, v, q.data->bytes(), flops);
 }
 
-Value Tokens::AttendAtOnce(const Heads& heads, const std::vector<Value>& inputs, bool causal) {
+Value Tokens::FusedAttention(const Heads& heads, const std::vector<Value>& inputs, bool causal) {
   const double pairs = heads.batch * heads.queries * heads.keys / (causal ? 2 : 1);
   const double seconds = tape_.ProductSeconds(4 * pairs * heads.width);
   const double bytes = kHalf * heads.batch * heads.queries * heads.width;

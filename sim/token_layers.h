@@ -63,10 +63,10 @@ class Tokens {
     return sim::Apply(&tape_, x, y, bytes, {tape_.ProductSeconds(flops)});
   }
   // All scores are written down. `bias` without data: none.
-  Value Attend(const Heads& heads, const Value& q, const Value& k, const Value& v,
-               const Value& bias);
+  Value UnfusedAttention(const Heads& heads, const Value& q, const Value& k, const Value& v,
+                         const Value& bias);
   // In one kernel (Dao et al., "FlashAttention", 2022): `inputs` are q, k and v, or all in one.
-  Value AttendAtOnce(const Heads& heads, const std::vector<Value>& inputs, bool causal);
+  Value FusedAttention(const Heads& heads, const std::vector<Value>& inputs, bool causal);
   // The cross entropy of 16-bit scores, in 32 bit, and its gradient's beginning.
   void Loss(const Value& scores, const Data& labels);
 

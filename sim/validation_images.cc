@@ -171,7 +171,7 @@ class DenseNet {
       x = images_.Join(all);
       if (stage.narrow) x = Halved(Run(*stage.narrow, x));
     }
-    x = Mean(&tape_, &images_, images_.Rectify(images_.Normalise(x, norm_)));
+    x = Mean(&tape_, &images_, images_.Relu(images_.Normalise(x, norm_)));
     images_.Loss(Classified(&tape_, &images_, last_, x));
   }
 
@@ -181,7 +181,7 @@ class DenseNet {
   static constexpr double kGrowth = 32;
   static constexpr int kStages[] = {6, 12, 48, 32};
 
-  // Normalised and rectified before its convolution.
+  // Normalised and activated before its convolution.
   struct Part {
     Images::Norm norm;
     Images::Shape shape;
@@ -200,8 +200,8 @@ class DenseNet {
     return {std::move(norm), shape, images_.WeightFor(channels, shape)};
   }
   Image Run(const Part& part, const Image& x) {
-    const Image rectified = images_.Rectify(images_.Normalise(x, part.norm));
-    return images_.Convolve(rectified, part.shape, *part.weight);
+    const Image activated = images_.Relu(images_.Normalise(x, part.norm));
+    return images_.Convolve(activated, part.shape, *part.weight);
   }
   // The mean of each four.
   Image Halved(const Image& x) {

@@ -15,8 +15,8 @@ namespace {
 // Two that know nothing of each other, each at half its batch. The images go by quickly: there are
 // more iterations of them.
 Trace EfficientNetAndT5(const Hardware& hardware, int iterations, uint64_t seed) {
-  return Together("efficientnet-t5", EfficientNetKernels(hardware, 3 * iterations, seed, 48),
-                  T5Kernels(hardware, iterations, seed + 1, 12));
+  return Merge("efficientnet-t5", EfficientNetKernels(hardware, 3 * iterations, seed, 48),
+               T5Kernels(hardware, iterations, seed + 1, 12));
 }
 
 Trace T5(const Hardware& hardware, int iterations, uint64_t seed) {
@@ -55,7 +55,7 @@ const std::vector<ValidationTrace>& ValidationTraces() {
   return traces;
 }
 
-Trace Together(std::string name, Trace one, Trace other) {
+Trace Merge(std::string name, Trace one, Trace other) {
   RAVEN_CHECK(one.clients == 1);
   RAVEN_CHECK(other.clients == 1);
   Trace both = std::move(one);

@@ -23,6 +23,6 @@ struct ValidationTrace {
 const std::vector<ValidationTrace>& ValidationTraces();
 
 // Both together, as clients 0 and 1. REQUIRES: each is of one client and names no calls.
-Trace Together(std::string name, Trace one, Trace other);
+Trace Merge(std::string name, Trace one, Trace other);
 
 }  // namespace ravenstore::sim

@@ -89,8 +89,8 @@ class T5 {
     const Value q = tokens_.Copy(tokens_.Apply(a.q, normed, rows));
     const Value k = tokens_.Copy(tokens_.Apply(a.k, from, batch_ * keys));
     const Value v = tokens_.Copy(tokens_.Apply(a.v, from, batch_ * keys));
-    const Value mixed =
-        tokens_.Copy(tokens_.Attend({batch_, kHeads, length, keys, kWidth}, q, k, v, bias));
+    const Value mixed = tokens_.Copy(
+        tokens_.UnfusedAttention({batch_, kHeads, length, keys, kWidth}, q, k, v, bias));
     return tokens_.Plus(x, tokens_.Drop(tokens_.Apply(a.out, mixed, rows)));
   }
   Value Run(const Stack& stack, const Data& places, double length, const Value& encoded) {
@@ -103,7 +103,7 @@ class T5 {
       for (const Attention& across : block.across) x = Attend(across, x, length, encoded, kNone);
       const Value normed = tokens_.Normalise(block.feed.norm, x, rows);
       const Value inner = tokens_.Apply(block.feed.in, normed, rows);
-      const Value wide = tokens_.Drop(Sequences(&tape_).Squash(inner, inner.data->bytes()));
+      const Value wide = tokens_.Drop(Sequences(&tape_).Activate(inner, inner.data->bytes()));
       x = tokens_.Plus(x, tokens_.Drop(tokens_.Apply(block.feed.out, wide, rows)));
     }
     return tokens_.Drop(tokens_.Normalise(stack.norm, x, rows));
@@ -182,7 +182,7 @@ class LlamaLora {
     const Value k = Turn(tokens_.Apply(layer.k, normed, kRows));
     const Value v = Adapted(layer.v, layer.of_v, normed);
     const Value mixed =
-        tokens_.AttendAtOnce({kBatch, kHeads, kLength, kLength, kWidth}, {q, k, v}, true);
+        tokens_.FusedAttention({kBatch, kHeads, kLength, kLength, kWidth}, {q, k, v}, true);
     const Value attended = tokens_.Plus(x, tokens_.Apply(layer.out, mixed, kRows));
     const Value again = tokens_.Normalise(layer.before_feed, attended, kRows);
     const Value gate = tokens_.Activate(tokens_.Apply(layer.gate, again, kRows));
@@ -288,8 +288,8 @@ class Wav2Vec {
       const Value q = tokens_.Copy(tokens_.Apply(layer.q, x, rows));
       const Value k = tokens_.Copy(tokens_.Apply(layer.k, x, rows));
       const Value v = tokens_.Copy(tokens_.Apply(layer.v, x, rows));
-      const Value mixed =
-          tokens_.Copy(tokens_.Attend({kClips, kHeads, length, length, kWidth}, q, k, v, kNone));
+      const Value mixed = tokens_.Copy(
+          tokens_.UnfusedAttention({kClips, kHeads, length, length, kWidth}, q, k, v, kNone));
       const Value attended = tokens_.Drop(tokens_.Apply(layer.out, mixed, rows));
       x = tokens_.Normalise(layer.after_attention, tokens_.Plus(x, attended), rows);
       const Value inner = tokens_.Drop(tokens_.Activate(tokens_.Apply(layer.in, x, rows)));
@@ -419,7 +419,7 @@ class Dit {
     const Value modulation = tokens_.Apply(layer.modulation, tokens_.Activate(condition), kBatch);
     const Value qkv = tokens_.Apply(layer.qkv, Modulated(x, modulation), rows);
     const Value mixed =
-        tokens_.AttendAtOnce({kBatch, kHeads, kTokens, kTokens, kWidth}, {qkv}, false);
+        tokens_.FusedAttention({kBatch, kHeads, kTokens, kTokens, kWidth}, {qkv}, false);
     const Value attended = Gated(x, tokens_.Apply(layer.out, mixed, rows), modulation);
     const Value inner = tokens_.Apply(layer.in, Modulated(attended, modulation), rows);
     const Value fed = tokens_.Apply(layer.feed_out, tokens_.Activate(inner), rows);

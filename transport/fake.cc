@@ -28,7 +28,7 @@ constexpr size_t kBareFrame = 32;
 struct FakeNetwork::End {
   struct Segment {
     std::string bytes;
-    bool harmed = false;
+    bool damaged = false;
   };
   FakeTransport* node = nullptr;  // null before it is established and after it is lost
   ConnectionId id{};
@@ -37,7 +37,7 @@ struct FakeNetwork::End {
   size_t in_flight = 0;       // that this end sent
   Tick last_sent{};           // when the last of that arrives
   Tick timer = core::kNever;  // the earliest event that will look at NextTimer
-  bool pump_soon = false;
+  bool pump_scheduled = false;
 };
 
 // A connection: the first end made it.
@@ -105,7 +105,7 @@ class FakeTransport final : public MultiplexedTransport {
                                                                    .version = version_},
                                               service_, network_.now_);
     connections_.emplace(end.id, std::pair(wire, first));
-    network_.PumpSoon(wire, first);
+    network_.SchedulePump(wire, first);
     return end.id;
   }
 
@@ -119,7 +119,7 @@ class FakeTransport final : public MultiplexedTransport {
   void HasOutput(ConnectionId connection) override {
     const auto found = connections_.find(connection);
     if (found == connections_.end()) return;
-    network_.PumpSoon(found->second.first, found->second.second);
+    network_.SchedulePump(found->second.first, found->second.second);
   }
 
  private:
@@ -176,7 +176,7 @@ void FakeNetwork::SetPort(const std::string& node, double bytes_per_second) {
   ports_[node].bytes_per_second = bytes_per_second;
 }
 
-Tick FakeNetwork::PassPorts(const std::string& from, const std::string& to, size_t bytes) {
+Tick FakeNetwork::ReservePorts(const std::string& from, const std::string& to, size_t bytes) {
   Tick passed = now_;
   const auto pass = [&](const std::string& node, Tick Port::*way) {
     const auto found = ports_.find(node);
@@ -220,21 +220,21 @@ void FakeNetwork::Pause(const std::string& node) {
 }
 
 void FakeNetwork::Resume(const std::string& node) {
-  auto told = paused_.extract(node);
-  if (told.empty()) return;
+  auto waiting = paused_.extract(node);
+  if (waiting.empty()) return;
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) return;
   for (const auto& [id, connection] : found->second->connections_) {
-    PumpSoon(connection.first, connection.second);
+    SchedulePump(connection.first, connection.second);
   }
-  for (auto& tell : told.mapped()) events_.Add(now_, std::move(tell));
+  for (auto& notify : waiting.mapped()) events_.Add(now_, std::move(notify));
 }
 
 void FakeNetwork::DamageNext(const std::string& from, const std::string& to, Damage damage) {
   damages_[{from, to}] = damage;
 }
 
-bool FakeNetwork::Harm(const std::string& from, const std::string& to, std::string* bytes) {
+bool FakeNetwork::ApplyDamage(const std::string& from, const std::string& to, std::string* bytes) {
   const auto found = damages_.find({from, to});
   if (found == damages_.end() || bytes->size() < kBulkSegment) return false;
   const size_t where = random_() % (bytes->size() - 1);
@@ -277,13 +277,13 @@ void FakeNetwork::Establish(const std::shared_ptr<Wire>& wire) {
   }
   wire->established = true;
   found->second->Join(wire, false, "");
-  PumpSoon(wire, true);
+  SchedulePump(wire, true);
 }
 
-void FakeNetwork::PumpSoon(const std::shared_ptr<Wire>& wire, bool first) {
-  if (std::exchange(wire->at(first).pump_soon, true)) return;
+void FakeNetwork::SchedulePump(const std::shared_ptr<Wire>& wire, bool first) {
+  if (std::exchange(wire->at(first).pump_scheduled, true)) return;
   events_.Add(now_, [this, wire, first] {
-    wire->at(first).pump_soon = false;
+    wire->at(first).pump_scheduled = false;
     Pump(wire, first);
   });
 }
@@ -327,14 +327,14 @@ bool FakeNetwork::Write(const std::shared_ptr<Wire>& wire, bool first) {
     const std::string& to = first ? other : one;
     const size_t sent = bytes.size();
     bare_frames_ += sent == kBareFrame ? 1 : 0;
-    const bool harmed = Harm(from, to, &bytes);
-    end.last_sent = std::max(end.last_sent, PassPorts(from, to, sent));
+    const bool damaged = ApplyDamage(from, to, &bytes);
+    end.last_sent = std::max(end.last_sent, ReservePorts(from, to, sent));
     Send(wire->between(), sent, &end.last_sent,
-         [this, wire, first, sent, harmed, bytes = std::move(bytes)]() mutable {
-           wire->at(!first).arrived.push_back({std::move(bytes), harmed});
+         [this, wire, first, sent, damaged, bytes = std::move(bytes)]() mutable {
+           wire->at(!first).arrived.push_back({std::move(bytes), damaged});
            wire->at(first).in_flight -= sent;
            Pump(wire, !first);
-           PumpSoon(wire, first);
+           SchedulePump(wire, first);
          });
     moved = true;
   }
@@ -345,7 +345,7 @@ bool FakeNetwork::Read(const std::shared_ptr<Wire>& wire, bool first) {
   End& end = wire->at(first);
   bool moved = false;
   while (end.node != nullptr && !end.arrived.empty()) {
-    if (end.arrived.front().harmed && !sums_) {
+    if (end.arrived.front().damaged && !sums_) {
       Lose(wire, first, {ErrorCode::kCorrupt, "damaged bytes came from the peer"}, true);
       return true;
     }
@@ -370,16 +370,17 @@ bool FakeNetwork::Read(const std::shared_ptr<Wire>& wire, bool first) {
   return moved;
 }
 
-void FakeNetwork::Lose(const std::shared_ptr<Wire>& wire, bool first, const Error& why, bool tell) {
+void FakeNetwork::Lose(const std::shared_ptr<Wire>& wire, bool first, const Error& why,
+                       bool notify) {
   End& end = wire->at(first);
   if (end.node == nullptr) return;
-  if (const auto paused = paused_.find(end.node->name_); tell && paused != paused_.end()) {
+  if (const auto paused = paused_.find(end.node->name_); notify && paused != paused_.end()) {
     return paused->second.push_back([this, wire, first, why] { Lose(wire, first, why, true); });
   }
   FakeTransport* const node = std::exchange(end.node, nullptr);
   node->connections_.erase(end.id);
   end.calls->Fail(why);
-  if (tell) node->service_->OnLost(end.id, why);
+  if (notify) node->service_->OnLost(end.id, why);
   if (!wire->established) return;
   Send(wire->between(), 0, &end.last_sent, [this, wire, first] {
     Lose(wire, !first, {ErrorCode::kUnavailable, "the peer ended the connection"}, true);

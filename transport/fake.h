@@ -95,17 +95,17 @@ class FakeNetwork {
   void Send(const Nodes& nodes, size_t bytes, core::Tick* last, std::function<void()> what);
 
   // When bytes that are sent now have gone through both ports.
-  core::Tick PassPorts(const std::string& from, const std::string& to, size_t bytes);
+  core::Tick ReservePorts(const std::string& from, const std::string& to, size_t bytes);
 
   void Establish(const std::shared_ptr<Wire>& wire);
   // Pump: writes what the end has to write and reads what has come, until it can do neither.
   void Pump(const std::shared_ptr<Wire>& wire, bool first);
   bool Write(const std::shared_ptr<Wire>& wire, bool first);
   bool Read(const std::shared_ptr<Wire>& wire, bool first);
-  void PumpSoon(const std::shared_ptr<Wire>& wire, bool first);
-  void Lose(const std::shared_ptr<Wire>& wire, bool first, const core::Error& why, bool tell);
+  void SchedulePump(const std::shared_ptr<Wire>& wire, bool first);
+  void Lose(const std::shared_ptr<Wire>& wire, bool first, const core::Error& why, bool notify);
   // Whether it did.
-  bool Harm(const std::string& from, const std::string& to, std::string* bytes);
+  bool ApplyDamage(const std::string& from, const std::string& to, std::string* bytes);
 
   core::Tick now_{};
   uint64_t bare_frames_ = 0;

@@ -289,7 +289,7 @@ Result<std::span<std::byte>> Multiplexer::PlaceFor(Made call, uint64_t offset, s
                    : PlaceForRequest(call.number, offset, length);
 }
 
-void Multiplexer::ChunkCame(Made call, size_t length) {
+void Multiplexer::OnChunkReceived(Made call, size_t length) {
   if (call.ours) {
     Outgoing& ours = calls_.at(call.number);
     ours.received += length;
@@ -311,7 +311,7 @@ Status Multiplexer::OnChunk(Made call, std::string_view payload) {
   RAVEN_ASSIGN_OR_RETURN(const auto place, PlaceFor(call, offset, payload.size()));
   if (place.empty()) return Ok();
   std::memcpy(place.data(), payload.data(), payload.size());
-  ChunkCame(call, payload.size());
+  OnChunkReceived(call, payload.size());
   return Ok();
 }
 
@@ -331,7 +331,7 @@ Status Multiplexer::BeginChunk(const FrameHeader& header) {
 void Multiplexer::EndChunk(const FrameHeader& header) {
   frame_bytes_ = 0;
   const Made call = std::exchange(chunk_in_, {}).call;
-  if (call.number != 0) ChunkCame(call, header.length - kOffsetBytes);
+  if (call.number != 0) OnChunkReceived(call, header.length - kOffsetBytes);
 }
 
 Status Multiplexer::OnRefusal(uint64_t number, std::string_view payload) {
@@ -375,7 +375,7 @@ void Multiplexer::Written(size_t count) {
   if (chunk_out_.rest.empty() && !chunk_out_.call.ours) AnswerSent(chunk_out_.call.number);
 }
 
-void Multiplexer::LetGo(Made call) {
+void Multiplexer::ReleaseBuffers(Made call) {
   if (chunk_in_.call == call) chunk_in_ = {};
   if (chunk_out_.call == call && !chunk_out_.rest.empty()) {
     // The chunk's header promised these bytes to the peer.
@@ -524,13 +524,13 @@ void Multiplexer::SendRefusal(uint64_t number, const Error& why) {
 
 void Multiplexer::Complete(uint64_t number, Result<Response> result) {
   auto call = calls_.extract(number);
-  LetGo({.ours = true, .number = number});
+  ReleaseBuffers({.ours = true, .number = number});
   call.mapped().done(std::move(result));
 }
 
 void Multiplexer::End(uint64_t number, const Status& status) {
   served_.erase(number);
-  LetGo({.ours = false, .number = number});
+  ReleaseBuffers({.ours = false, .number = number});
   service_->OnEnded({connection_, number}, status);
 }
 

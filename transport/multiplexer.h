@@ -152,11 +152,11 @@ class Multiplexer {
   core::Result<std::span<std::byte>> PlaceForResponse(uint64_t number, uint64_t offset,
                                                       size_t length);
   // All of it has come.
-  void ChunkCame(Made call, size_t length);
+  void OnChunkReceived(Made call, size_t length);
   core::Status BeginChunk(const FrameHeader& header);
   void EndChunk(const FrameHeader& header);
   // The call's buffers are not this end's any more.
-  void LetGo(Made call);
+  void ReleaseBuffers(Made call);
 
   // A call of ours that a frame names: null when it has ended; an error when it never was.
   core::Result<Outgoing*> Named(uint64_t number);

@@ -192,7 +192,7 @@ class TlsSocket final : public TlsSocketTransport {
   bool PumpBusy();
   void Expire();
   Tick NextTimer() const;
-  void Lose(Connection& connection, const Error& why, bool tell = true);
+  void Lose(Connection& connection, const Error& why, bool notify = true);
 
   const TlsSocketOptions options_;
   Service* const service_;
@@ -393,7 +393,7 @@ void TlsSocket::Accept() {
   }
 }
 
-void TlsSocket::Lose(Connection& connection, const Error& why, bool tell) {
+void TlsSocket::Lose(Connection& connection, const Error& why, bool notify) {
   if (!connection.tls) return;
   ERR_clear_error();
   if (connection.handshaken) SSL_shutdown(connection.tls.get());
@@ -402,7 +402,7 @@ void TlsSocket::Lose(Connection& connection, const Error& why, bool tell) {
   connection.socket.reset();
   busy_.insert(connection.id);  // so that Poll takes it away
   if (connection.calls) connection.calls->Fail(why);
-  if (tell) service_->OnLost(connection.id, why);
+  if (notify) service_->OnLost(connection.id, why);
 }
 
 // ---- Bytes

@@ -113,7 +113,7 @@ class Ucx final : public UcxTransport {
 
     std::array<Incoming, kWindow> incoming = {};  // likewise: UCX promises no order
     uint64_t consumed = 0;
-    uint64_t told = 0;  // of which the other end knows
+    uint64_t reported = 0;  // of which the other end knows
   };
 
   // UCX calls these from within its progress. They only store what they receive.
@@ -156,7 +156,7 @@ class Ucx final : public UcxTransport {
   void Expire();
   Tick NextTimer() const;
   void Wait(Tick until);
-  void Lose(Connection& connection, const Error& why, bool tell = true);
+  void Lose(Connection& connection, const Error& why, bool notify = true);
 
   const UcxOptions options_;
   Service* const service_;
@@ -421,7 +421,7 @@ void Ucx::Accept(ucp_conn_request_h request) {
   (*connection)->ready_until = Now() + options_.handshake;
 }
 
-void Ucx::Lose(Connection& connection, const Error& why, bool tell) {
+void Ucx::Lose(Connection& connection, const Error& why, bool notify) {
   if (connection.endpoint == nullptr) return;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
@@ -429,7 +429,7 @@ void Ucx::Lose(Connection& connection, const Error& why, bool tell) {
   by_endpoint_.erase(connection.endpoint);
   connection.closing = ucx_.ucp_ep_close_nbx(std::exchange(connection.endpoint, nullptr), &params);
   connection.calls->Fail(why);
-  if (tell) service_->OnLost(connection.id, why);
+  if (notify) service_->OnLost(connection.id, why);
 }
 
 // ---- Messages
@@ -464,7 +464,7 @@ bool Ucx::IsClosed(Connection& connection) {
 }
 
 void Ucx::Post(Connection& connection, Outgoing& message) {
-  message.header.consumed = connection.told = connection.consumed;
+  message.header.consumed = connection.reported = connection.consumed;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY;
@@ -510,7 +510,7 @@ bool Ucx::Send(Connection& connection) {
 
 void Ucx::SendNotice(Connection& connection) {
   if (connection.endpoint == nullptr) return;
-  if (connection.consumed - connection.told < kWindow / 2) return;
+  if (connection.consumed - connection.reported < kWindow / 2) return;
   if (IsFree(connection, connection.notice)) Post(connection, connection.notice);
 }
 

@@ -9,7 +9,8 @@
 // the transport's own, which outlive a connection until UCX has closed its end: a request's or
 // answer's buffer is never UCX's. A connection has at most eight messages under way each way.
 //
-// A cut link is noticed by `patience` and the calls' deadlines; UCX itself would tell late, or not.
+// A cut link is noticed by `patience` and the calls' deadlines; UCX itself would report it late, or
+// never.
 //
 // Threads, errors: transport.h's. UCX has a thread of its own for connecting, on which nothing of
 // this is called.

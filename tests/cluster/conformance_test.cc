@@ -28,14 +28,15 @@ class KeyValuesConformance : public testing::TestWithParam<std::string> {
   }
 
   KeyValues& client(size_t i = 0) { return store_->client(i); }
-  core::Tick Soon() { return store_->In(seconds(10)); }
+  core::Tick Deadline() { return store_->In(seconds(10)); }
 
   core::Result<RangeRead> Range(const std::string& prefix, size_t most = kMost) {
-    return store_->Wait<RangeRead>([&](auto told) { client().Range(prefix, most, Soon(), told); });
+    return store_->Wait<RangeRead>(
+        [&](auto callback) { client().Range(prefix, most, Deadline(), callback); });
   }
   core::Result<WriteAnswer> Set(const Write& write) {
     return store_->Wait<WriteAnswer>(
-        [&](auto told) { client().CompareAndSet(write, Soon(), told); });
+        [&](auto callback) { client().CompareAndSet(write, Deadline(), callback); });
   }
   void Put(const std::string& key, const std::string& value, StoreLease lease = kNoLease) {
     const auto all = Range(key);
@@ -48,27 +49,29 @@ class KeyValuesConformance : public testing::TestWithParam<std::string> {
     ASSERT_TRUE(set->written);
   }
   StoreLease Grant(core::Duration duration) {
-    const auto answer =
-        store_->Wait<LeaseAnswer>([&](auto told) { client().Grant(duration, Soon(), told); });
+    const auto answer = store_->Wait<LeaseAnswer>(
+        [&](auto callback) { client().Grant(duration, Deadline(), callback); });
     EXPECT_TRUE(answer.ok() && answer->lease != kNoLease && answer->duration >= duration);
     return answer.ok() ? answer->lease : kNoLease;
   }
   core::Result<LeaseAnswer> KeepAlive(StoreLease lease) {
-    return store_->Wait<LeaseAnswer>([&](auto told) { client().KeepAlive(lease, Soon(), told); });
+    return store_->Wait<LeaseAnswer>(
+        [&](auto callback) { client().KeepAlive(lease, Deadline(), callback); });
   }
   core::Result<core::Done> Revoke(StoreLease lease) {
-    return store_->Wait<core::Done>([&](auto told) { client().Revoke(lease, Soon(), told); });
+    return store_->Wait<core::Done>(
+        [&](auto callback) { client().Revoke(lease, Deadline(), callback); });
   }
 
   struct Watched {
     int began = 0;  // changes that say no change
-    std::vector<std::string> told = {};
+    std::vector<std::string> reported = {};
     std::optional<core::Error> ended = {};
     int64_t last = 0;
   };
   WatchId Watch(const std::string& prefix, int64_t from, Watched* watched, size_t i = 0) {
-    return client(i).Watch(prefix, from, Soon(), [watched](core::Result<Changes> changes) {
-      EXPECT_FALSE(watched->ended) << "told after its end";
+    return client(i).Watch(prefix, from, Deadline(), [watched](core::Result<Changes> changes) {
+      EXPECT_FALSE(watched->ended) << "called after its end";
       if (!changes.ok()) {
         watched->ended = changes.error();
         return;
@@ -77,17 +80,18 @@ class KeyValuesConformance : public testing::TestWithParam<std::string> {
       for (const Change& change : changes->changes) {
         EXPECT_GT(change.now.modified, watched->last);
         watched->last = change.now.modified;
-        watched->told.push_back(change.now.key + (change.deleted ? "-" : "=" + change.now.value));
+        watched->reported.push_back(change.now.key +
+                                    (change.deleted ? "-" : "=" + change.now.value));
       }
     });
   }
   bool Begins(const Watched& watched) {
     return store_->Eventually([&] { return watched.began > 0 || watched.ended; });
   }
-  bool Tells(const Watched& watched, const std::vector<std::string>& all) {
-    store_->Eventually([&] { return watched.told.size() >= all.size() || watched.ended; });
-    EXPECT_EQ(watched.told, all);
-    return watched.told == all;
+  bool Reports(const Watched& watched, const std::vector<std::string>& all) {
+    store_->Eventually([&] { return watched.reported.size() >= all.size() || watched.ended; });
+    EXPECT_EQ(watched.reported, all);
+    return watched.reported == all;
   }
 
   std::unique_ptr<TestStore> store_;
@@ -121,7 +125,7 @@ TEST_P(KeyValuesConformance, EveryByteComesBack) {
   EXPECT_EQ(Range("/x/")->values.size(), 5u);
 }
 
-TEST_P(KeyValuesConformance, AKeyIsMadeOnceAndReplacedByWhoKnowsWhatItHolds) {
+TEST_P(KeyValuesConformance, AKeyIsMadeOnceAndReplacedOnlyIfItsValueIsKnown) {
   const auto made = Set({.key = "/n", .expected = {}, .value = "a"});
   ASSERT_TRUE(made.ok()) << Describe(made.error());
   EXPECT_TRUE(made->written);
@@ -141,12 +145,12 @@ TEST_P(KeyValuesConformance, AKeyIsMadeOnceAndReplacedByWhoKnowsWhatItHolds) {
   EXPECT_FALSE(none->found);
 }
 
-TEST_P(KeyValuesConformance, OfManyWhoMakeAKeyOneDoes) {
+TEST_P(KeyValuesConformance, OfManyThatMakeAKeyOneDoes) {
   int written = 0;
   int ended = 0;
   for (int i = 0; i < 20; ++i) {
-    client(i % 2).CompareAndSet({.key = "/n", .expected = {}, .value = std::to_string(i)}, Soon(),
-                                [&](core::Result<WriteAnswer> answer) {
+    client(i % 2).CompareAndSet({.key = "/n", .expected = {}, .value = std::to_string(i)},
+                                Deadline(), [&](core::Result<WriteAnswer> answer) {
                                   ++ended;
                                   written += answer.ok() && answer->written ? 1 : 0;
                                 });
@@ -169,7 +173,7 @@ TEST_P(KeyValuesConformance, EachAnswerSaysOfWhichStoreItIsAndHowFarThatHasCome)
   EXPECT_EQ(kept->at.revision, after.revision);
 }
 
-TEST_P(KeyValuesConformance, AKeyGoesWithItsLeaseAndAWatchTells) {
+TEST_P(KeyValuesConformance, AKeyGoesWithItsLeaseAndAWatchReportsIt) {
   const StoreLease lease = Grant(seconds(1));
   Put("/l/a", "1", lease);
   Put("/l/b", "2");
@@ -177,7 +181,7 @@ TEST_P(KeyValuesConformance, AKeyGoesWithItsLeaseAndAWatchTells) {
   EXPECT_EQ(read->values[0].lease, lease);
   Watched watched;
   Watch("/l/", read->at.revision + 1, &watched, 1);
-  EXPECT_TRUE(Tells(watched, {"/l/a-"}));
+  EXPECT_TRUE(Reports(watched, {"/l/a-"}));
   EXPECT_EQ(Range("/l/")->values.size(), 1u);
   EXPECT_EQ(KeepAlive(lease).error().code, ErrorCode::kNotFound);
   const auto late = Set({.key = "/l/c", .expected = {}, .value = "3", .lease = lease});
@@ -209,7 +213,7 @@ TEST_P(KeyValuesConformance, ARevokedLeaseTakesItsKeys) {
   EXPECT_EQ(Revoke(lease).error().code, ErrorCode::kNotFound);
 }
 
-TEST_P(KeyValuesConformance, AWatchTellsWhatWasAndWhatComesInOrder) {
+TEST_P(KeyValuesConformance, AWatchReportsPastAndNewChangesInOrder) {
   const int64_t revision = Range("/w/")->at.revision;
   Put("/w/a", "1");
   Put("/other", "1");
@@ -217,15 +221,15 @@ TEST_P(KeyValuesConformance, AWatchTellsWhatWasAndWhatComesInOrder) {
   Watched watched;
   Watch("/w/", revision + 1, &watched, 1);
   ASSERT_TRUE(Begins(watched));
-  ASSERT_TRUE(Tells(watched, {"/w/a=1", "/w/b=2"}));
+  ASSERT_TRUE(Reports(watched, {"/w/a=1", "/w/b=2"}));
   Put("/w/a", "3");
   Put("/v/x", "1");
   Put("/w/c", "4");
-  EXPECT_TRUE(Tells(watched, {"/w/a=1", "/w/b=2", "/w/a=3", "/w/c=4"}));
+  EXPECT_TRUE(Reports(watched, {"/w/a=1", "/w/b=2", "/w/a=3", "/w/c=4"}));
   EXPECT_FALSE(watched.ended);
 }
 
-TEST_P(KeyValuesConformance, AWatchThatWasEndedTellsNothing) {
+TEST_P(KeyValuesConformance, AnEndedWatchReportsNothing) {
   Watched ended;
   Watched other;
   const int64_t from = Range("/w/")->at.revision + 1;
@@ -235,30 +239,30 @@ TEST_P(KeyValuesConformance, AWatchThatWasEndedTellsNothing) {
   client().Unwatch(watch);
   client().Unwatch(watch);
   Put("/w/a", "1");
-  EXPECT_TRUE(Tells(other, {"/w/a=1"}));
-  EXPECT_TRUE(ended.told.empty());
+  EXPECT_TRUE(Reports(other, {"/w/a=1"}));
+  EXPECT_TRUE(ended.reported.empty());
   EXPECT_FALSE(ended.ended);
 }
 
-TEST_P(KeyValuesConformance, AWatchMayEndItselfAsItTells) {
-  int told = 0;
+TEST_P(KeyValuesConformance, AWatchMayEndItselfWhileItReports) {
+  int calls = 0;
   WatchId watch{};
   const int64_t from = Range("/w/")->at.revision + 1;
-  watch = client().Watch("/w/", from, Soon(), [&](core::Result<Changes> changes) {
+  watch = client().Watch("/w/", from, Deadline(), [&](core::Result<Changes> changes) {
     if (!changes.ok() || changes->changes.empty()) return;
-    ++told;
+    ++calls;
     client().Unwatch(watch);
   });
   Watched other;
   Watch("/w/", from, &other);
   Put("/w/a", "1");
   Put("/w/a", "2");
-  EXPECT_TRUE(Tells(other, {"/w/a=1", "/w/a=2"}));
-  EXPECT_EQ(told, 1);
+  EXPECT_TRUE(Reports(other, {"/w/a=1", "/w/a=2"}));
+  EXPECT_EQ(calls, 1);
 }
 
 // Whether it ends or falls silent is the store's: it never goes on as if nothing were missing.
-TEST_P(KeyValuesConformance, AWatchOfWhatIsForgottenTellsNoChange) {
+TEST_P(KeyValuesConformance, AWatchOfCompactedRevisionsReportsNoChange) {
   for (int i = 0; i < 4; ++i) Put("/w/a", std::to_string(i));
   const int64_t old = Range("/w/")->at.revision - 2;
   store_->Compact();
@@ -268,8 +272,8 @@ TEST_P(KeyValuesConformance, AWatchOfWhatIsForgottenTellsNoChange) {
   Watch("/w/", Range("/w/")->at.revision + 1, &fresh);
   ASSERT_TRUE(Begins(fresh));
   Put("/w/a", "new");
-  EXPECT_TRUE(Tells(fresh, {"/w/a=new"}));
-  for (const Watched& each : watched) EXPECT_TRUE(each.told.empty());
+  EXPECT_TRUE(Reports(fresh, {"/w/a=new"}));
+  for (const Watched& each : watched) EXPECT_TRUE(each.reported.empty());
 }
 
 TEST_P(KeyValuesConformance, AStoreThatDiesEndsWhatIsUnderWayAndKeepsWhatItHad) {
@@ -296,13 +300,13 @@ TEST_P(KeyValuesConformance, AStoreThatDiesEndsWhatIsUnderWayAndKeepsWhatItHad) 
 TEST_P(KeyValuesConformance, WithoutAnAnswerADeadlineHoldsAndLaterItWorksAgain) {
   Put("/n", "a");
   store_->Freeze();
-  std::map<std::string, ErrorCode> told;
+  std::map<std::string, ErrorCode> errors;
   const core::Tick deadline = store_->In(milliseconds(300));
   const auto keep = [&](const std::string& what) {
-    return [&told, what](auto result) {
-      EXPECT_FALSE(told.contains(what));
+    return [&errors, what](auto result) {
+      EXPECT_FALSE(errors.contains(what));
       ASSERT_FALSE(result.ok());
-      told.emplace(what, result.error().code);
+      errors.emplace(what, result.error().code);
     };
   };
   client().Range("/n", kMost, deadline, keep("range"));
@@ -311,15 +315,15 @@ TEST_P(KeyValuesConformance, WithoutAnAnswerADeadlineHoldsAndLaterItWorksAgain) 
   client().KeepAlive(StoreLease{1}, deadline, keep("keep alive"));
   client().Revoke(StoreLease{1}, deadline, keep("revoke"));
   client().Watch("/n", 1, deadline, keep("watch"));
-  ASSERT_TRUE(store_->Eventually([&] { return told.size() == 6; }));
+  ASSERT_TRUE(store_->Eventually([&] { return errors.size() == 6; }));
   EXPECT_GE(store_->Now(), deadline);
   EXPECT_LT(store_->Now(), deadline + seconds(5));
-  for (const auto& [what, code] : told) EXPECT_EQ(code, ErrorCode::kTimedOut) << what;
+  for (const auto& [what, code] : errors) EXPECT_EQ(code, ErrorCode::kTimedOut) << what;
   store_->Thaw();
   EXPECT_TRUE(store_->Eventually([&] { return Range("/n").ok(); }));
 }
 
-TEST_P(KeyValuesConformance, NothingIsToldWithinTheCall) {
+TEST_P(KeyValuesConformance, NoCallbackRunsWithinTheCall) {
   bool inside = true;
   int ended = 0;
   // Deadlines that are past; an answer may be quicker all the same.

@@ -95,7 +95,7 @@ TEST_F(DiscoveryTest, NodesFindEachOtherAndSeeOneGo) {
   EXPECT_EQ(a.events.all, (Words{"+b", "-b"}));
 }
 
-TEST_F(DiscoveryTest, ANewStartIsToldWithinMoments) {
+TEST_F(DiscoveryTest, ARestartIsReportedWithinMoments) {
   Node& a = Add("a");
   Add("b");
   ASSERT_TRUE(AllKnowAll());

@@ -64,29 +64,29 @@ constexpr size_t kWordsMax = 2000;
 // A store that answers with what a test gives it, and not by itself.
 class ScriptedStore final : public KeyValues {
  public:
-  void Range(std::string, size_t, Tick deadline, Told<RangeRead> told) override {
-    Ask(deadline, std::move(told), etcd_json::ReadRange);
+  void Range(std::string, size_t, Tick deadline, Callback<RangeRead> callback) override {
+    Ask(deadline, std::move(callback), etcd_json::ReadRange);
   }
-  void CompareAndSet(Write, Tick deadline, Told<WriteAnswer> told) override {
-    Ask(deadline, std::move(told), etcd_json::ReadWrite);
+  void CompareAndSet(Write, Tick deadline, Callback<WriteAnswer> callback) override {
+    Ask(deadline, std::move(callback), etcd_json::ReadWrite);
   }
-  void Grant(Duration, Tick deadline, Told<LeaseAnswer> told) override {
-    Ask(deadline, std::move(told), etcd_json::ReadGrant);
+  void Grant(Duration, Tick deadline, Callback<LeaseAnswer> callback) override {
+    Ask(deadline, std::move(callback), etcd_json::ReadGrant);
   }
-  void KeepAlive(StoreLease, Tick deadline, Told<LeaseAnswer> told) override {
+  void KeepAlive(StoreLease, Tick deadline, Callback<LeaseAnswer> callback) override {
     ++keeps;
-    Ask(deadline, std::move(told), etcd_json::ReadKeepAlive);
+    Ask(deadline, std::move(callback), etcd_json::ReadKeepAlive);
   }
-  void Revoke(StoreLease, Tick deadline, Told<core::Done> told) override {
-    Ask(deadline, std::move(told), etcd_json::ReadRevoke);
+  void Revoke(StoreLease, Tick deadline, Callback<core::Done> callback) override {
+    Ask(deadline, std::move(callback), etcd_json::ReadRevoke);
   }
-  WatchId Watch(std::string, int64_t, Tick deadline, Told<Changes> told) override {
+  WatchId Watch(std::string, int64_t, Tick deadline, Callback<Changes> callback) override {
     const WatchId id{++last_id_};
-    watches_[id] = {deadline, [told = std::move(told)](Result<std::string_view> line) {
+    watches_[id] = {deadline, [callback = std::move(callback)](Result<std::string_view> line) {
                       auto changes =
                           line.ok() ? etcd_json::ReadWatch(*line) : Result<Changes>(line.error());
                       const bool goes_on = changes.ok();
-                      told(std::move(changes));
+                      callback(std::move(changes));
                       return goes_on;
                     }};
     return id;
@@ -99,14 +99,14 @@ class ScriptedStore final : public KeyValues {
   void AnswerFirst(Result<std::string_view> answer) {
     if (asked_.empty()) return;
     const auto first = asked_.begin();
-    const auto told = std::move(first->second.told);
+    const auto callback = std::move(first->second.callback);
     asked_.erase(first);
-    told(answer);
+    callback(answer);
   }
-  void TellWatch(Result<std::string_view> line) {
+  void DeliverToWatch(Result<std::string_view> line) {
     if (watches_.empty()) return;
     const auto [id, watch] = *watches_.begin();
-    if (!watch.told(line)) return Unwatch(id);
+    if (!watch.callback(line)) return Unwatch(id);
     // It began, and may be silent from now on.
     if (const auto found = watches_.find(id); found != watches_.end())
       found->second.deadline = core::kNever;
@@ -114,7 +114,7 @@ class ScriptedStore final : public KeyValues {
   void Expire() {
     const Error late{ErrorCode::kTimedOut, "late"};
     while (!asked_.empty() && asked_.begin()->second.deadline <= now) AnswerFirst(late);
-    while (!watches_.empty() && watches_.begin()->second.deadline <= now) TellWatch(late);
+    while (!watches_.empty() && watches_.begin()->second.deadline <= now) DeliverToWatch(late);
   }
   Tick NextDeadline() const {
     Tick next = core::kNever;
@@ -131,14 +131,14 @@ class ScriptedStore final : public KeyValues {
  private:
   struct Asked {
     Tick deadline;
-    std::function<bool(Result<std::string_view>)> told;  // whether a watch goes on
+    std::function<bool(Result<std::string_view>)> callback;  // whether a watch goes on
   };
 
   template <typename T>
-  void Ask(Tick deadline, Told<T> told, Result<T> (*read)(std::string_view)) {
+  void Ask(Tick deadline, Callback<T> callback, Result<T> (*read)(std::string_view)) {
     asked_[++last_id_] = {deadline,
-                          [told = std::move(told), read](Result<std::string_view> answer) {
-                            told(answer.ok() ? read(*answer) : Result<T>(answer.error()));
+                          [callback = std::move(callback), read](Result<std::string_view> answer) {
+                            callback(answer.ok() ? read(*answer) : Result<T>(answer.error()));
                             return false;
                           }};
   }
@@ -168,10 +168,10 @@ class Node {
   }
 
   // Advances by `time`, then answers one operation, or the watch, with `text`.
-  void Tell(Duration time, bool watch, std::string_view text) {
+  void Answer(Duration time, bool watch, std::string_view text) {
     Pass(time);
     if (watch) {
-      store_.TellWatch(text);
+      store_.DeliverToWatch(text);
     } else {
       store_.AnswerFirst(text);
     }
@@ -232,7 +232,7 @@ void CheckAnswers(std::span<const uint8_t> input) {
     left.remove_prefix(std::min(end + 1, left.size()));
     if (line.empty()) continue;
     const auto how = static_cast<unsigned char>(line.front());
-    node.Tell(kWaits[how % 8], (how & 8) != 0, line.substr(1));
+    node.Answer(kWaits[how % 8], (how & 8) != 0, line.substr(1));
   }
 }
 
@@ -390,12 +390,12 @@ TEST(EtcdFuzz, AnyAnswerIsReadOrRefusedInWords) {
 TEST(EtcdFuzz, ALeaseThatIsSaidToLiveForAgesIsKeptAlive) {
   const std::string header = R"({"header":{"cluster_id":"7","revision":"5"})";
   Node node;
-  node.Tell(Duration{0}, /*watch=*/false, header + "}");
-  node.Tell(Duration{0}, /*watch=*/true, header + "}");
-  node.Tell(Duration{0}, /*watch=*/false, header + R"(,"ID":"12","TTL":"9000000000"})");
-  node.Tell(Duration{0}, /*watch=*/false, header + R"(,"succeeded":true})");
+  node.Answer(Duration{0}, /*watch=*/false, header + "}");
+  node.Answer(Duration{0}, /*watch=*/true, header + "}");
+  node.Answer(Duration{0}, /*watch=*/false, header + R"(,"ID":"12","TTL":"9000000000"})");
+  node.Answer(Duration{0}, /*watch=*/false, header + R"(,"succeeded":true})");
   EXPECT_EQ(node.keeps(), 0);
-  node.Tell(std::chrono::hours(2), /*watch=*/false, "");
+  node.Answer(std::chrono::hours(2), /*watch=*/false, "");
   EXPECT_GT(node.keeps(), 0);
 }
 
@@ -416,8 +416,8 @@ size_t MostAllocatedFor(const std::string& text) {
   g_most = before;
   EXPECT_FALSE(etcd_json::Refusal(503, text).message.empty());
   Node node;
-  node.Tell(Duration{0}, /*watch=*/false, text);
-  node.Tell(Duration{0}, /*watch=*/true, text);
+  node.Answer(Duration{0}, /*watch=*/false, text);
+  node.Answer(Duration{0}, /*watch=*/true, text);
   return g_most - before;
 }
 

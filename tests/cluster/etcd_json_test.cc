@@ -47,7 +47,7 @@ TEST(EtcdJsonTest, AsksForWholeSecondsAndNotForNone) {
   EXPECT_EQ(GrantBody(std::chrono::seconds(0)), R"({"TTL":1})");
 }
 
-TEST(EtcdJsonTest, ReadsKeysValuesAndWhoseTheyAre) {
+TEST(EtcdJsonTest, ReadsKeysValuesAndTheirLeases) {
   const auto read = ReadRange(With(R"("kvs":[)" + std::string(kValue) + R"(],"more":true)"));
   ASSERT_TRUE(read.ok()) << Describe(read.error());
   EXPECT_EQ(read->at.store, 14841639068965178418u);
@@ -61,16 +61,16 @@ TEST(EtcdJsonTest, ReadsKeysValuesAndWhoseTheyAre) {
   EXPECT_TRUE(ReadRange(With(""))->values.empty());
 }
 
-TEST(EtcdJsonTest, ReadsWhatAWriteCameTo) {
+TEST(EtcdJsonTest, ReadsTheOutcomeOfAWrite) {
   EXPECT_TRUE(ReadWrite(With(R"("succeeded":true,"responses":[{"response_put":{}}])"))->written);
   const auto other =
       ReadWrite(With(R"("responses":[{"response_range":{"kvs":[)" + std::string(kValue) + "]}}]"));
   ASSERT_TRUE(other.ok());
   EXPECT_FALSE(other->written);
   EXPECT_EQ(other->found->key, "/r/a");
-  const auto gone = ReadWrite(With(R"("responses":[{"response_range":{}}])"));
-  ASSERT_TRUE(gone.ok());
-  EXPECT_FALSE(gone->found);
+  const auto missing = ReadWrite(With(R"("responses":[{"response_range":{}}])"));
+  ASSERT_TRUE(missing.ok());
+  EXPECT_FALSE(missing->found);
   EXPECT_EQ(ReadWrite(With("")).error().code, ErrorCode::kCorrupt);
 }
 
@@ -81,7 +81,7 @@ TEST(EtcdJsonTest, ALeaseWithoutTimeIsGone) {
   EXPECT_EQ(ReadGrant(With(R"("TTL":"5")")).error().code, ErrorCode::kCorrupt);
 }
 
-TEST(EtcdJsonTest, ReadsWhatAWatchTells) {
+TEST(EtcdJsonTest, ReadsTheChangesOfAWatch) {
   EXPECT_TRUE(ReadWatch(Streamed(R"("created":true)"))->changes.empty());
   const auto read = ReadWatch(Streamed(R"("events":[{"kv":)" + std::string(kValue) +
                                        R"(},{"type":"DELETE","kv":{"key":"L3IvYg==",)" +

@@ -37,17 +37,17 @@ class EtcdTest : public testing::Test {
     etcd_ = std::move(*opened);
   }
   core::Result<RangeRead> Range(core::Duration patience = seconds(10)) {
-    std::optional<core::Result<RangeRead>> told;
+    std::optional<core::Result<RangeRead>> answer;
     etcd_->Range("/", 1, etcd_->Now() + patience,
-                 [&](core::Result<RangeRead> read) { told = std::move(read); });
+                 [&](core::Result<RangeRead> read) { answer = std::move(read); });
     const core::Tick end = etcd_->Now() + 3 * patience;
-    while (!told && etcd_->Now() < end) {
+    while (!answer && etcd_->Now() < end) {
       server_.Step();
       other_.Step();
       etcd_->Poll(etcd_->Now() + milliseconds(1));
     }
-    if (told) return *told;
-    return core::Error{ErrorCode::kTimedOut, "it was never told"};
+    if (answer) return *answer;
+    return core::Error{ErrorCode::kTimedOut, "there was no answer"};
   }
   // Of the only endpoint.
   core::Error ErrorOf() {
@@ -199,8 +199,8 @@ TEST_F(EtcdTest, TheEnvironmentsProxyIsNotAsked) {
 TEST_F(EtcdTest, MayGoWhileMuchIsUnderWay) {
   Open({server_.endpoint()});
   for (int i = 0; i < 10; ++i) {
-    etcd_->Range("/", 1, core::kNever, [](const auto&) { FAIL() << "told after the end"; });
-    etcd_->Watch("/", 1, core::kNever, [](const auto&) { FAIL() << "told after the end"; });
+    etcd_->Range("/", 1, core::kNever, [](const auto&) { FAIL() << "called after the end"; });
+    etcd_->Watch("/", 1, core::kNever, [](const auto&) { FAIL() << "called after the end"; });
   }
   etcd_->Poll(core::Tick{});
   etcd_.reset();
@@ -274,12 +274,12 @@ class EtcdTlsTest : public testing::Test {
     if (!etcd.ok()) return etcd.error();
     TimeLimit limit(kTestPatience);
     while (true) {
-      std::optional<core::Result<RangeRead>> told;
+      std::optional<core::Result<RangeRead>> answer;
       (*etcd)->Range("/", 1, ipc::Now() + seconds(10),
-                     [&](core::Result<RangeRead> read) { told = std::move(read); });
-      while (!told) (*etcd)->Poll(ipc::Now() + seconds(1));
-      const bool starts = !told->ok() && told->error().code == ErrorCode::kUnavailable;
-      if (!starts || limit.IsOver()) return *told;
+                     [&](core::Result<RangeRead> read) { answer = std::move(read); });
+      while (!answer) (*etcd)->Poll(ipc::Now() + seconds(1));
+      const bool starts = !answer->ok() && answer->error().code == ErrorCode::kUnavailable;
+      if (!starts || limit.IsOver()) return *answer;
     }
   }
 

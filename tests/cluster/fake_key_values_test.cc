@@ -22,33 +22,33 @@ constexpr uint64_t kSeed = 33;
 class FakeKeyValuesTest : public testing::Test {
  protected:
   void RunFor(core::Duration time) { store_.RunUntil(store_.Now() + time); }
-  core::Tick Soon() const { return store_.Now() + seconds(2); }
+  core::Tick Deadline() const { return store_.Now() + seconds(2); }
   // Runs the store until the answer is there.
   core::Result<WriteAnswer> Set(const std::string& key, const std::string& value,
                                 StoreLease lease = kNoLease) {
     const KeyValue* found = store_.Find(key);
-    std::optional<core::Result<WriteAnswer>> told;
+    std::optional<core::Result<WriteAnswer>> seen;
     client_->CompareAndSet({.key = key,
                             .expected = found ? std::optional(found->value) : std::nullopt,
                             .value = value,
                             .lease = lease},
-                           Soon(), [&](auto answer) { told = std::move(answer); });
+                           Deadline(), [&](auto answer) { seen = std::move(answer); });
     RunFor(seconds(3));
-    return *told;
+    return *seen;
   }
   StoreLease Grant(core::Duration duration) {
     StoreLease lease{};
-    client_->Grant(duration, Soon(), [&](const auto& answer) { lease = answer->lease; });
+    client_->Grant(duration, Deadline(), [&](const auto& answer) { lease = answer->lease; });
     RunFor(milliseconds(10));
     return lease;
   }
   // Records what the watch reports: "." for no change and "!" for the end.
-  void Watch(KeyValues* client, int64_t from, Words* told) {
-    client->Watch("/", from, Soon(), [told](const core::Result<Changes>& changes) {
-      if (!changes.ok()) return told->push_back("!");
-      if (changes->changes.empty()) told->push_back(".");
+  void Watch(KeyValues* client, int64_t from, Words* seen) {
+    client->Watch("/", from, Deadline(), [seen](const core::Result<Changes>& changes) {
+      if (!changes.ok()) return seen->push_back("!");
+      if (changes->changes.empty()) seen->push_back(".");
       for (const Change& change : changes->changes) {
-        told->push_back(change.now.key + (change.deleted ? "-" : "=" + change.now.value));
+        seen->push_back(change.now.key + (change.deleted ? "-" : "=" + change.now.value));
       }
     });
     RunFor(milliseconds(10));
@@ -61,14 +61,14 @@ class FakeKeyValuesTest : public testing::Test {
 
 TEST_F(FakeKeyValuesTest, AnAnswerTakesTheWayThereAndBack) {
   store_.SetDelay(milliseconds(70), {});
-  std::optional<core::Tick> told;
+  std::optional<core::Tick> seen;
   const core::Tick begun = store_.Now();
   client_->Range("/", 1, core::kNever, [&](const auto& read) {
     EXPECT_TRUE(read.ok());
-    told = store_.Now();
+    seen = store_.Now();
   });
   RunFor(seconds(1));
-  EXPECT_EQ(told, begun + milliseconds(140));
+  EXPECT_EQ(seen, begun + milliseconds(140));
 }
 
 TEST_F(FakeKeyValuesTest, WhatIsCutOffIsSilentAndTheOthersAreNot) {
@@ -78,7 +78,7 @@ TEST_F(FakeKeyValuesTest, WhatIsCutOffIsSilentAndTheOthersAreNot) {
   Watch(other_.get(), 1, &b);
   store_.Cut("b");
   ErrorCode code{};
-  other_->Range("/", 1, Soon(), [&](const auto& read) { code = read.error().code; });
+  other_->Range("/", 1, Deadline(), [&](const auto& read) { code = read.error().code; });
   EXPECT_TRUE(Set("/k", "1")->written);
   EXPECT_EQ(code, ErrorCode::kTimedOut);
   store_.Heal("b");
@@ -88,52 +88,52 @@ TEST_F(FakeKeyValuesTest, WhatIsCutOffIsSilentAndTheOthersAreNot) {
   EXPECT_EQ(b, (Words{"."}));
 }
 
-TEST_F(FakeKeyValuesTest, AClientThatStandsStillIsToldAllOnceItRunsAgain) {
+TEST_F(FakeKeyValuesTest, APausedClientGetsAllOnceItRunsAgain) {
   size_t woken = 0;
   const auto paused = store_.Connect("paused", [&] { ++woken; });
-  Words told;
-  Watch(paused.get(), store_.stamp().revision + 1, &told);
+  Words seen;
+  Watch(paused.get(), store_.stamp().revision + 1, &seen);
   EXPECT_EQ(woken, 1u);
   store_.Pause("paused");
   ASSERT_TRUE(Set("/x", "1")->written);
-  paused->Range("/", 9, Soon(),
-                [&](const auto& read) { told.push_back(read.ok() ? "read" : "late"); });
+  paused->Range("/", 9, Deadline(),
+                [&](const auto& read) { seen.push_back(read.ok() ? "read" : "late"); });
   ASSERT_TRUE(Set("/y", "2")->written);
-  EXPECT_EQ(told, (Words{"."}));
+  EXPECT_EQ(seen, (Words{"."}));
   EXPECT_EQ(woken, 1u);
   store_.Resume("paused");
   RunFor(milliseconds(1));
   // The answer to what it had asked came in time, before its deadline passed.
-  EXPECT_EQ(told, (Words{".", "/x=1", "read", "/y=2"}));
+  EXPECT_EQ(seen, (Words{".", "/x=1", "read", "/y=2"}));
   EXPECT_GE(woken, 4u);
 }
 
 TEST_F(FakeKeyValuesTest, AnAnswerThatIsLostMayHaveBeenDone) {
   store_.SetLosses(0.5);
-  int told = 0;
+  int seen = 0;
   int lost_and_done = 0;
   for (int i = 0; i < 200; ++i) {
     const std::string key = "/k" + std::to_string(i);
     const bool ok = Set(key, "1").ok();
-    told += ok ? 1 : 0;
+    seen += ok ? 1 : 0;
     const bool done = store_.Find(key) != nullptr;
     EXPECT_TRUE(done || !ok);
     lost_and_done += done && !ok ? 1 : 0;
   }
-  EXPECT_GT(told, 20);
-  EXPECT_LT(told, 80);
+  EXPECT_GT(seen, 20);
+  EXPECT_LT(seen, 80);
   EXPECT_GT(lost_and_done, 20);
 }
 
-TEST_F(FakeKeyValuesTest, StoppedItRefusesAndStartedItHasAllAndLeasesBeginAnew) {
+TEST_F(FakeKeyValuesTest, StoppedItRefusesAndStartedItHasAllAndLeasesRestart) {
   const StoreLease lease = Grant(seconds(10));
   ASSERT_TRUE(Set("/k", "1", lease)->written);
-  Words told;
-  Watch(client_.get(), store_.stamp().revision + 1, &told);
+  Words seen;
+  Watch(client_.get(), store_.stamp().revision + 1, &seen);
   const Stamp before = store_.stamp();
   store_.Stop();
   RunFor(seconds(60));
-  EXPECT_EQ(told, (Words{".", "!"}));
+  EXPECT_EQ(seen, (Words{".", "!"}));
   EXPECT_EQ(Set("/k", "2").error().code, ErrorCode::kUnavailable);
   store_.Start();
   EXPECT_EQ(store_.stamp().store, before.store);
@@ -151,8 +151,8 @@ TEST_F(FakeKeyValuesTest, RestoredItHasWhatTheCopyHadAndIsAnotherStoreOrSaysNotT
   const Stamp then = store_.stamp();
   ASSERT_TRUE(Set("/k", "2")->written);
   ASSERT_TRUE(Set("/l", "1")->written);
-  Words told;
-  Watch(client_.get(), store_.stamp().revision + 1, &told);
+  Words seen;
+  Watch(client_.get(), store_.stamp().revision + 1, &seen);
   for (const bool same_store : {true, false}) {
     const uint64_t before = store_.stamp().store;
     store_.Restore(*copy, same_store);
@@ -162,7 +162,7 @@ TEST_F(FakeKeyValuesTest, RestoredItHasWhatTheCopyHadAndIsAnotherStoreOrSaysNotT
     EXPECT_EQ(store_.Find("/l"), nullptr);
   }
   RunFor(seconds(1));
-  EXPECT_EQ(told, (Words{".", "!"}));
+  EXPECT_EQ(seen, (Words{".", "!"}));
 }
 
 TEST_F(FakeKeyValuesTest, AWatchFromTheFutureOfARestoredStoreWaitsInSilence) {
@@ -170,10 +170,10 @@ TEST_F(FakeKeyValuesTest, AWatchFromTheFutureOfARestoredStoreWaitsInSilence) {
   for (const char* value : {"1", "2", "3"}) ASSERT_TRUE(Set("/k", value)->written);
   const int64_t from = store_.stamp().revision + 1;
   store_.Restore(*copy, true);
-  Words told;
-  Watch(client_.get(), from, &told);
+  Words seen;
+  Watch(client_.get(), from, &seen);
   ASSERT_TRUE(Set("/k", "4")->written);
-  EXPECT_EQ(told, (Words{"."}));
+  EXPECT_EQ(seen, (Words{"."}));
 }
 
 TEST_F(FakeKeyValuesTest, WatchesOfWhatIsForgottenEndOrFallSilent) {
@@ -182,17 +182,17 @@ TEST_F(FakeKeyValuesTest, WatchesOfWhatIsForgottenEndOrFallSilent) {
   int ended = 0;
   int silent = 0;
   for (int i = 0; i < 40; ++i) {
-    Words told;
-    Watch(client_.get(), 2, &told);
-    ended += told == Words{".", "!"} ? 1 : 0;
-    silent += told == Words{"."} ? 1 : 0;
+    Words seen;
+    Watch(client_.get(), 2, &seen);
+    ended += seen == Words{".", "!"} ? 1 : 0;
+    silent += seen == Words{"."} ? 1 : 0;
   }
   EXPECT_EQ(ended + silent, 40);
   EXPECT_GT(ended, 5);
   EXPECT_GT(silent, 5);
 }
 
-TEST_F(FakeKeyValuesTest, SilencedWatchesStaySoAndNewOnesTell) {
+TEST_F(FakeKeyValuesTest, SilencedWatchesStaySilentAndNewOnesReport) {
   Words old;
   Words fresh;
   Watch(client_.get(), 1, &old);
@@ -225,14 +225,14 @@ TEST_F(FakeKeyValuesTest, KeepsAHistoryOfAllThatItWas) {
 
 // Callbacks of a destroyed client do not run, also not for the next client of its name.
 TEST_F(FakeKeyValuesTest, AClientTakesWhatIsUnderWayWithIt) {
-  client_->Range("/", 1, Soon(), [](const auto&) { FAIL() << "told after the end"; });
-  client_->Watch("/", 1, Soon(), [](const auto&) { FAIL() << "told after the end"; });
+  client_->Range("/", 1, Deadline(), [](const auto&) { FAIL() << "called after the end"; });
+  client_->Watch("/", 1, Deadline(), [](const auto&) { FAIL() << "called after the end"; });
   client_ = nullptr;
   client_ = store_.Connect("a");
-  Words told;
-  Watch(client_.get(), 1, &told);
+  Words seen;
+  Watch(client_.get(), 1, &seen);
   EXPECT_TRUE(Set("/k", "1")->written);
-  EXPECT_EQ(told, (Words{".", "/k=1"}));
+  EXPECT_EQ(seen, (Words{".", "/k=1"}));
 }
 
 TEST_F(FakeKeyValuesTest, ARunDependsOnItsSeedAlone) {

@@ -174,7 +174,7 @@ TEST_F(IdentityTest, AStartThatDiedWhileItWroteLeavesTheLastOnesWords) {
   EXPECT_EQ(Text(Path("incarnations")), before + ToHex(identity->incarnation()) + "\n");
 }
 
-TEST_F(IdentityTest, AMachineHasOneIdThatTellsNothingOfIt) {
+TEST_F(IdentityTest, AMachineHasOneIdThatRevealsNothing) {
   const std::string digits = "0123456789abcdef0123456789abcdef";
   std::ofstream(machine_file_) << digits << "\n";
   const MachineId from_file = MachineOf("");
@@ -185,7 +185,7 @@ TEST_F(IdentityTest, AMachineHasOneIdThatTellsNothingOfIt) {
   EXPECT_NE(MachineOf(digits), from_file);
 }
 
-TEST_F(IdentityTest, AMachineWithoutAnIdIsToldWhatToDo) {
+TEST_F(IdentityTest, AMachineWithoutAnIdGetsAnErrorThatSaysWhatToDo) {
   for (const char* text : {"", "uninitialized\n"}) {
     std::ofstream(machine_file_) << text;
     const auto identity = NodeIdentity::Open({.folder = folder_, .machine_file = machine_file_});

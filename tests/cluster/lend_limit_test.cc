@@ -28,7 +28,7 @@ TEST_F(LendLimitTest, WhatIsLentStaysBesideWhatIsIdle) {
   EXPECT_EQ(limit_.Look(Tick(seconds(11)), GiB(6), GiB(4)), GiB(6));
 }
 
-TEST_F(LendLimitTest, WhatIsMissingOfTheReserveIsWantedBackAtOnce) {
+TEST_F(LendLimitTest, WhatIsMissingOfTheReserveIsRecalledImmediately) {
   limit_.Look(Tick(seconds(0)), GiB(8), GiB(8));
   limit_.Look(Tick(seconds(11)), GiB(8), GiB(8));
   EXPECT_EQ(limit_.Look(Tick(seconds(12)), GiB(1), GiB(8)), GiB(5));

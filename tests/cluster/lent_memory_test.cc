@@ -7,7 +7,7 @@
 namespace ravenstore::cluster {
 namespace {
 
-TEST(LentMemoryTest, WhatComesAgainIsZero) {
+TEST(LentMemoryTest, MemoryThatIsMadeAgainIsZero) {
   AnonymousMemory memory;
   for (int i = 0; i < 3; ++i) {
     const auto made = memory.Make(core::MiB(1));
@@ -15,7 +15,7 @@ TEST(LentMemoryTest, WhatComesAgainIsZero) {
     ASSERT_EQ(made->size(), 1u << 20);
     EXPECT_TRUE(std::ranges::all_of(*made, [](std::byte byte) { return byte == std::byte{}; }));
     std::ranges::fill(*made, std::byte{7});
-    memory.GiveBack(*made);
+    memory.Release(*made);
   }
 }
 

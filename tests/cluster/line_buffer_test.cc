@@ -5,7 +5,7 @@
 namespace ravenstore::cluster {
 namespace {
 
-TEST(LineBufferTest, LinesComeWholeWhateverPartsTheyCameIn) {
+TEST(LineBufferTest, LinesAreWholeWhateverPartsArrive) {
   LineBuffer buffer;
   EXPECT_FALSE(buffer.Next());
   buffer.Append("a");

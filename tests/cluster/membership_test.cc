@@ -74,7 +74,7 @@ TEST_F(MembershipTest, NodesFindEachOtherAndNotThemselves) {
   EXPECT_EQ(StatusOf(a).store, "the simulated store answers");
 }
 
-TEST_F(MembershipTest, OneThatLeavesIsToldAfterTheGrace) {
+TEST_F(MembershipTest, ANodeThatLeavesIsReportedAfterTheGrace) {
   StartThree();
   at(0).membership->Leave();
   members_.RunFor(seconds(1));
@@ -92,7 +92,7 @@ TEST_F(MembershipTest, OneThatLeavesIsToldAfterTheGrace) {
   EXPECT_FALSE(Holds(at(0)));
 }
 
-TEST_F(MembershipTest, OneThatDiesIsToldAfterItsLeaseAndTheGrace) {
+TEST_F(MembershipTest, ANodeThatDiesIsReportedAfterItsLeaseAndTheGrace) {
   StartThree();
   members_.Stop(&at(0));
   members_.RunFor(seconds(20));
@@ -102,7 +102,7 @@ TEST_F(MembershipTest, OneThatDiesIsToldAfterItsLeaseAndTheGrace) {
 }
 
 // The watch reported that the node left, and fell silent before it reported the return.
-TEST_F(MembershipTest, OneThatSeemsGoneIsLookedForBeforeItIsTold) {
+TEST_F(MembershipTest, AMissingNodeIsReadAgainBeforeItIsReported) {
   StartThree();
   members_.Stop(&at(0));
   members_.RunFor(seconds(12));
@@ -114,7 +114,7 @@ TEST_F(MembershipTest, OneThatSeemsGoneIsLookedForBeforeItIsTold) {
   EXPECT_EQ(at(2).events->Take(), (Words{"~a"}));
 }
 
-TEST_F(MembershipTest, ANewStartOfAStateFolderReplacesTheLastOneAtOnce) {
+TEST_F(MembershipTest, ANewStartOfAStateFolderReplacesTheLastOneImmediately) {
   StartThree();
   members_.Stop(&at(0));
   members_.Start(&at(0));
@@ -146,7 +146,7 @@ TEST_F(MembershipTest, OneThatLostItsStateFolderWaitsForTheLeaseAndSaysSo) {
   EXPECT_EQ(at(1).events->Take(), (Words{"~a"}));
 }
 
-TEST_F(MembershipTest, OfTwoOfOneNameTheSecondWaitsUntilTheFirstIsGone) {
+TEST_F(MembershipTest, OfTwoOfOneNameTheSecondWaitsUntilTheFirstHasLeft) {
   StartThree();
   Member& second = members_.Add("second a", "a");
   members_.RunFor(minutes(10));
@@ -262,7 +262,7 @@ TEST_F(MembershipTest, ARestoredStoreIsFilledAgainWithoutAnEvent) {
     SCOPED_TRACE(same_store);
     Members members(kSeed + same_store);
     std::swap(members.base, members_.base);
-    const auto nobody = members.store.Backup();
+    const auto empty = members.store.Backup();
     for (const char* name : {"a", "b", "c"}) members.Add(name);
     members.RunFor(seconds(5));
     const auto first = members.store.Backup();
@@ -270,7 +270,7 @@ TEST_F(MembershipTest, ARestoredStoreIsFilledAgainWithoutAnEvent) {
     members.Start(members.all[0].get());
     members.RunFor(seconds(20));
     for (const auto& member : members.all) member->events->Take();
-    for (const auto& copy : {nobody, first}) {
+    for (const auto& copy : {empty, first}) {
       members.store.Restore(*copy, same_store);
       members.RunFor(minutes(2));
       for (const auto& member : members.all) {
@@ -311,7 +311,7 @@ TEST_F(MembershipTest, AStoreThatBecameAnotherAtTheSameRevisionIsReadInTime) {
 }
 
 // The same for a node that has to register: the record under its name contradicts what it knows.
-TEST_F(MembershipTest, OneWhoseRecordIsAnotherAtTheSameRevisionRegistersSoon) {
+TEST_F(MembershipTest, ANodeWithAnotherRecordAtTheSameRevisionRegistersPromptly) {
   StartThree();
   const auto copy = members_.store.Backup();
   members_.Stop(&at(0));
@@ -346,7 +346,7 @@ TEST_F(MembershipTest, WhatWasForgottenWhileOneWasCutOffIsReadAgain) {
   EXPECT_FALSE(known.contains("b"));
 }
 
-TEST_F(MembershipTest, WhoCouldNotRegisterWhileTheStoreWasAwayHasNotLeft) {
+TEST_F(MembershipTest, ANodeThatCouldNotRegisterWhileTheStoreWasAwayHasNotLeft) {
   for (uint64_t seed = kSeed; seed < kSeed + 10; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Members members(seed);
@@ -460,37 +460,40 @@ class StrangeKeys final : public KeyValues {
  public:
   explicit StrangeKeys(std::unique_ptr<KeyValues> store) : store_(std::move(store)) {}
 
-  void Range(std::string prefix, size_t most, core::Tick deadline, Told<RangeRead> told) override {
+  void Range(std::string prefix, size_t most, core::Tick deadline,
+             Callback<RangeRead> callback) override {
     store_->Range(std::move(prefix), most, deadline,
-                  [told = std::move(told)](core::Result<RangeRead> read) {
+                  [callback = std::move(callback)](core::Result<RangeRead> read) {
                     if (read.ok()) {
                       for (const char* key : kKeys) read->values.push_back({.key = key});
                     }
-                    told(std::move(read));
+                    callback(std::move(read));
                   });
   }
-  void CompareAndSet(Write write, core::Tick deadline, Told<WriteAnswer> told) override {
-    store_->CompareAndSet(std::move(write), deadline, std::move(told));
+  void CompareAndSet(Write write, core::Tick deadline, Callback<WriteAnswer> callback) override {
+    store_->CompareAndSet(std::move(write), deadline, std::move(callback));
   }
-  void Grant(core::Duration duration, core::Tick deadline, Told<LeaseAnswer> told) override {
-    store_->Grant(duration, deadline, std::move(told));
+  void Grant(core::Duration duration, core::Tick deadline,
+             Callback<LeaseAnswer> callback) override {
+    store_->Grant(duration, deadline, std::move(callback));
   }
-  void KeepAlive(StoreLease lease, core::Tick deadline, Told<LeaseAnswer> told) override {
-    store_->KeepAlive(lease, deadline, std::move(told));
+  void KeepAlive(StoreLease lease, core::Tick deadline, Callback<LeaseAnswer> callback) override {
+    store_->KeepAlive(lease, deadline, std::move(callback));
   }
-  void Revoke(StoreLease lease, core::Tick deadline, Told<core::Done> told) override {
-    store_->Revoke(lease, deadline, std::move(told));
+  void Revoke(StoreLease lease, core::Tick deadline, Callback<core::Done> callback) override {
+    store_->Revoke(lease, deadline, std::move(callback));
   }
   WatchId Watch(std::string prefix, int64_t from, core::Tick deadline,
-                Told<Changes> told) override {
+                Callback<Changes> callback) override {
     return store_->Watch(
-        std::move(prefix), from, deadline, [told = std::move(told)](core::Result<Changes> changes) {
+        std::move(prefix), from, deadline,
+        [callback = std::move(callback)](core::Result<Changes> changes) {
           if (changes.ok() && !changes->changes.empty()) {
             for (const char* key : kKeys) {
               changes->changes.push_back({.now = {.key = key, .modified = changes->at.revision}});
             }
           }
-          told(std::move(changes));
+          callback(std::move(changes));
         });
   }
   void Unwatch(WatchId watch) override { store_->Unwatch(watch); }

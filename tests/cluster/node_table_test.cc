@@ -39,10 +39,10 @@ class NodeTableTest : public testing::Test {
   void Say(const std::string& name, const std::string& address) {
     table_.Update(name, Text(address), now_);
   }
-  void Gone(const std::string& name) { table_.Update(name, std::nullopt, now_); }
+  void Remove(const std::string& name) { table_.Update(name, std::nullopt, now_); }
   Words After(core::Duration time) {
     now_ += time;
-    table_.Settle(now_, now_);
+    table_.ReportDue(now_, now_);
     return events_.Take();
   }
   Words Now() { return After(seconds(0)); }
@@ -52,7 +52,7 @@ class NodeTableTest : public testing::Test {
   Tick now_{seconds(1000)};
 };
 
-TEST_F(NodeTableTest, TellsAtOnceWhoComesAndChanges) {
+TEST_F(NodeTableTest, ReportsNewAndChangedNodesImmediately) {
   Say("a", "1");
   EXPECT_EQ(table_.Next(), now_);
   EXPECT_EQ(Now(), (Words{"+a1"}));
@@ -66,10 +66,10 @@ TEST_F(NodeTableTest, TellsAtOnceWhoComesAndChanges) {
   EXPECT_EQ(table_.Find("a")->address, "2");
 }
 
-TEST_F(NodeTableTest, TellsWhoGoesAfterTheGraceOnly) {
+TEST_F(NodeTableTest, ReportsNodesThatLeftAfterTheGraceOnly) {
   Say("a", "1");
   Now();
-  Gone("a");
+  Remove("a");
   EXPECT_EQ(table_.Next(), now_ + seconds(10));
   EXPECT_EQ(After(seconds(10) - milliseconds(1)), Words{});
   EXPECT_NE(table_.Find("a"), nullptr);
@@ -78,28 +78,28 @@ TEST_F(NodeTableTest, TellsWhoGoesAfterTheGraceOnly) {
   EXPECT_TRUE(table_.Nodes().empty());
 }
 
-TEST_F(NodeTableTest, WhoGoesIsToldOnceNothingCanHaveBeenMissed) {
+TEST_F(NodeTableTest, ANodeThatLeftIsReportedOnceNothingCanHaveBeenMissed) {
   Say("a", "1");
   Now();
   const Tick gone = now_;
-  Gone("a");
+  Remove("a");
   Say("b", "1");
   now_ += seconds(60);
-  table_.Settle(now_, gone + seconds(10) - milliseconds(1));
+  table_.ReportDue(now_, gone + seconds(10) - milliseconds(1));
   EXPECT_EQ(events_.Take(), (Words{"+b1"}));
   EXPECT_EQ(table_.Next(), gone + seconds(10));
-  table_.Settle(now_, gone + seconds(10));
+  table_.ReportDue(now_, gone + seconds(10));
   EXPECT_EQ(events_.Take(), (Words{"-a1"}));
 }
 
-TEST_F(NodeTableTest, WhoIsBackInTimeHasNeverBeenAway) {
+TEST_F(NodeTableTest, ANodeThatIsBackInTimeHasNeverBeenAway) {
   Say("a", "1");
   Now();
-  Gone("a");
+  Remove("a");
   EXPECT_EQ(After(seconds(9)), Words{});
   Say("a", "1");
   EXPECT_EQ(After(seconds(100)), Words{});
-  Gone("a");
+  Remove("a");
   now_ += seconds(9);
   Say("a", "2");
   EXPECT_EQ(Now(), (Words{"a1>a2"}));
@@ -114,19 +114,19 @@ TEST_F(NodeTableTest, WhatTheStoreSaysAgainDoesNotProlongTheGrace) {
   EXPECT_EQ(After(seconds(4)), (Words{"-a1"}));
 }
 
-TEST_F(NodeTableTest, AfterSilenceWhoIsGoneHasTheWholeGrace) {
+TEST_F(NodeTableTest, AfterSilenceANodeThatLeftHasTheWholeGrace) {
   Say("a", "1");
   Now();
-  Gone("a");
+  Remove("a");
   EXPECT_EQ(After(seconds(9)), Words{});
-  table_.BeginGraceAnew(now_);
+  table_.RestartGrace(now_);
   Say("b", "1");
   EXPECT_EQ(Now(), (Words{"+b1"}));
   EXPECT_EQ(After(seconds(9)), Words{});
   EXPECT_EQ(After(seconds(1)), (Words{"-a1"}));
 }
 
-TEST_F(NodeTableTest, ReplacingAllTellsTheDifference) {
+TEST_F(NodeTableTest, ReplacingAllReportsTheDifference) {
   Say("a", "1");
   Say("b", "1");
   Say("c", "1");
@@ -137,13 +137,13 @@ TEST_F(NodeTableTest, ReplacingAllTellsTheDifference) {
   EXPECT_EQ(After(seconds(10)), (Words{"-a1"}));
 }
 
-TEST_F(NodeTableTest, InDoubtNothingIsToldUntilTheGraceIsOver) {
+TEST_F(NodeTableTest, WithOldRecordsNothingIsReportedUntilTheGraceIsOver) {
   Say("a", "1");
   Say("b", "1");
   Now();
-  Gone("a");
+  Remove("a");
   now_ += seconds(8);
-  table_.Doubt(now_);
+  table_.SuspectOldRecords(now_);
   Say("b", "2");
   Say("c", "1");
   EXPECT_EQ(After(seconds(9)), Words{});
@@ -152,15 +152,15 @@ TEST_F(NodeTableTest, InDoubtNothingIsToldUntilTheGraceIsOver) {
   EXPECT_EQ(After(seconds(1)), (Words{"-a1", "+c1"}));
 }
 
-TEST_F(NodeTableTest, ANodeThatStartsAgainAndAgainIsToldOnceASecond) {
-  size_t told = 0;
+TEST_F(NodeTableTest, ANodeThatRestartsOftenIsReportedOnceASecond) {
+  size_t reports = 0;
   for (int i = 0; i < 100; ++i) {
     Say("a", std::to_string(i));
-    told += After(milliseconds(100)).size();
+    reports += After(milliseconds(100)).size();
   }
-  told += After(seconds(1)).size();
-  EXPECT_GE(told, 10u);
-  EXPECT_LE(told, 12u);
+  reports += After(seconds(1)).size();
+  EXPECT_GE(reports, 10u);
+  EXPECT_LE(reports, 12u);
   EXPECT_EQ(table_.Find("a")->address, "99");
 }
 
@@ -174,11 +174,11 @@ TEST_F(NodeTableTest, HoldsABoundedNumberOfNodes) {
   Say("d", "1");
   EXPECT_EQ(Now(), (Words{"+d1"}));
   // A node that was never reported takes no room.
-  Gone("d");
+  Remove("d");
   After(seconds(10));
   for (int i = 0; i < 10; ++i) {
     Say("e" + std::to_string(i), "1");
-    Gone("e" + std::to_string(i));
+    Remove("e" + std::to_string(i));
   }
   EXPECT_FALSE(table_.overflowed());
 }
@@ -187,7 +187,7 @@ TEST_F(NodeTableTest, RefusesStrangersAndWhatIsNoRecordOnce) {
   NodeTable table({.allowed = {"a", "b"}, .grace = seconds(10)}, &events_);
   const auto settle = [&](core::Duration time) {
     now_ += time;
-    table.Settle(now_, now_);
+    table.ReportDue(now_, now_);
     return events_.Take();
   };
   table.Update("a", Text("1"), now_);

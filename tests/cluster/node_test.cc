@@ -40,12 +40,12 @@ class CountedMemory final : public LentMemory {
     }
     return memory;
   }
-  void GiveBack(std::span<std::byte> memory) override {
-    ++given_back;
-    memory_.GiveBack(memory);
+  void Release(std::span<std::byte> memory) override {
+    ++released;
+    memory_.Release(memory);
   }
   int made = 0;
-  int given_back = 0;
+  int released = 0;
   std::span<std::byte> last;
 
  private:
@@ -59,7 +59,7 @@ struct Machine final : Node::Listener {
   void OnPieceLost(PieceId piece, const core::Error&) override { lost.push_back(piece); }
   void OnPiecesMost(uint32_t pieces) override { most = pieces; }
   void OnEvent(const Event& event) override { events.emplace_back(Name(event.kind)); }
-  bool Told(const std::string& event) const { return std::ranges::count(events, event) > 0; }
+  bool HasEvent(const std::string& event) const { return std::ranges::count(events, event) > 0; }
 
   std::vector<PieceId> recalled;
   std::vector<PieceId> kept;
@@ -163,15 +163,15 @@ class NodeTest : public testing::Test {
                Duration within = seconds(3)) {
     std::optional<Status> ended;
     begin(network_.Now() + within, [&ended](const Status& status) {
-      EXPECT_FALSE(ended) << "told twice";
+      EXPECT_FALSE(ended) << "completed twice";
       ended = status;
     });
-    EXPECT_FALSE(ended) << "told from within";
+    EXPECT_FALSE(ended) << "completed within the call";
     for (Duration waited{}; !ended && waited <= within; waited += milliseconds(1)) {
       Run(milliseconds(1));
     }
     EXPECT_TRUE(ended) << "not by its deadline";
-    return ended.value_or(core::Error{ErrorCode::kSystem, "never told"});
+    return ended.value_or(core::Error{ErrorCode::kSystem, "never completed"});
   }
   Status Grow(PieceId piece = kPiece) {
     return Ended([&](Tick deadline, auto done) { home().Grow(piece, deadline, done); });
@@ -245,8 +245,8 @@ TEST_F(NodeTest, WhatIsWrittenIsRead) {
   ExpectBytes();
   EXPECT_EQ(lender.node->lent(), kSizes.piece);
   EXPECT_EQ(machines_["home"].most, 2u);
-  EXPECT_TRUE(machines_["home"].Told("cluster.joined"));
-  EXPECT_TRUE(lender.Told("cluster.home_joined"));
+  EXPECT_TRUE(machines_["home"].HasEvent("cluster.joined"));
+  EXPECT_TRUE(lender.HasEvent("cluster.home_joined"));
 }
 
 TEST_F(NodeTest, WhatWasNotAcknowledgedIsNotRead) {
@@ -288,11 +288,11 @@ TEST_F(NodeTest, WrongBytesOfOneOfTwoLendersAreReadOfTheOther) {
     Run(seconds(8));
     ExpectBytes();
   }
-  EXPECT_TRUE(machine.Told("cluster.piece_corrupt"));
+  EXPECT_TRUE(machine.HasEvent("cluster.piece_corrupt"));
   EXPECT_TRUE(machine.lost.empty());
 }
 
-TEST_F(NodeTest, WhatIsGivenBackIsFreeAtTheLenderSoon) {
+TEST_F(NodeTest, WhatIsReleasedIsFreeAtTheLenderPromptly) {
   Start("home", 1, 0);
   Machine& lender = Start("lender", 2, 1);
   GrowAndWrite();
@@ -302,7 +302,7 @@ TEST_F(NodeTest, WhatIsGivenBackIsFreeAtTheLenderSoon) {
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
 }
 
-TEST_F(NodeTest, WhatIsGivenBackWhileALeaseIsRenewedIsFreeSoon) {
+TEST_F(NodeTest, WhatIsReleasedWhileALeaseIsRenewedIsFreePromptly) {
   Start("home", 1, 0);
   Machine& lender = Start("lender", 2, 3);
   Run(seconds(1));
@@ -366,7 +366,7 @@ TEST_F(NodeTest, WhatWasGivenUpIsFreeOnceTheLenderIsHeardOfAgain) {
   EXPECT_LT(lost, 35);
 }
 
-TEST_F(NodeTest, WhatWasGivenUpIsFreeOnceTheLenderIsAskedAnew) {
+TEST_F(NodeTest, WhatWasGivenUpIsFreeOnceTheLenderIsAskedAgain) {
   Machine& machine = Start("home", 1, 0);
   Machine& lender = Start("lender", 2, 1);
   GrowAndWrite();
@@ -381,7 +381,7 @@ TEST_F(NodeTest, WhatWasGivenUpIsFreeOnceTheLenderIsAskedAnew) {
   EXPECT_TRUE(Grow().ok());
 }
 
-TEST_F(NodeTest, WhatWasLentTooLateIsFreeSoonThoughAnEarlierBorrowIsStillUnderWay) {
+TEST_F(NodeTest, WhatWasLentTooLateIsFreePromptlyThoughAnEarlierBorrowIsStillUnderWay) {
   Start("home", 1, 0);
   Machine& lender = Start("lender", 2, 2);
   network_.SetLink("home", "lender", {.delay = milliseconds(200)});
@@ -411,14 +411,14 @@ TEST_F(NodeTest, ARecalledPieceGoesToAnotherLender) {
   first.node->SetLendable({});
   Run(milliseconds(900));
   EXPECT_EQ(first.node->lent(), core::Bytes{});
-  EXPECT_TRUE(first.Told("cluster.recalled"));
-  EXPECT_FALSE(first.Told("cluster.taken"));
-  EXPECT_TRUE(machines_["home"].Told("cluster.piece_moved"));
+  EXPECT_TRUE(first.HasEvent("cluster.recalled"));
+  EXPECT_FALSE(first.HasEvent("cluster.taken"));
+  EXPECT_TRUE(machines_["home"].HasEvent("cluster.piece_moved"));
   EXPECT_TRUE(machines_["home"].recalled.empty());
   ExpectBytes();
 }
 
-TEST_F(NodeTest, WrongBytesThatARecalledPieceHasGoWithItAndAreTold) {
+TEST_F(NodeTest, WrongBytesOfARecalledPieceMoveWithItAndAreReported) {
   Machine& machine = Start("home", 1, 0);
   Machine& first = Start("first", 2, 1);
   GrowAndWrite();
@@ -427,14 +427,14 @@ TEST_F(NodeTest, WrongBytesThatARecalledPieceHasGoWithItAndAreTold) {
   Run(seconds(6));
   first.node->SetLendable(core::Bytes{});
   Run(seconds(1));
-  EXPECT_TRUE(machine.Told("cluster.piece_moved"));
+  EXPECT_TRUE(machine.HasEvent("cluster.piece_moved"));
   EXPECT_EQ(std::ranges::count(machine.events, "cluster.piece_corrupt"), 1);
   Buffer read(bytes_.size());
   EXPECT_EQ(Read(&read).error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(std::ranges::count(machine.events, "cluster.piece_corrupt"), 1) << "it was told";
+  EXPECT_EQ(std::ranges::count(machine.events, "cluster.piece_corrupt"), 1) << "it is reported";
 }
 
-TEST_F(NodeTest, WhereNobodyLendsTheDaemonIsAskedAndThenItIsTaken) {
+TEST_F(NodeTest, WhereNoNodeLendsTheDaemonIsAskedAndThenItIsTaken) {
   Machine& machine = Start("home", 1, 0);
   Machine& lender = Start("lender", 2, 1);
   GrowAndWrite();
@@ -445,7 +445,7 @@ TEST_F(NodeTest, WhereNobodyLendsTheDaemonIsAskedAndThenItIsTaken) {
   EXPECT_EQ(Write(bytes_).error().code, ErrorCode::kUnavailable);
   Run(seconds(4));
   EXPECT_EQ(machine.lost, std::vector{kPiece});
-  EXPECT_TRUE(lender.Told("cluster.taken"));
+  EXPECT_TRUE(lender.HasEvent("cluster.taken"));
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
 }
 
@@ -460,7 +460,7 @@ TEST_F(NodeTest, ARecalledPieceIsKeptWhereALenderIsFoundLater) {
   Start("second", 3, 1);
   Run(seconds(2));
   EXPECT_EQ(machine.kept, std::vector{kPiece});
-  EXPECT_TRUE(machine.Told("cluster.piece_moved"));
+  EXPECT_TRUE(machine.HasEvent("cluster.piece_moved"));
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
   ExpectBytes();
   EXPECT_TRUE(Write(bytes_).ok());
@@ -469,14 +469,14 @@ TEST_F(NodeTest, ARecalledPieceIsKeptWhereALenderIsFoundLater) {
   ExpectBytes();
 }
 
-TEST_F(NodeTest, WhereTheNodesThatAreAskedLendNothingOthersAreAskedSoon) {
+TEST_F(NodeTest, WhereTheNodesThatAreAskedLendNothingOthersAreAskedPromptly) {
   Machine& machine = Start("home", 1, 0);
   Machine& lender = Start("lender", 2, 1);
   GrowAndWrite();
   for (char name = 'a'; name <= 't'; ++name) Start(std::string(1, name), 3, name == 't' ? 1 : 0);
   lender.node->HandOver(seconds(8));
   Run(seconds(7));
-  EXPECT_TRUE(machine.Told("cluster.piece_moved"));
+  EXPECT_TRUE(machine.HasEvent("cluster.piece_moved"));
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
   ExpectBytes();
 }
@@ -490,7 +490,7 @@ TEST_F(NodeTest, ANodeThatAnswersSlowlyIsWaitedForWhileOthersAreAsked) {
   Start("slow", 4, 1);
   lender.node->HandOver(seconds(30));
   Run(seconds(25));
-  EXPECT_TRUE(machine.Told("cluster.piece_moved"));
+  EXPECT_TRUE(machine.HasEvent("cluster.piece_moved"));
   ExpectBytes();
 }
 
@@ -515,7 +515,7 @@ TEST_F(NodeTest, WhatIsTakenFirstIsCopiedFirst) {
   Run(milliseconds(50));
   late.node->HandOver(seconds(3));
   while (late.node->lent() > core::Bytes{}) Run(milliseconds(10));
-  EXPECT_FALSE(late.Told("cluster.taken"));
+  EXPECT_FALSE(late.HasEvent("cluster.taken"));
   EXPECT_GT(early.node->lent(), core::Bytes{}) << "it was asked for before, and has more time";
   Run(seconds(3));
   EXPECT_EQ(early.node->lent(), core::Bytes{});
@@ -552,7 +552,7 @@ TEST_F(NodeTest, ALostLenderIsSaidWithinTheLeaseAndASecond) {
   Buffer read(bytes_.size());
   EXPECT_EQ(Read(&read, {}, seconds(6)).error().code, ErrorCode::kLost);
   EXPECT_EQ(machine.lost, std::vector{kPiece});
-  EXPECT_TRUE(machine.Told("cluster.lost"));
+  EXPECT_TRUE(machine.HasEvent("cluster.lost"));
 }
 
 // Otherwise a caller that grows the piece again from there is notified that the new one is lost.
@@ -597,7 +597,7 @@ TEST_F(NodeTest, OfTwoCopiesOneIsEnoughAndIsCopiedOn) {
   ExpectBytes();
   Run(seconds(8));
   EXPECT_TRUE(machine.lost.empty());
-  EXPECT_TRUE(machine.Told("cluster.piece_moved"));
+  EXPECT_TRUE(machine.HasEvent("cluster.piece_moved"));
   Stop("b");
   Run(seconds(8));
   EXPECT_TRUE(machine.lost.empty());
@@ -611,7 +611,7 @@ TEST_F(NodeTest, APieceThatLeavesForWantOfALenderStaysOnceOneIsFound) {
   Start("b", 3, 1);
   Run(seconds(8));
   EXPECT_EQ(machine.kept, std::vector{kPiece});
-  EXPECT_TRUE(machine.Told("cluster.piece_kept"));
+  EXPECT_TRUE(machine.HasEvent("cluster.piece_kept"));
   ASSERT_TRUE(Write(bytes_).ok());
   Stop("a");
   ExpectBytes();
@@ -631,7 +631,7 @@ TEST_F(NodeTest, APieceThatLeavesIsAmongThoseThatMayBeHeld) {
   EXPECT_EQ(machine.most, 2u) << "in its place another may come";
 }
 
-TEST_F(NodeTest, ANodeThatEndsWhileItAsksForASlotAsksNobodyElse) {
+TEST_F(NodeTest, ANodeThatEndsWhileItAsksForASlotAsksNoOtherNode) {
   Start("home", 1, 0);
   for (int i = 0; i < 4; ++i)
     Start(std::string(1, static_cast<char>(97 + i)), 2 + static_cast<uint64_t>(i), 2);
@@ -694,7 +694,7 @@ class NodeOfASpeakerTest : public NodeTest {
              std::optional<Answer>* answer, std::span<const std::byte> send = {},
              std::span<std::byte> receive = {}) {
     transport::Request call{.header = Encode(request), .send = send, .receive = receive};
-    call.done = [answer](Answer told) { *answer = std::move(told); };
+    call.done = [answer](Answer received) { *answer = std::move(received); };
     ASSERT_TRUE(speaker_.transport->Call(connection, std::move(call)).ok());
   }
   Answer Ask(transport::ConnectionId connection, const AnyRequest& request,
@@ -759,7 +759,7 @@ TEST_F(NodeOfASpeakerTest, WhatAnEarlierConnectionStillBringsIsNotWritten) {
   EXPECT_EQ(read, newer);
 }
 
-TEST_F(NodeTest, ALenderThatHasForgottenTheConnectionIsConnectedToAnew) {
+TEST_F(NodeTest, ALenderThatHasForgottenTheConnectionIsConnectedToAgain) {
   Machine& machine = Start("home", 1, 0);
   Speaker lender;
   std::set<transport::ConnectionId> connections;
@@ -787,7 +787,7 @@ TEST_F(NodeTest, WithAnotherKeyTheLeaseMustExpire) {
   Machine& lender = LendAPieceToAHomeThatChangesItsKey(/*slots=*/1);
   Run(seconds(10));
   // The bytes of an expired loan stay until their room is needed: now.
-  EXPECT_TRUE(lender.Told("cluster.home_expired"));
+  EXPECT_TRUE(lender.HasEvent("cluster.home_expired"));
   EXPECT_EQ(lender.node->lent(), kSizes.piece);
   EXPECT_TRUE(Grow().ok());
 }
@@ -800,17 +800,17 @@ TEST_F(NodeTest, ANodeHasOneShareWhateverItsKeys) {
   EXPECT_TRUE(Grow().ok());
 }
 
-TEST_F(NodeTest, AStrangerIsRefusedAndToldSoOnce) {
+TEST_F(NodeTest, AnUnknownHomeIsRefusedAndReportedOnce) {
   stranger_ = "home";
   Machine& machine = Start("home", 1, 0);
   Machine& lender = Start("lender", 2, 1);
   Run(seconds(30));
   EXPECT_EQ(Grow().error().code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(std::ranges::count(machine.events, "cluster.refused"), 1);
-  EXPECT_TRUE(lender.Told("cluster.home_refused"));
+  EXPECT_TRUE(lender.HasEvent("cluster.home_refused"));
 }
 
-TEST_F(NodeTest, WhoTheTransportDoesNotLetInIsToldOnceAMinute) {
+TEST_F(NodeTest, ARefusedConnectionIsReportedOnceAMinute) {
   Machine& lender = Start("lender", 2, 1);
   const auto refuse = [&](ErrorCode code) {
     lender.node->OnLost(transport::ConnectionId{1}, {code, "the peer has another key"});
@@ -867,7 +867,7 @@ TEST_F(NodeTest, MemoryGoesBackToTheSystemBeforeAnotherHomeHasIt) {
   GrowAndWrite();
   home().Shrink(kPiece);
   Run(seconds(6));
-  EXPECT_EQ(lender.memory.given_back, 1);
+  EXPECT_EQ(lender.memory.released, 1);
   home_ = "other";
   ASSERT_TRUE(Grow().ok());
   EXPECT_EQ(lender.memory.made, 2);
@@ -875,7 +875,7 @@ TEST_F(NodeTest, MemoryGoesBackToTheSystemBeforeAnotherHomeHasIt) {
   EXPECT_EQ(Read(&read).error().code, ErrorCode::kWrongState) << "it has written nothing";
 }
 
-TEST_F(NodeTest, WhatLayWhereAnotherTensorLiesIsReadByNobody) {
+TEST_F(NodeTest, BytesOfAnEarlierTensorAreNeverRead) {
   Start("home", 1, 0);
   Start("lender", 2, 1);
   GrowAndWrite();
@@ -903,7 +903,7 @@ TEST_F(NodeTest, ALenderThatEndsHandsOverToAnother) {
   first.node->HandOver(seconds(5));
   Run(milliseconds(500));
   EXPECT_EQ(first.node->lent(), core::Bytes{});
-  EXPECT_TRUE(machine.Told("cluster.piece_moved"));
+  EXPECT_TRUE(machine.HasEvent("cluster.piece_moved"));
   first.node->SetLendable(kSizes.piece);
   Run(seconds(6));
   EXPECT_EQ(Grow(PieceId{1}).error().code, ErrorCode::kOutOfMemory) << "it lends no more";
@@ -912,7 +912,7 @@ TEST_F(NodeTest, ALenderThatEndsHandsOverToAnother) {
   EXPECT_TRUE(machine.lost.empty());
 }
 
-TEST_F(NodeTest, WhatNobodyTakesOverIsLostToItsHomeAtOnce) {
+TEST_F(NodeTest, WhatNoNodeTakesOverIsLostToItsHomeImmediately) {
   Machine& machine = Start("home", 1, 0);
   Machine& lender = Start("lender", 2, 2);
   GrowAndWrite();
@@ -925,12 +925,12 @@ TEST_F(NodeTest, WhatNobodyTakesOverIsLostToItsHomeAtOnce) {
   Run(milliseconds(300));
   EXPECT_EQ(lender.node->lent(), kSizes.piece);
   lender.node->End();
-  EXPECT_TRUE(lender.node->IsTelling());
+  EXPECT_TRUE(lender.node->HasPendingNotices());
   Run(milliseconds(20));
-  EXPECT_FALSE(lender.node->IsTelling());
+  EXPECT_FALSE(lender.node->HasPendingNotices());
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
   EXPECT_EQ(machine.lost, std::vector{kPiece});
-  EXPECT_TRUE(lender.Told("cluster.taken"));
+  EXPECT_TRUE(lender.HasEvent("cluster.taken"));
 }
 
 TEST_F(NodeTest, ALenderThatEndsWaitsForNoHomeThatIsSilent) {
@@ -940,10 +940,10 @@ TEST_F(NodeTest, ALenderThatEndsWaitsForNoHomeThatIsSilent) {
   network_.Cut("home", "lender");
   lender.node->End();
   Run(milliseconds(400));
-  EXPECT_FALSE(lender.node->IsTelling());
+  EXPECT_FALSE(lender.node->HasPendingNotices());
 }
 
-TEST_F(NodeTest, WhatANodeThatEndsHasBorrowedIsFreeAtOnce) {
+TEST_F(NodeTest, WhatANodeThatEndsHasBorrowedIsFreeImmediately) {
   Machine& ends = Start("home", 1, 0);
   Machine& lender = Start("lender", 2, 3);
   Machine& silent = Start("silent", 3, 1);
@@ -953,17 +953,17 @@ TEST_F(NodeTest, WhatANodeThatEndsHasBorrowedIsFreeAtOnce) {
   EXPECT_EQ(lender.node->lent() + silent.node->lent(), kSizes.piece * 4);
   network_.Cut("home", "silent");
   ends.node->End();
-  EXPECT_TRUE(ends.node->IsTelling());
+  EXPECT_TRUE(ends.node->HasPendingNotices());
   Run(milliseconds(20));
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
-  EXPECT_TRUE(ends.node->IsTelling());
+  EXPECT_TRUE(ends.node->HasPendingNotices());
   EXPECT_LE(ends.node->Next(), network_.Now() + milliseconds(300));
   Run(milliseconds(400));
-  EXPECT_FALSE(ends.node->IsTelling()) << "it waits for one that is silent";
+  EXPECT_FALSE(ends.node->HasPendingNotices()) << "it waits for one that is silent";
   EXPECT_EQ(Grow(PieceId{1}).error().code, ErrorCode::kUnavailable);
 }
 
-TEST_F(NodeTest, TimeThatARecallLeftIsNoMoreThanWhoEndsHas) {
+TEST_F(NodeTest, TimeThatARecallLeftIsNoMoreThanTheNodeThatEndsHas) {
   Machine& machine = Start("home", 1, 0);
   Machine& lender = Start("lender", 2, 1);
   GrowAndWrite();
@@ -972,7 +972,7 @@ TEST_F(NodeTest, TimeThatARecallLeftIsNoMoreThanWhoEndsHas) {
   lender.node->HandOver(milliseconds(500));
   Run(milliseconds(600));
   EXPECT_EQ(lender.node->lent(), core::Bytes{});
-  EXPECT_EQ(machine.lost, std::vector{kPiece}) << "it was told at once";
+  EXPECT_EQ(machine.lost, std::vector{kPiece}) << "it is reported without delay";
 }
 
 }  // namespace

@@ -76,14 +76,14 @@ TEST(ProtocolTest, AListWithOneSlotTwiceIsRefused) {
 TEST(ProtocolTest, ASignatureIsOfBothEndsAndTheChallenge) {
   const OpenRequest request{.home = {1, 2}};
   const ChallengeAnswer challenge{.lender = {3, 4}};
-  const std::string signed_text = WhatIsSigned("a", challenge, "b", request);
-  EXPECT_NE(signed_text, WhatIsSigned("c", challenge, "b", request));
-  EXPECT_NE(signed_text, WhatIsSigned("a", challenge, "c", request));
-  EXPECT_NE(signed_text, WhatIsSigned("a", {.lender = {3, 5}}, "b", request));
-  EXPECT_NE(signed_text, WhatIsSigned("a", challenge, "b", {.home = {1, 3}}));
+  const std::string signed_text = SignedMessage("a", challenge, "b", request);
+  EXPECT_NE(signed_text, SignedMessage("c", challenge, "b", request));
+  EXPECT_NE(signed_text, SignedMessage("a", challenge, "c", request));
+  EXPECT_NE(signed_text, SignedMessage("a", {.lender = {3, 5}}, "b", request));
+  EXPECT_NE(signed_text, SignedMessage("a", challenge, "b", {.home = {1, 3}}));
   OpenRequest with_signature = request;
   with_signature.signature[0] = std::byte{1};
-  EXPECT_EQ(signed_text, WhatIsSigned("a", challenge, "b", with_signature));
+  EXPECT_EQ(signed_text, SignedMessage("a", challenge, "b", with_signature));
 }
 
 // What is read of any bytes is written as the same bytes.

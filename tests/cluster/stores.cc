@@ -57,8 +57,9 @@ class EtcdTestStore final : public TestStore {
  private:
   void AwaitAnswers() {
     const bool answers = Eventually([&] {
-      return Wait<RangeRead>(
-                 [&](auto told) { client(0).Range("/", 1, In(std::chrono::seconds(5)), told); })
+      return Wait<RangeRead>([&](auto callback) {
+               client(0).Range("/", 1, In(std::chrono::seconds(5)), callback);
+             })
           .ok();
     });
     RAVEN_CHECK(answers);

@@ -39,13 +39,13 @@ class TestStore {
 
   // Runs until the operation that `begin` begins has ended.
   template <typename T>
-  core::Result<T> Wait(const std::function<void(Told<T>)>& begin) {
-    const auto told = std::make_shared<std::optional<core::Result<T>>>();
-    begin([told](core::Result<T> result) { *told = std::move(result); });
-    if (!Eventually([&] { return told->has_value(); })) {
+  core::Result<T> Wait(const std::function<void(Callback<T>)>& begin) {
+    const auto outcome = std::make_shared<std::optional<core::Result<T>>>();
+    begin([outcome](core::Result<T> result) { *outcome = std::move(result); });
+    if (!Eventually([&] { return outcome->has_value(); })) {
       return core::Error{core::ErrorCode::kTimedOut, "it was never told"};
     }
-    return **told;
+    return **outcome;
   }
 };
 

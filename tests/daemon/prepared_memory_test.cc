@@ -54,8 +54,8 @@ class CountedMemory final : public cluster::LentMemory {
     seen_->changed.notify_all();
     return memory_.Make(bytes);
   }
-  void GiveBack(std::span<std::byte> memory) override {
-    memory_.GiveBack(memory);
+  void Release(std::span<std::byte> memory) override {
+    memory_.Release(memory);
     std::lock_guard lock(seen_->mutex);
     seen_->threads.insert(std::this_thread::get_id());
     --seen_->held;
@@ -88,7 +88,7 @@ TEST_F(PreparedMemoryTest, TheNextIsMadeAheadAndZero) {
     slots.push_back(*made);
     EXPECT_TRUE(seen_->Eventually([&](const Seen& seen) { return seen.made == i + 1; }));
   }
-  for (const auto& slot : slots) memory_->GiveBack(slot);
+  for (const auto& slot : slots) memory_->Release(slot);
   EXPECT_TRUE(seen_->Eventually([](const Seen& seen) { return seen.held == 0; }))
       << "what was made ahead, too";
   std::lock_guard lock(seen_->mutex);
@@ -102,8 +102,8 @@ TEST_F(PreparedMemoryTest, ASizeThatIsAnotherIsMade) {
   ASSERT_TRUE(small.ok() && large.ok());
   EXPECT_EQ(small->size(), KiB(4).count());
   EXPECT_EQ(large->size(), KiB(64).count());
-  memory_->GiveBack(*small);
-  memory_->GiveBack(*large);
+  memory_->Release(*small);
+  memory_->Release(*large);
 }
 
 TEST_F(PreparedMemoryTest, WhatFailedAheadOfNeedIsTriedAgain) {
@@ -122,14 +122,14 @@ TEST_F(PreparedMemoryTest, WhatFailedAheadOfNeedIsTriedAgain) {
   }
   const auto third = memory_->Make(KiB(64));
   ASSERT_TRUE(third.ok());
-  memory_->GiveBack(*first);
-  memory_->GiveBack(*third);
+  memory_->Release(*first);
+  memory_->Release(*third);
 }
 
 TEST_F(PreparedMemoryTest, WhoEndsLetsGoOfAll) {
   const auto made = memory_->Make(KiB(64));
   ASSERT_TRUE(made.ok());
-  memory_->GiveBack(*made);
+  memory_->Release(*made);
   ASSERT_TRUE(memory_->Make(KiB(64)).ok());  // and is not given back
   memory_.reset();
   std::lock_guard lock(seen_->mutex);

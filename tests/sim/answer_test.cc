@@ -64,7 +64,7 @@ TEST(AnswerTest, LongTimesAreInSecondsAndSeveralClientsAreSummed) {
 }
 
 TEST(AnswerTest, NoComputeIsNoDivisionByZero) {
-  EXPECT_EQ(TimesAsLong(Took(milliseconds(0), milliseconds(5))), 1);
+  EXPECT_EQ(Slowdown(Took(milliseconds(0), milliseconds(5))), 1);
 }
 
 TEST(AnswerTest, FewLargerBudgetsUpToWhereNothingMoves) {
@@ -76,9 +76,9 @@ TEST(AnswerTest, FewLargerBudgetsUpToWhereNothingMoves) {
   EXPECT_TRUE(LargerBudgets(core::MiB(26), core::MiB(26)).empty());
 }
 
-TEST(AnswerTest, WhoHardlyStallsIsNotOfferedMore) {
-  EXPECT_FALSE(WantsMore(Took(milliseconds(100), milliseconds(1))));
-  EXPECT_TRUE(WantsMore(Took(milliseconds(100), milliseconds(10))));
+TEST(AnswerTest, AJobThatHardlyStallsIsNotOfferedMore) {
+  EXPECT_FALSE(CouldGainFromMore(Took(milliseconds(100), milliseconds(1))));
+  EXPECT_TRUE(CouldGainFromMore(Took(milliseconds(100), milliseconds(10))));
 }
 
 }  // namespace

@@ -128,7 +128,7 @@ TEST_F(ClusterJobsTest, WhatDoesNotFitTheNodeIsInOtherNodesMemory) {
   EXPECT_TRUE(nodes_[0]->node().home().Pieces().size() <= 2);  // returned when the job ended
 }
 
-TEST_F(ClusterJobsTest, CreatesAreRefusedWhereNobodyLends) {
+TEST_F(ClusterJobsTest, CreatesAreRefusedWhereNoNodeLends) {
   BeginJob(12, seconds(100));
   RunFor(seconds(90));
   EXPECT_EQ(jobs_->useful(), Bytes{});

@@ -14,7 +14,7 @@ namespace ravenstore::sim {
 namespace {
 
 // The fewest runs that say something of all of them.
-constexpr uint64_t kTelling = 100;
+constexpr uint64_t kMeaningfulRuns = 100;
 
 std::string Again(uint64_t seed) {
   return "deploy/bazel test //tests/sim:cluster_world_test --test_env=RAVENSTORE_FUZZ_RUNS=1"
@@ -28,7 +28,7 @@ TEST(ClusterWorldTest, NothingIsWrongLateOrLentTwiceInAnyRun) {
   const uint64_t seed = ipc::FreshSeed();
   const uint64_t seconds = ipc::FromEnvironment("RAVENSTORE_FUZZ_SECONDS", 0);
   const uint64_t most =
-      seconds != 0 ? UINT64_MAX : ipc::FromEnvironment("RAVENSTORE_FUZZ_RUNS", kTelling);
+      seconds != 0 ? UINT64_MAX : ipc::FromEnvironment("RAVENSTORE_FUZZ_RUNS", kMeaningfulRuns);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   std::printf("the first again: %s\nseeds:", Again(seed).c_str());
   ClusterCounts all;
@@ -47,7 +47,7 @@ TEST(ClusterWorldTest, NothingIsWrongLateOrLentTwiceInAnyRun) {
               static_cast<unsigned long long>(all.pieces_lost),
               static_cast<unsigned long long>(all.pieces_moved));
   // The faults were there, and the cluster was of use all the same.
-  if (runs < kTelling) return;
+  if (runs < kMeaningfulRuns) return;
   EXPECT_GT(all.operations, 100 * runs);
   EXPECT_GT(all.pieces_lost, runs);
   EXPECT_GT(all.pieces_moved, runs);

@@ -57,9 +57,10 @@ TEST(GeneratorsTest, LayersOfGptTakeTheTimeOfTheFormula) {
 }
 
 TEST(GeneratorsTest, EachSaysWhatItIs) {
-  EXPECT_EQ(WhatItIs("gpt2-xl"), "training, 48 layers of 1600, batch 8, sequence 1024, 16 bit");
+  EXPECT_EQ(DescriptionOf("gpt2-xl"),
+            "training, 48 layers of 1600, batch 8, sequence 1024, 16 bit");
   for (const auto& names : {GeneratorNames(), ValidationNames()}) {
-    for (const std::string& name : names) EXPECT_FALSE(WhatItIs(name).empty()) << name;
+    for (const std::string& name : names) EXPECT_FALSE(DescriptionOf(name).empty()) << name;
   }
 }
 
@@ -123,22 +124,22 @@ TEST(GeneratorsTest, ReorderingKeepsTheOrderOfATensorsUses) {
   EXPECT_TRUE(moved);
 }
 
-TEST(GeneratorsTest, HintsTellTheFutureOfTheTrace) {
+TEST(GeneratorsTest, HintsPredictTheRestOfTheTrace) {
   const Trace trace = WithHints(Generate("cyclic-weights", H200(), 2), Hints::kTime);
   // Simulated by hand: the compute between each put and the next get of the same tensor.
-  std::map<uint32_t, std::pair<core::Duration, core::Duration>> promised;  // when, what
+  std::map<uint32_t, std::pair<core::Duration, core::Duration>> hinted;  // when, what
   core::Duration now{0};
   size_t checked = 0;
   for (const Op& op : trace.ops) {
     now += op.time;
     if (op.kind == OpKind::kGet) {
-      ASSERT_TRUE(promised.contains(op.tensor));
-      EXPECT_EQ(promised[op.tensor].first + promised[op.tensor].second, now);
+      ASSERT_TRUE(hinted.contains(op.tensor));
+      EXPECT_EQ(hinted[op.tensor].first + hinted[op.tensor].second, now);
       ++checked;
     }
     if (op.kind != OpKind::kPut) continue;
-    promised.erase(op.tensor);
-    if (op.next_use.kind == core::NextUse::Kind::kIn) promised[op.tensor] = {now, op.next_use.in};
+    hinted.erase(op.tensor);
+    if (op.next_use.kind == core::NextUse::Kind::kIn) hinted[op.tensor] = {now, op.next_use.in};
   }
   EXPECT_EQ(checked, 96u);
 }

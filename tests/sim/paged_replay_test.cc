@@ -158,7 +158,7 @@ TEST(PagedReplayTest, ATensorThatDoesNotFitBeginsOnTheHost) {
 }
 
 // Each client's part of the trace; all begin at the same time.
-Trace Together(const std::vector<Trace>& clients) {
+Trace Merge(const std::vector<Trace>& clients) {
   Trace all;
   all.name = "together";
   all.clients = static_cast<uint32_t>(clients.size());
@@ -181,7 +181,7 @@ Trace Together(const std::vector<Trace>& clients) {
 TEST(PagedReplayTest, TwoElasticJobsAndAStoreClientHaveOnePlan) {
   const Trace job = Generate("lstm", kHardware[0], 6);
   const Trace store = Generate("gpt2-small", kHardware[0], 6);
-  const Trace trace = Together({job, job, store});
+  const Trace trace = Merge({job, job, store});
   ASSERT_TRUE(Validate(trace).ok());
   ReplaySetup setup = SetupOf(Bytes(trace.Footprint().count() / 2), Foresight::kLearned);
   setup.page = MiB(16);
@@ -422,7 +422,7 @@ TEST(PagedReplayTest, RandomProgramsEndUnderEveryForesight) {
 Bytes EndWhereKernelsUseTheHost(Random* random) {
   std::vector<Trace> clients(1 + random->Below(3));
   for (Trace& one : clients) one = WithHints(RandomTrace(random), Hints::kOrder, 0.8);
-  Trace trace = Together(clients);
+  Trace trace = Merge(clients);
   for (Op& op : trace.ops) {
     if (op.kind != OpKind::kCompute) op.program = microseconds(random->Below(200));
   }

@@ -61,7 +61,7 @@ TEST_P(TightTest, GetsThroughWithLittleMoreThanItsLargestStep) {
 }
 
 // What no call got cannot be put: a program that only creates fails.
-TEST(TightTracesTest, WhoHasNothingToLetGoOfIsRefused) {
+TEST(TightTracesTest, AProgramThatOnlyCreatesIsRefused) {
   Builder builder("creates");
   for (int i = 0; i < 4; ++i) builder.Create(core::MiB(6));
   builder.Compute(1e-3);

@@ -83,8 +83,8 @@ class Transformer {
       normed = Make(&tape_, {normed, scales}, normed.data->bytes(), {.inputs_kept = 2});
     }
     const Value q_k_v = tokens_.Apply(layer.attention, normed, rows_);
-    const Value mixed = tokens_.AttendAtOnce({rows_ / 512, 8, 512, 512, width_}, {q_k_v},
-                                             conditioned_ == Conditioned::kNo);
+    const Value mixed = tokens_.FusedAttention({rows_ / 512, 8, 512, 512, width_}, {q_k_v},
+                                               conditioned_ == Conditioned::kNo);
     const Value attended = tokens_.Plus(x, tokens_.Apply(layer.out, mixed, rows_));
     const Value again = tokens_.Normalise(layer.before_feed, attended, rows_);
     const Value gate = tokens_.Activate(tokens_.Apply(layer.gate, again, rows_));
@@ -244,8 +244,8 @@ const std::vector<std::string>& TightNames() {
 
 Trace TightTrace(const std::string& name, const Hardware& hardware, uint64_t seed) {
   if (const size_t plus = name.find('+'); plus != std::string::npos) {
-    return Together(name, TightTrace(name.substr(0, plus), hardware, seed),
-                    TightTrace(name.substr(plus + 1), hardware, seed + 1));
+    return Merge(name, TightTrace(name.substr(0, plus), hardware, seed),
+                 TightTrace(name.substr(plus + 1), hardware, seed + 1));
   }
   if (name == "language") return TransformerTrace(name, hardware, seed, Conditioned::kNo);
   if (name == "diffusion") return TransformerTrace(name, hardware, seed, Conditioned::kYes);

@@ -70,14 +70,14 @@ TEST_F(TokenLayersTest, AGradientOfATableIsAsLargeAsTheTable) {
 TEST_F(TokenLayersTest, AttentionHoldsItsScoresOrNone) {
   const Heads heads{4, 16, kRows / 4, kRows / 4, kWidth};
   const double scores = 4 * 16 * (kRows / 4) * (kRows / 4);
-  for (const bool at_once : {false, true}) {
+  for (const bool fused : {false, true}) {
     Tape tape("t", kHardware[0], 1);
     {
       Tokens tokens(&tape);
       std::vector<Value> inputs;
       for (int i = 0; i < 3; ++i) inputs.push_back({tape.Filled(kBytes)});
-      Value y = at_once ? tokens.AttendAtOnce(heads, inputs, false)
-                        : tokens.Attend(heads, inputs[0], inputs[1], inputs[2], kNone);
+      Value y = fused ? tokens.FusedAttention(heads, inputs, false)
+                      : tokens.UnfusedAttention(heads, inputs[0], inputs[1], inputs[2], kNone);
       EXPECT_EQ(y.data->bytes(), kBytes);
       tape.Step();
       tape.Add(y.gradient, tape.Run({}, kBytes));
@@ -94,7 +94,7 @@ TEST_F(TokenLayersTest, AttentionHoldsItsScoresOrNone) {
       if (op.kind == OpKind::kCreate) alive += bytes;
       if (op.kind == OpKind::kFree) alive -= bytes;
     }
-    const double held = at_once ? kFloat * 16 * kRows : (kFloat + 1 + kHalf) * scores;
+    const double held = fused ? kFloat * 16 * kRows : (kFloat + 1 + kHalf) * scores;
     EXPECT_EQ(alive, 4 * kBytes + held);
   }
 }
@@ -105,7 +105,7 @@ TEST_F(TokenLayersTest, BiasesOfScoresHaveGradients) {
   const Value q{tape_.Filled(kHalf * 4 * 256 * kWidth)};
   const Value k{tape_.Filled(kHalf * 4 * 512 * kWidth)};
   const Value v{tape_.Filled(kHalf * 4 * 512 * kWidth)};
-  Finish(tokens_.Attend(heads, q, k, v, bias));
+  Finish(tokens_.UnfusedAttention(heads, q, k, v, bias));
   EXPECT_EQ(bias.gradient->sum->bytes(), bias.data->bytes());
   EXPECT_EQ(k.gradient->sum->bytes(), k.data->bytes());
 }

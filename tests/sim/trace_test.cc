@@ -66,7 +66,7 @@ TEST(TraceTest, ReadsWhatItWrote) {
   EXPECT_EQ(Written(*read), bytes);
 }
 
-TEST(TraceTest, WhatComputedIsNamedOnceAndComesBack) {
+TEST(TraceTest, NamesOfKernelsAreWrittenOnceAndReadBack) {
   Trace trace;
   trace.calls = {"", "gemm", "opaque", ""};
   for (const uint32_t call : {1, 0, 2, 1, 2, 2, 3}) {
@@ -218,7 +218,7 @@ TEST(TraceTest, BytesOfAnyKindNeverHurt) {
   EXPECT_GT(accepted, 0);
 }
 
-TEST(TraceTest, AFingerprintTellsTracesApartByCallsAndSizes) {
+TEST(TraceTest, AFingerprintDependsOnCallsAndSizes) {
   const Trace trace = Small();
   Trace other = trace;
   other.name = "another name";

@@ -64,7 +64,7 @@ TEST(ValidationServingTest, SequencesGrowByABlockATurn) {
   EXPECT_LT(continued, decoded);
 }
 
-TEST(ValidationServingTest, WhatNobodyStandsOnIsFreedAsItGoes) {
+TEST(ValidationServingTest, UnsharedPrefixesAreFreedAlongTheWay) {
   const Trace trace = PrefixCache(kHardware[0], 8, 1);
   size_t steps = 0;
   size_t freed = 0;

@@ -151,7 +151,7 @@ TEST(ValidationTracesSetTest, SharesNoNameWithTheTuningSet) {
 TEST(ValidationTracesSetTest, TwoTogetherKeepTheirCallsAndTensors) {
   const Trace one = Generate("mobilenet", kHardware[0], 1);
   const Trace other = Generate("lstm", kHardware[0], 1);
-  const Trace both = Together("both", one, other);
+  const Trace both = Merge("both", one, other);
   ASSERT_TRUE(Validate(both).ok());
   EXPECT_EQ(both.name, "both");
   EXPECT_EQ(both.clients, 2u);

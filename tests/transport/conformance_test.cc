@@ -48,8 +48,8 @@ class TransportConformance : public testing::TestWithParam<std::string> {
     EXPECT_TRUE(call.ok());
     return call.ok() ? *call : CallId{};
   }
-  bool Told(const Outcome& outcome) {
-    return pair_->Eventually([&] { return outcome.told(); });
+  bool Completes(const Outcome& outcome) {
+    return pair_->Eventually([&] { return outcome.completed(); });
   }
   // The only call that far has.
   EchoService::Call& Served() { return far_service().calls.begin()->second; }
@@ -64,7 +64,7 @@ class TransportConformance : public testing::TestWithParam<std::string> {
   bool Echoes() {
     Outcome outcome;
     Call({.header = "still there?"}, &outcome);
-    return Told(outcome) && outcome.ok();
+    return Completes(outcome) && outcome.ok();
   }
 
   std::unique_ptr<TestPair> pair_;
@@ -77,14 +77,14 @@ TEST_P(TransportConformance, BothEndsLearnTheOthersName) {
   EXPECT_EQ(far_service().connected.begin()->second, "near");
 }
 
-TEST_P(TransportConformance, BulkOfEverySizeComesAsItWasSent) {
+TEST_P(TransportConformance, BulkOfEverySizeArrivesAsItWasSent) {
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{511}, kChunk.count() - 1, kChunk.count(),
                              kChunk.count() + 1, MiB(3).count() + 7, MiB(64).count()}) {
     const Buffer sent = Pattern(bytes, bytes);
     Buffer received(bytes);
     Outcome outcome;
     Call({.header = std::string(bytes % 100, 'h'), .send = sent, .receive = received}, &outcome);
-    ASSERT_TRUE(Told(outcome));
+    ASSERT_TRUE(Completes(outcome));
     ASSERT_TRUE(outcome.ok()) << Describe(outcome.error());
     EXPECT_EQ(outcome.response().header, std::string(bytes % 100, 'h'));
     EXPECT_EQ(outcome.response().bulk.count(), bytes);
@@ -97,7 +97,7 @@ TEST_P(TransportConformance, BulkOfEverySizeComesAsItWasSent) {
   }
 }
 
-TEST_P(TransportConformance, ManyCallsGoBothWaysAtOnce) {
+TEST_P(TransportConformance, ManyCallsGoBothWaysConcurrently) {
   ASSERT_TRUE(Connect());
   const ConnectionId back = far_service().connected.begin()->first;
   std::vector<Outcome> outcomes(2 * kMany);
@@ -115,7 +115,8 @@ TEST_P(TransportConformance, ManyCallsGoBothWaysAtOnce) {
                                                                     .done = outcomes[i].Keep()});
     ASSERT_TRUE(call.ok());
   }
-  ASSERT_TRUE(pair_->Eventually([&] { return std::ranges::all_of(outcomes, &Outcome::told); }));
+  ASSERT_TRUE(
+      pair_->Eventually([&] { return std::ranges::all_of(outcomes, &Outcome::completed); }));
   for (size_t i = 0; i < 2 * kMany; ++i) {
     ASSERT_TRUE(outcomes[i].ok()) << i;
     EXPECT_EQ(outcomes[i].response().header, std::to_string(i));
@@ -123,12 +124,12 @@ TEST_P(TransportConformance, ManyCallsGoBothWaysAtOnce) {
   }
 }
 
-TEST_P(TransportConformance, ARefusedRequestTellsTheReason) {
+TEST_P(TransportConformance, ARefusedRequestHasTheReason) {
   far_service().refuse_requests = true;
   const Buffer sent(MiB(2).count());
   Outcome outcome;
   Call({.header = "x", .send = sent}, &outcome);
-  ASSERT_TRUE(Told(outcome));
+  ASSERT_TRUE(Completes(outcome));
   ASSERT_FALSE(outcome.ok());
   EXPECT_EQ(outcome.error().code, ErrorCode::kNotFound);
   EXPECT_EQ(outcome.error().message, "no such tensor");
@@ -141,7 +142,7 @@ TEST_P(TransportConformance, BulkIsRefusedInTheMiddleAndWritesNothingMore) {
   const Buffer sent(MiB(8).count(), std::byte{7});
   Outcome outcome;
   Call({.header = "put", .send = sent}, &outcome);
-  ASSERT_TRUE(Told(outcome));
+  ASSERT_TRUE(Completes(outcome));
   ASSERT_FALSE(outcome.ok());
   EXPECT_EQ(outcome.error().code, ErrorCode::kLost);
   EXPECT_EQ(outcome.error().message, "the loan expired");
@@ -158,7 +159,7 @@ TEST_P(TransportConformance, AnAnswersBulkIsRefusedInTheMiddle) {
   Buffer received(MiB(8).count());
   Outcome outcome;
   Call({.header = "get", .receive = received}, &outcome);
-  ASSERT_TRUE(Told(outcome));
+  ASSERT_TRUE(Completes(outcome));
   ASSERT_FALSE(outcome.ok());
   EXPECT_EQ(outcome.error().message, "the loan expired");
   EXPECT_TRUE(Echoes());
@@ -170,7 +171,7 @@ TEST_P(TransportConformance, ADeadlinePassesAtBothEnds) {
   Outcome outcome;
   const core::Tick deadline = In(std::chrono::milliseconds(100));
   Call({.header = "slow", .deadline = deadline}, &outcome);
-  ASSERT_TRUE(Told(outcome));
+  ASSERT_TRUE(Completes(outcome));
   EXPECT_GE(pair_->Now(), deadline);
   ASSERT_FALSE(outcome.ok());
   EXPECT_EQ(outcome.error().code, ErrorCode::kTimedOut);
@@ -188,7 +189,7 @@ TEST_P(TransportConformance, ACancelledCallsBufferIsNotTouchedAgain) {
   const CallId call = Call({.header = "get", .receive = received}, &outcome);
   ASSERT_TRUE(HasBegun());
   near().Cancel(call);
-  ASSERT_TRUE(outcome.told());
+  ASSERT_TRUE(outcome.completed());
   EXPECT_EQ(outcome.error().code, ErrorCode::kWrongState);
   std::ranges::fill(received, std::byte{1});
   ASSERT_TRUE(Echoes());
@@ -204,7 +205,8 @@ TEST_P(TransportConformance, APeerThatDiesInTheMiddleEndsAllCalls) {
   ASSERT_TRUE(HasBegun(3));
   pair_->KillFar();
   const core::Tick killed = pair_->Now();
-  ASSERT_TRUE(pair_->Eventually([&] { return std::ranges::all_of(outcomes, &Outcome::told); }));
+  ASSERT_TRUE(
+      pair_->Eventually([&] { return std::ranges::all_of(outcomes, &Outcome::completed); }));
   EXPECT_LT(pair_->Now() - killed, Stretched(kTestSilence / 2)) << "silence alone is too late";
   for (const Outcome& outcome : outcomes) {
     ASSERT_FALSE(outcome.ok());
@@ -221,7 +223,7 @@ TEST_P(TransportConformance, ASilentCutIsNoticedByTheCallsDeadline) {
   const Buffer sent(MiB(32).count());
   Outcome outcome;
   Call({.header = "put", .send = sent, .deadline = In(std::chrono::milliseconds(200))}, &outcome);
-  ASSERT_TRUE(Told(outcome));  // of silence it would be kUnavailable
+  ASSERT_TRUE(Completes(outcome));  // of silence it would be kUnavailable
   EXPECT_EQ(outcome.error().code, ErrorCode::kTimedOut);
 }
 
@@ -231,14 +233,14 @@ TEST_P(TransportConformance, DamagedBytesNeverComplete) {
   const Buffer sent = Pattern(MiB(2).count(), 1);
   Outcome outcome;
   Call({.header = "put", .send = sent}, &outcome);
-  ASSERT_TRUE(Told(outcome));
+  ASSERT_TRUE(Completes(outcome));
   ASSERT_FALSE(outcome.ok());
   EXPECT_EQ(outcome.error().code, ErrorCode::kUnavailable);
   EXPECT_FALSE(Served().received);
   ASSERT_TRUE(pair_->Eventually([&] { return !far_service().lost.empty(); }));
 }
 
-TEST_P(TransportConformance, WhatIsBeyondABoundIsRefusedAtOnce) {
+TEST_P(TransportConformance, WhatIsBeyondABoundIsRefusedImmediately) {
   Outcome never;
   const auto refused = [&](Request request) {
     request.done = never.Keep();
@@ -251,7 +253,7 @@ TEST_P(TransportConformance, WhatIsBeyondABoundIsRefusedAtOnce) {
   EXPECT_EQ(refused({.header = "one too many"}), ErrorCode::kLimit);
   ASSERT_TRUE(pair_->Eventually([&] { return std::ranges::all_of(outcomes, &Outcome::ok); }));
   EXPECT_TRUE(Echoes());
-  EXPECT_FALSE(never.told());
+  EXPECT_FALSE(never.completed());
 }
 
 TEST_P(TransportConformance, AnAnswerBeyondTheCallersRoomIsRefused) {
@@ -265,18 +267,18 @@ TEST_P(TransportConformance, AnAnswerBeyondTheCallersRoomIsRefused) {
   EXPECT_EQ(far().Reply(id, {.header = "", .send = much}).error().code,
             ErrorCode::kInvalidArgument);
   EXPECT_TRUE(far().Refuse(id, {ErrorCode::kLimit, "too much"}).ok());
-  ASSERT_TRUE(Told(outcome));
+  ASSERT_TRUE(Completes(outcome));
   EXPECT_EQ(outcome.error().message, "too much");
 }
 
-TEST_P(TransportConformance, ClosingABusyConnectionEndsItsCallsAtOnce) {
+TEST_P(TransportConformance, ClosingABusyConnectionEndsItsCallsImmediately) {
   const Buffer sent(MiB(32).count());
   std::vector<Outcome> outcomes(3);
   for (Outcome& outcome : outcomes) Call({.header = "put", .send = sent}, &outcome);
   ASSERT_TRUE(HasBegun(3));
   near().Close(connection_);
   for (const Outcome& outcome : outcomes) {
-    ASSERT_TRUE(outcome.told());
+    ASSERT_TRUE(outcome.completed());
     EXPECT_EQ(outcome.error().code, ErrorCode::kUnavailable);
   }
   EXPECT_TRUE(pair_->near_service.lost.empty());
@@ -286,14 +288,14 @@ TEST_P(TransportConformance, ClosingABusyConnectionEndsItsCallsAtOnce) {
 
 TEST_P(TransportConformance, ACallbackMayCloseItsConnection) {
   ASSERT_TRUE(Connect());
-  bool told = false;
+  bool completed = false;
   const auto done = [&](const core::Result<Response>& result) {
     EXPECT_TRUE(result.ok());
     near().Close(connection_);
-    told = true;
+    completed = true;
   };
   ASSERT_TRUE(near().Call(connection_, {.header = "last", .done = done}).ok());
-  ASSERT_TRUE(pair_->Eventually([&] { return told && !far_service().lost.empty(); }));
+  ASSERT_TRUE(pair_->Eventually([&] { return completed && !far_service().lost.empty(); }));
 }
 
 TEST_P(TransportConformance, AnotherNodeThanTheNamedOneIsNotSpokenTo) {
@@ -301,7 +303,7 @@ TEST_P(TransportConformance, AnotherNodeThanTheNamedOneIsNotSpokenTo) {
   ASSERT_TRUE(wrong.ok());
   Outcome outcome;
   ASSERT_TRUE(near().Call(*wrong, {.header = "x", .done = outcome.Keep()}).ok());
-  ASSERT_TRUE(Told(outcome));
+  ASSERT_TRUE(Completes(outcome));
   EXPECT_EQ(outcome.error().code, ErrorCode::kUnavailable);
   EXPECT_EQ(pair_->near_service.lost.at(*wrong).message,
             "the peer is the node far, not other as it should be");

@@ -56,7 +56,7 @@ TEST_F(FakeTest, TimeIsTheLinksDelaysAndRate) {
   Call(connection, &outcome, {.header = "put", .send = sent});
   // To connect one delay, a hello each way another, the bulk a second, the answer a delay.
   Run(milliseconds(1020));
-  EXPECT_FALSE(outcome.told());
+  EXPECT_FALSE(outcome.completed());
   Run(milliseconds(40));
   EXPECT_TRUE(outcome.ok());
 }
@@ -72,13 +72,13 @@ TEST_F(FakeTest, AllConnectionsOfANodeShareItsPort) {
   }
   // Two megabytes over one port of a megabyte a second.
   Run(milliseconds(1900));
-  EXPECT_FALSE(outcomes[0].told() && outcomes[1].told());
+  EXPECT_FALSE(outcomes[0].completed() && outcomes[1].completed());
   Run(milliseconds(200));
   EXPECT_TRUE(outcomes[0].ok());
   EXPECT_TRUE(outcomes[1].ok());
 }
 
-TEST_F(FakeTest, WhatComesInAndWhatGoesOutDoNotWaitForEachOther) {
+TEST_F(FakeTest, WhatArrivesAndWhatIsSentDoNotWaitForEachOther) {
   network_->SetPort("a", 1e6);
   network_->SetPort("b", 1e6);
   const ConnectionId connection = Connect("b");
@@ -104,16 +104,16 @@ TEST_F(FakeTest, PingsAreCountedAsBareFrames) {
   EXPECT_LE(network_->bare_frames(), 210u);
 }
 
-TEST_F(FakeTest, ASilentCutIsToldByNobodyUntilPatienceEnds) {
+TEST_F(FakeTest, ASilentCutIsReportedWhenTheTimeoutEnds) {
   const ConnectionId connection = Connect("b");
   Run(seconds(1));
   network_->Cut("a", "b");
   Outcome outcome;
   Call(connection, &outcome);
   Run(seconds(6));
-  EXPECT_FALSE(outcome.told());
+  EXPECT_FALSE(outcome.completed());
   Run(seconds(4));
-  ASSERT_TRUE(outcome.told());
+  ASSERT_TRUE(outcome.completed());
   EXPECT_EQ(outcome.error().code, ErrorCode::kUnavailable);
   EXPECT_TRUE(outcome.error().message.starts_with("nothing was heard from the node b for 8000 ms"));
   EXPECT_EQ(services_[1].lost.size(), 1u);
@@ -126,7 +126,7 @@ TEST_F(FakeTest, WhatWasSentDuringACutArrivesWhenItIsHealed) {
   Outcome outcome;
   Call(connection, &outcome);
   Run(seconds(5));
-  EXPECT_FALSE(outcome.told());
+  EXPECT_FALSE(outcome.completed());
   network_->Heal("a", "b");
   Run(milliseconds(1));
   EXPECT_TRUE(outcome.ok());
@@ -139,7 +139,7 @@ TEST_F(FakeTest, AnIdleConnectionLives) {
   EXPECT_TRUE(services_[1].lost.empty());
 }
 
-TEST_F(FakeTest, ADropIsToldToBothEndsAndOthersGoOn) {
+TEST_F(FakeTest, ADropIsReportedToBothEndsAndOthersGoOn) {
   const ConnectionId to_b = Connect("b");
   const ConnectionId to_c = Connect("c");
   Run(seconds(1));
@@ -154,10 +154,10 @@ TEST_F(FakeTest, ADropIsToldToBothEndsAndOthersGoOn) {
   EXPECT_TRUE(outcomes[1].ok());
 }
 
-TEST_F(FakeTest, ConnectingToNobodyOrInSilenceFails) {
-  const ConnectionId nobody = Connect("nobody");
+TEST_F(FakeTest, ConnectingToAMissingNodeOrInSilenceFails) {
+  const ConnectionId missing = Connect("nobody");
   Run(seconds(1));
-  EXPECT_EQ(services_[0].lost.at(nobody).message, "nobody listens at nobody");
+  EXPECT_EQ(services_[0].lost.at(missing).message, "nobody listens at nobody");
   network_->Cut("a", "b");
   const ConnectionId silent = Connect("b", network_->Now() + milliseconds(500));
   Run(milliseconds(499));
@@ -174,7 +174,7 @@ TEST_F(FakeTest, MissingBytesEndTheConnection) {
   Outcome outcome;
   Call(connection, &outcome, {.header = "put", .send = sent});
   Run(seconds(10));
-  ASSERT_TRUE(outcome.told());
+  ASSERT_TRUE(outcome.completed());
   EXPECT_FALSE(outcome.ok());
   EXPECT_EQ(services_[1].lost.begin()->second.code, ErrorCode::kCorrupt);
 }
@@ -211,7 +211,7 @@ TEST_F(FakeTest, AnotherVersionIsRefusedInWords) {
             "the peer speaks version 3 of the transport protocol, this node version 2");
 }
 
-TEST_F(FakeTest, APausedNodeReadsWhatCameAndHearsOfLossesWhenItRunsAgain) {
+TEST_F(FakeTest, APausedNodeReadsWhatArrivedAndIsNotifiedOfLossesWhenItResumes) {
   const ConnectionId connection = Connect("b");
   const ConnectionId other = Connect("c");
   Run(seconds(1));
@@ -220,7 +220,7 @@ TEST_F(FakeTest, APausedNodeReadsWhatCameAndHearsOfLossesWhenItRunsAgain) {
   Outcome outcome;
   Call(connection, &outcome);
   Run(seconds(1));
-  EXPECT_FALSE(outcome.told());
+  EXPECT_FALSE(outcome.completed());
   EXPECT_FALSE(services_[0].lost.contains(other));
   EXPECT_EQ(services_[2].lost.size(), 1u);
   network_->Resume("a");

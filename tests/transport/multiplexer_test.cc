@@ -112,7 +112,7 @@ struct Asking {
     for (Buffer& room : rooms) {
       ASSERT_TRUE(
           caller.calls
-              .Call({.header = "", .receive = room, .done = [this](auto) { ++told; }}, Tick{})
+              .Call({.header = "", .receive = room, .done = [this](auto) { ++done_calls; }}, Tick{})
               .ok());
     }
   }
@@ -139,7 +139,7 @@ struct Asking {
 
   EchoService service;
   std::vector<Buffer> rooms = std::vector<Buffer>(3, Buffer(5000));
-  int told = 0;
+  int done_calls = 0;
   End caller;  // last: its callbacks use the above
 };
 
@@ -182,7 +182,7 @@ TEST_P(MultiplexerSumsTest, AnswersAreReadInPiecesOfAnySize) {
     Asking asking(sums());
     asking.Ask();
     ASSERT_TRUE(Feed(&asking.caller.calls, stream, piece).ok());
-    EXPECT_EQ(asking.told, 3);
+    EXPECT_EQ(asking.done_calls, 3);
     for (const Buffer& room : asking.rooms) EXPECT_EQ(room, Pattern(5000, 4));
   }
 }
@@ -205,19 +205,19 @@ TEST_P(MultiplexerPairTest, WhatIsCancelledInTheMiddleOfAChunkIsNotReadFromAgain
   ASSERT_TRUE(Feed(&server_.calls, sent, 4096).ok());
   EXPECT_TRUE(std::ranges::equal(service_.memory().first(40'000), Pattern(40'000, 5)));
   EXPECT_EQ(service_.ended, 1);
-  int told = 0;
-  const auto done = [&](const core::Result<Response>& result) { told += result.ok(); };
+  int done_calls = 0;
+  const auto done = [&](const core::Result<Response>& result) { done_calls += result.ok(); };
   ASSERT_TRUE(calls.Call({.header = "put", .send = bulk, .done = done}, Tick{}).ok());
   Exchange(&calls, &server_.calls);
-  EXPECT_EQ(told, 1);
+  EXPECT_EQ(done_calls, 1);
   EXPECT_TRUE(std::ranges::equal(service_.memory().first(40'000), bulk));
 }
 
 TEST_P(MultiplexerPairTest, WhatEndsInTheMiddleOfAChunkIsNotWrittenToAgain) {
   const Buffer bulk(40'000, std::byte{7});
   const Tick deadline = Tick{} + std::chrono::seconds(1);
-  int told = 0;
-  const auto done = [&](const core::Result<Response>& result) { told += result.ok(); };
+  int done_calls = 0;
+  const auto done = [&](const core::Result<Response>& result) { done_calls += result.ok(); };
   const Request put{.header = "put", .send = bulk, .deadline = deadline, .done = done};
   ASSERT_TRUE(caller_.calls.Call(put, Tick{}).ok());
   const Buffer stream = Drain(&caller_.calls);
@@ -231,7 +231,7 @@ TEST_P(MultiplexerPairTest, WhatEndsInTheMiddleOfAChunkIsNotWrittenToAgain) {
   Exchange(&caller_.calls, &server_.calls);
   ASSERT_TRUE(caller_.calls.Call({.header = "put", .send = bulk, .done = done}, Tick{}).ok());
   Exchange(&caller_.calls, &server_.calls);
-  EXPECT_EQ(told, 1);
+  EXPECT_EQ(done_calls, 1);
 }
 
 std::string NameOf(const testing::TestParamInfo<bool>& sums) {
@@ -399,7 +399,7 @@ TEST_P(MultiplexerFuzz, HostileAnswersNeverHarm) {
     asking.Ask();
     (void)Feed(&asking.caller.calls, bytes, 1 + bytes.size() / 3);
     asking.caller.calls.Fail({ErrorCode::kUnavailable, "over"});
-    EXPECT_EQ(asking.told, 3);
+    EXPECT_EQ(asking.done_calls, 3);
   });
 }
 

@@ -48,7 +48,7 @@ TEST_F(SecretFileTest, RefusesWhatOthersMayReadAndSaysWhatToDo) {
   }
 }
 
-TEST_F(SecretFileTest, TellsWhatIsNoFile) {
+TEST_F(SecretFileTest, SaysWhatIsNoFile) {
   EXPECT_EQ(Read(testing::TempDir() + "/none").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(Read(testing::TempDir()).error().code, ErrorCode::kInvalidArgument);
 }

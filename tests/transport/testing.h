@@ -61,7 +61,7 @@ class EchoService : public Service {
     EXPECT_TRUE(transport->Reply(id, {call.header, bulk, Check(&call)}).ok());
   }
   void OnEnded(CallId id, const core::Status& status) override {
-    EXPECT_FALSE(calls.at(id).ended) << "told twice";
+    EXPECT_FALSE(calls.at(id).ended) << "completed twice";
     calls.at(id).ended = status;
   }
 
@@ -89,12 +89,12 @@ class Outcome {
  public:
   std::function<void(core::Result<Response>)> Keep() {
     return [this](core::Result<Response> result) {
-      EXPECT_FALSE(result_) << "told twice";
+      EXPECT_FALSE(result_) << "completed twice";
       result_ = std::move(result);
     };
   }
-  bool told() const { return result_.has_value(); }
-  bool ok() const { return told() && result_->ok(); }
+  bool completed() const { return result_.has_value(); }
+  bool ok() const { return completed() && result_->ok(); }
   const Response& response() const { return result_->value(); }
   const core::Error& error() const { return result_->error(); }
 

@@ -131,7 +131,7 @@ TEST_F(TlsSocketTest, ConnectingHasADeadline) {
   EXPECT_EQ(client_service_.lost.at(*connection).code, ErrorCode::kTimedOut);
 }
 
-TEST_F(TlsSocketTest, NobodyThereIsToldInWords) {
+TEST_F(TlsSocketTest, AMissingPeerIsReportedInWords) {
   Serve({.node = "server", .key = kKey});
   const std::string address = server_->address();
   const auto other = OpenTlsSocket({.node = "other", .key = kKey, .listen = address}, &service_);
@@ -174,11 +174,11 @@ TEST_F(TlsSocketTest, APollThatReadWhileItWroteDoesNotWait) {
   ASSERT_TRUE(client_->Call(connection, {.header = "x", .done = outcomes[1].Keep()}).ok());
   TimeLimit limit(seconds(20));
   const core::Tick late = ipc::Now() + std::chrono::hours(1);
-  while (!outcomes[0].told()) client_->Poll(late);
+  while (!outcomes[0].completed()) client_->Poll(late);
   EXPECT_FALSE(limit.IsOver());
-  EXPECT_FALSE(outcomes[1].told());
+  EXPECT_FALSE(outcomes[1].completed());
   client_->Close(connection);
-  EXPECT_TRUE(outcomes[1].told());
+  EXPECT_TRUE(outcomes[1].completed());
 }
 
 TEST_F(TlsSocketTest, AnotherThreadWakesAPollThatWaits) {
@@ -204,7 +204,7 @@ TEST_F(TlsSocketTest, NodesMeetOverIpv6AsWell) {
                   ->Call(connection,
                          {.header = "x", .send = sent, .receive = received, .done = outcome.Keep()})
                   .ok());
-  ASSERT_TRUE(Eventually([&] { return outcome.told(); }));
+  ASSERT_TRUE(Eventually([&] { return outcome.completed(); }));
   ASSERT_TRUE(outcome.ok()) << Describe(outcome.error());
   EXPECT_EQ(received, sent);
 }

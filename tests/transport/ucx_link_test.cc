@@ -63,7 +63,7 @@ bool HasCarrier(const std::string& device) {
   });
 }
 
-void Tell(int pipe, char what) {
+void Send(int pipe, char what) {
   [[maybe_unused]] const ssize_t count = ::write(pipe, &what, 1);
 }
 
@@ -73,17 +73,17 @@ char Hear(int pipe) {
 }
 
 // The far node, in a process of its own: its namespace, then the link's far end, then service.
-[[noreturn]] void BeFar(int hears, int tells) {
+[[noreturn]] void BeFar(int hears, int sends) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (!EnterNamespace()) ::_exit(1);
-  Tell(tells, 'n');
+  Send(sends, 'n');
   if (Hear(hears) != 'l') ::_exit(1);
   EchoService service;
   const bool up = Shell("ip addr add 192.0.2.2/24 dev far0") && Shell("ip link set far0 up") &&
                   HasCarrier("far0");
   const auto far = up ? Open("far", kFar, &service) : nullptr;
   if (far == nullptr) ::_exit(1);
-  Tell(tells, 'r');
+  Send(sends, 'r');
   for (;;) far->Poll(core::kNever);
 }
 
@@ -110,7 +110,7 @@ class UcxLinkTest : public testing::Test {
       GTEST_SKIP() << "no veth can be made here";
     }
     ASSERT_TRUE(Shell("ip addr add 192.0.2.1/24 dev near0") && Shell("ip link set near0 up"));
-    Tell(to_far[1], 'l');
+    Send(to_far[1], 'l');
     ASSERT_EQ(Hear(from_far[0]), 'r');
     ASSERT_TRUE(HasCarrier("near0"));
     near_ = Open("near", "", &service_);
@@ -123,8 +123,8 @@ class UcxLinkTest : public testing::Test {
       ::waitpid(far_, nullptr, 0);
     }
   }
-  bool Told(const Outcome& outcome) {
-    return EventuallyWith([&] { return outcome.told(); },
+  bool Completes(const Outcome& outcome) {
+    return EventuallyWith([&] { return outcome.completed(); },
                           [&] { near_->Poll(ipc::Now() + seconds(1)); }, kTestPatience);
   }
 
@@ -142,7 +142,7 @@ TEST_F(UcxLinkTest, CallsEndInTimeWhenTheLinkIsCut) {
                   ->Call(connection,
                          {.header = "x", .send = sent, .receive = received, .done = before.Keep()})
                   .ok());
-  ASSERT_TRUE(Told(before));
+  ASSERT_TRUE(Completes(before));
   ASSERT_TRUE(before.ok()) << Describe(before.error());
   EXPECT_EQ(received, sent);
 
@@ -159,9 +159,9 @@ TEST_F(UcxLinkTest, CallsEndInTimeWhenTheLinkIsCut) {
                   .ok());
   ASSERT_TRUE(
       near_->Call(connection, {.header = "x", .send = sent, .done = unbounded.Keep()}).ok());
-  ASSERT_TRUE(Told(bounded));
+  ASSERT_TRUE(Completes(bounded));
   EXPECT_EQ(bounded.error().code, ErrorCode::kTimedOut);
-  ASSERT_TRUE(Told(unbounded));
+  ASSERT_TRUE(Completes(unbounded));
   EXPECT_EQ(unbounded.error().code, ErrorCode::kUnavailable);
   EXPECT_FALSE(limit.IsOver());
   EXPECT_TRUE(service_.lost.contains(connection));

@@ -101,11 +101,11 @@ TEST_F(UcxTest, WhatIsNoAddressOrNameIsRefused) {
   EXPECT_EQ(Refused(taken).code, ErrorCode::kUnavailable);
 }
 
-TEST_F(UcxTest, NobodyThereIsTold) {
+TEST_F(UcxTest, AMissingPeerIsReported) {
   Serve(Options("server"));
-  std::string nobody;
-  LoopbackListener(&nobody).reset();
-  const auto connection = server_->Connect("a", nobody, core::kNever);
+  std::string missing;
+  LoopbackListener(&missing).reset();
+  const auto connection = server_->Connect("a", missing, core::kNever);
   ASSERT_TRUE(connection.ok());
   ASSERT_TRUE(Eventually([&] { return service_.lost.contains(*connection); }));
   EXPECT_TRUE(service_.lost.at(*connection).message.starts_with("the connection broke: "));
@@ -201,7 +201,7 @@ TEST_F(UcxTest, MessagesThatAreNotTheTransportsEndTheConnection) {
     Outcome outcome;
     ASSERT_TRUE(
         client_->Call(connection, {.header = "x", .send = sent, .done = outcome.Keep()}).ok());
-    ASSERT_TRUE(Eventually([&] { return outcome.told(); })) << static_cast<int>(each);
+    ASSERT_TRUE(Eventually([&] { return outcome.completed(); })) << static_cast<int>(each);
     EXPECT_FALSE(outcome.ok());
     ASSERT_EQ(service_.lost.size(), 1u);
     EXPECT_EQ(service_.lost.begin()->second.message, "the peer's messages are not this transport's")
