@@ -479,7 +479,7 @@ echo "${{COMPREPLY[@]}}"
             for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
                 self.assertTrue((page.parent / link).exists(), f"{page}: {link}")
 
-    def test_brings_the_shipped_configuration_beside_the_edited_one(self):
+    def test_brings_the_shipped_configuration_next_to_the_edited_one(self):
         self.install("--no-build")
         shipped = self.installed()["usr/local/share/ravenstore/ravenstored.toml"]
         self.assertEqual(shipped, (DEPLOY / "ravenstored.toml").read_bytes())
@@ -738,8 +738,8 @@ class RavenrunTest(InFolder):
         stand_in(self.folder / "ravenctl", '#!/bin/sh\necho "$* 1.2.3"\n')
         self.assertEqual(run(self.script, "--version"), (0, "--version 1.2.3\n"))
 
-    def test_wrong_usage_is_told_before_the_library_is_missed(self):
-        for words, told in (
+    def test_wrong_usage_is_an_error_before_a_missing_library_is(self):
+        for words, expected in (
             (["--budget=much", "true"], "20GiB"),
             (["--mode", "fast", "true"], "account, store or elastic"),
             (["--check=loud", "true"], "takes no value"),
@@ -753,7 +753,7 @@ class RavenrunTest(InFolder):
         ):
             code, said = run(self.script, *words)
             self.assertEqual(code, 2, said)
-            self.assertIn(told, said)
+            self.assertIn(expected, said)
             self.assertNotIn("RAVENSTORE_LIB", said)
         self.assertIn("RAVENSTORE_LIB", run(self.script, "true")[1])
 
@@ -1126,7 +1126,7 @@ class ReportTest(InFolder):
         events = [self.configured("//a:t"), self.result("//a:t", "FAILED", CASES)]
         self.assertEqual(self.report(events, 3), (1, "1 passed, 1 failed, 1 skipped"))
 
-    def test_the_end_of_a_failed_log_is_told_with_how_it_ended(self):
+    def test_the_end_of_a_failed_log_is_printed_with_its_exit_code(self):
         events = [self.configured("//a:t"), self.result("//a:t", "TIMEOUT", CASES)]
         (self.folder / "test.log").write_text("".join(f"line {i}\n" for i in range(100)))
         self.report(events, 3)
@@ -1139,7 +1139,7 @@ class ReportTest(InFolder):
         self.report([self.result("//a:t", "PASSED", CASES)], 0)
         self.assertNotIn("----", self.said)
 
-    def test_what_a_failed_case_said_is_told_beside_its_name(self):
+    def test_what_a_failed_case_said_is_printed_next_to_its_name(self):
         said = CASES.replace('message="x"', 'message="one&#10;  two"')
         self.report([self.configured("//a:t"), self.result("//a:t", "FAILED", said)], 3)
         self.assertRegex(self.said, r"FAILED  tests: //a:t \S+\n    one two\n1 passed, 1 failed")

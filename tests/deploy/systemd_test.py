@@ -230,20 +230,20 @@ class ServiceTest(unittest.TestCase):
         clients = self.inside.run("ravenctl", "clients", user="alice")
         self.assertRegex(clients, rf"\n +\d+ +\d+ +{alice} +job ")
 
-    def test_a_non_member_is_told_what_lets_it_in(self):
+    def test_a_non_member_learns_how_to_join(self):
         words = self.start_job(user="bob").ask("attach")
         self.assertRegex(words, r"^PERMISSION ")
-        code, told = self.inside.try_run("ravenctl", "status", user="bob")
-        self.assertEqual(code, 1, told)
-        for said in (words, told):
+        code, printed = self.inside.try_run("ravenctl", "status", user="bob")
+        self.assertEqual(code, 1, printed)
+        for said in (words, printed):
             self.assertIn("usermod -aG ravenstore", said)
 
-    def test_a_job_is_told_that_a_restart_lost_its_tensors(self):
+    def test_a_job_learns_that_a_restart_lost_its_tensors(self):
         job = self.attached_job()
         self.inside.run("systemctl", "restart", "ravenstored")
         self.assert_lost_and_served_again(job)
 
-    def test_a_killed_daemon_comes_back_and_its_job_is_told(self):
+    def test_a_killed_daemon_restarts_and_its_job_gets_an_error(self):
         job = self.attached_job()
         pid = self.property("MainPID")
         self.inside.run("systemctl", "kill", "--signal=SIGKILL", "ravenstored")
@@ -252,7 +252,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual(self.property("NRestarts"), "1")
         self.assert_lost_and_served_again(job)
 
-    def test_a_member_is_served_beside_a_hostile_one(self):
+    def test_a_member_is_served_next_to_a_hostile_one(self):
         hostile = self.inside.start(f"/built/{VERSION}/job", "flood", "1000", user="mallory")
         self.addCleanup(hostile.end)
         self.assertRegex(hostile.read_line(), r"^holding \d+$")
@@ -287,7 +287,7 @@ class ServiceTest(unittest.TestCase):
         self.inside.run("systemctl", "stop", "ravenstored")
         self.assertIn("draining", self.journal())
 
-    def test_reload_of_a_bad_file_changes_nothing_and_is_told(self):
+    def test_reload_of_a_bad_file_changes_nothing_and_is_logged(self):
         job = self.attached_job()
         pid = self.property("MainPID")
         self.edit_config(
@@ -310,7 +310,7 @@ class ServiceTest(unittest.TestCase):
         self.assertIn("restart", self.journal())
         self.assertEqual(self.property("MainPID"), pid)
 
-    def test_a_refused_configuration_is_told_and_not_tried_again(self):
+    def test_a_refused_configuration_is_an_error_and_not_tried_again(self):
         self.edit_config(("clients_max = 512", "clients_maximum = 512"))
         code, _ = self.inside.try_run("systemctl", "restart", "ravenstored")
         self.assertNotEqual(code, 0)
@@ -319,7 +319,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual(self.property("ActiveState"), "failed")
         self.assertIn("clients_maximum", self.journal())
 
-    def test_an_upgrade_brings_the_new_daemon_and_tells_the_job(self):
+    def test_an_upgrade_brings_the_new_daemon_and_warns_the_job(self):
         self.addCleanup(self.install)
         job = self.attached_job()
         edited = self.edit_config(("drain_s = 5", "drain_s = 1"))

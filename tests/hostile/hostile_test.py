@@ -95,7 +95,7 @@ class HostileTest(unittest.TestCase):
             self.serves(daemon, seconds=0.5, least=1)
             self.ends(daemon)
 
-    def test_a_daemon_whose_log_nobody_reads_serves_and_ends(self):
+    def test_a_daemon_whose_log_is_not_read_serves_and_ends(self):
         unread, log = os.pipe()
         self.addCleanup(os.close, unread)
         fcntl.fcntl(log, fcntl.F_SETPIPE_SZ, 4096)
@@ -146,7 +146,7 @@ class HostileTest(unittest.TestCase):
                 answer = daemon.ctl(*words, user=user)
                 self.assertEqual(answer.returncode, 0, answer.stderr)
 
-    def test_at_the_limit_of_threads_nobody_waits_for_a_close(self):
+    def test_at_the_limit_of_threads_no_client_waits_for_a_close(self):
         with hostile.Daemon(self.stage) as daemon:
             self.serves(daemon, seconds=0.5, least=1)
             usual = daemon.threads()

@@ -154,7 +154,7 @@ class AdmitTest(WithDaemon):
         self.assertEqual(len(set(admitted)), 2)
         self.assertIn("waits for", self.start("--admit=700MiB").says())
 
-    def test_a_job_that_outgrows_its_estimate_is_told_and_the_next_run_knows(self):
+    def test_a_job_that_outgrows_its_estimate_is_warned_and_the_next_run_knows(self):
         first = self.start("--admit=300MiB")
         first.source()
         first.ready()
@@ -179,7 +179,7 @@ class AdmitTest(WithDaemon):
         self.assertTrue(eventually(self.commands))
         self.assertGreaterEqual(self.commands()[0]["peak"], 400 * MIB)
 
-    def test_what_comes_of_a_job_is_within_its_promise(self):
+    def test_what_comes_of_a_job_is_within_its_reservation(self):
         shell = ["sh", "-c", f"{job('driver')}; true"]
         first = self.start("--admit=600MiB", command=shell)
         first.source()
@@ -191,7 +191,7 @@ class AdmitTest(WithDaemon):
         self.assertEqual(self.start("--admit=424MiB").says()[:18], "ravenrun: waits fo")
         self.assertEqual(self.start("--admit=300MiB").says()[:18], "ravenrun: waits fo")
 
-    def test_without_a_daemon_it_runs_at_once(self):
+    def test_without_a_daemon_it_runs_immediately(self):
         self.daemon.kill()
         first = self.start("--admit=300MiB")
         self.assertIn("the job runs without being admitted", first.says())
@@ -238,11 +238,11 @@ class EstimateTest(WithDaemon):
 
     def test_a_script_is_reckoned_by_the_package_of_its_own_python(self):
         done = self.estimate(sys.executable, "-u", "train.py", "--steps", "5")
-        told = json.loads(done.stdout)
-        self.assertEqual(told["source"], "capture")
-        self.assertEqual(told["model"], "0123456789abcdef" * 2)
-        self.assertEqual((told["bytes"], told["margin"]), (148 * MIB, 15 * MIB))
-        self.assertEqual(told["notes"], ["--json", "train.py", "--steps", "5"])
+        estimate = json.loads(done.stdout)
+        self.assertEqual(estimate["source"], "capture")
+        self.assertEqual(estimate["model"], "0123456789abcdef" * 2)
+        self.assertEqual((estimate["bytes"], estimate["margin"]), (148 * MIB, 15 * MIB))
+        self.assertEqual(estimate["notes"], ["--json", "train.py", "--steps", "5"])
 
     def test_what_cannot_be_reckoned_says_what_to_give(self):
         self.assertIn("only a Python script", self.estimate("./program").stderr)

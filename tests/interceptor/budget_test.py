@@ -77,7 +77,7 @@ class BudgetTest(FakeGpuTest):
             ]
             piece = MIB // 8
             for one in jobs:
-                one.tell(f"grab {piece}")
+                one.send(f"grab {piece}")
             got = sum(one.read()["count"] for one in jobs)
             self.assertEqual(got, (600 * MIB - 4 * CONTEXT) // piece)
             self.assertEqual(jobs[0].ask("info")["free"], 0)
@@ -121,7 +121,7 @@ class BudgetTest(FakeGpuTest):
             one.kill()
             self.assertTrue(eventually(lambda: other.ask("info")["free"] == 512 * MIB - CONTEXT))
 
-    def test_what_a_pool_keeps_counts_and_yet_refuses_nobody_of_the_same_job(self):
+    def test_what_a_pool_keeps_counts_and_yet_refuses_no_process_of_the_same_job(self):
         with (
             Daemon(PROGRAMS, [*SMALL, "--visible-memory", "512MiB"]) as daemon,
             Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
@@ -147,7 +147,7 @@ class BudgetTest(FakeGpuTest):
             self.assertEqual(daemon.held(one.pid)["pool"], 0)
             self.assertEqual(other.ask("info")["free"], 0)
 
-    def test_an_old_figure_of_a_pool_refuses_nobody(self):
+    def test_an_old_figure_of_a_pool_refuses_no_process(self):
         with (
             Daemon(PROGRAMS, [*SMALL, "--visible-memory", "256MiB"]) as daemon,
             Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,

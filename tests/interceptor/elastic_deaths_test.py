@@ -70,9 +70,9 @@ class ElasticDeathsTest(FakeGpuTest):
         return Daemon(PROGRAMS, [*SMALL, "--visible-memory", f"{budget}B"])
 
     def assert_right(self, trainer):
-        told, said = trainer.communicate(timeout=PATIENCE)
-        self.assertEqual(trainer.returncode, 0, (told, said))
-        outcome = json.loads(told.splitlines()[-1])
+        output, said = trainer.communicate(timeout=PATIENCE)
+        self.assertEqual(trainer.returncode, 0, (output, said))
+        outcome = json.loads(output.splitlines()[-1])
         for figure in ("wrong_words", "counted", "wrong_samples", "torn", "code"):
             self.assertEqual(outcome[figure], 0, outcome)
         figures = r"moved ([\d.]+) GiB in, ([\d.]+) GiB out, ([\d.]+) GiB dropped"

@@ -72,13 +72,13 @@ class ElasticFuzzTest(FakeGpuTest):
             self.addCleanup(job.kill)
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    told, said = job.communicate(timeout=0.01)
+                    output, said = job.communicate(timeout=0.01)
                     break
                 requests.make_one()
-        what = f"seed {seed}, {words}, {requests.counts}: {told} {said}"
+        what = f"seed {seed}, {words}, {requests.counts}: {output} {said}"
         print(what)
         self.assertEqual(job.returncode, 0, what)
-        self.assertEqual(json.loads(told)["steps"], STEPS)
+        self.assertEqual(json.loads(output)["steps"], STEPS)
         self.assertGreater(float(re.search(r"moved ([\d.]+) GiB in", said).group(1)), 0, what)
         return requests.counts
 

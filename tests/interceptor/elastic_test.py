@@ -42,19 +42,19 @@ class Record:
     def new(self):
         """("begin", unknown, {numbers}), ("end", enqueued), ("pin", number), ("follow", number) and
         others' words."""
-        told = []
+        calls = []
         for line in self.lines():
             words = line.split()
             if words[0] == "begin":
                 named = {self.number(word) for word in words[4:]}
-                told.append(("begin", int(words[3]), named))
+                calls.append(("begin", int(words[3]), named))
             elif words[0] == "end":
-                told.append(("end", int(words[2])))
+                calls.append(("end", int(words[2])))
             elif words[0] in ("pin", "follow"):
-                told.append((words[0], self.number(words[1])))
+                calls.append((words[0], self.number(words[1])))
             else:
-                told.append(tuple(words))
-        return told
+                calls.append(tuple(words))
+        return calls
 
 
 class ElasticTest(FakeGpuTest):
@@ -83,7 +83,7 @@ class ElasticTest(FakeGpuTest):
             self.assertEqual(one.ask(f"take plain {LARGE}"), {"code": 0, "at": number})
         self.record.new()
 
-    def told(self, one, command, code=0):
+    def calls_of(self, one, command, code=0):
         self.assertEqual(one.ask(command), {"code": code}, command)
         return self.record.new()
 
@@ -113,7 +113,7 @@ class ElasticTest(FakeGpuTest):
                     self.assertEqual(one.ask("give plain 0"), {"code": 0})
                     self.assertEqual(self.record.new(), [])
 
-    def test_what_the_engine_serves_is_told_as_the_default_pools(self):
+    def test_what_the_engine_serves_is_reported_as_the_default_pools(self):
         for way in ("dlsym", "proc"):
             with self.subTest(way=way), self.job(way) as one:
                 one.ask(f"take async {MIB}")
@@ -137,25 +137,29 @@ class ElasticTest(FakeGpuTest):
             self.assertEqual(one.ask("captured"), {"alloc": 0, "free": 0})
             self.assertEqual(self.record.new(), [])
 
-    def test_kernels_are_told_with_what_their_parameters_name(self):
+    def test_kernels_are_reported_with_the_memory_of_their_parameters(self):
         for way in ("dlsym", "proc", "per_thread"):
             with self.subTest(way=way), self.job(way) as one:
                 self.take(one)
                 for how in ("params", "ex", "cooperative", "struct", "extra"):
-                    told = self.told(one, f"launch {how} 2 0 3")
-                    self.assertEqual(told, [("begin", 0, {0, 2, 3}), ("end", 1)], how)
-                self.assertEqual(self.told(one, "launch fill 1"), [("begin", 0, {1}), ("end", 1)])
-                self.assertEqual(self.told(one, "launch empty"), [])
+                    calls = self.calls_of(one, f"launch {how} 2 0 3")
+                    self.assertEqual(calls, [("begin", 0, {0, 2, 3}), ("end", 1)], how)
+                self.assertEqual(
+                    self.calls_of(one, "launch fill 1"), [("begin", 0, {1}), ("end", 1)]
+                )
+                self.assertEqual(self.calls_of(one, "launch empty"), [])
 
     def test_a_kernel_without_parameter_information_may_touch_anything(self):
         with self.job() as one:
             self.take(one)
-            self.assertEqual(self.told(one, "launch opaque 1"), [("begin", 1, set()), ("end", 1)])
+            self.assertEqual(
+                self.calls_of(one, "launch opaque 1"), [("begin", 1, set()), ("end", 1)]
+            )
 
     def test_a_kernel_of_nccls_may_touch_anything(self):
         with self.job() as one:
             self.take(one)
-            self.assertEqual(self.told(one, "launch nccl 1"), [("begin", 1, set()), ("end", 1)])
+            self.assertEqual(self.calls_of(one, "launch nccl 1"), [("begin", 1, set()), ("end", 1)])
 
     def test_an_identity_is_a_kernels_and_its_shapes_and_not_its_addresses(self):
         with self.job() as one:
@@ -173,7 +177,7 @@ class ElasticTest(FakeGpuTest):
             self.assertEqual(identities[4], identities[5])
             self.assertEqual(len(set(identities)), len(identities) - 2)
 
-    def test_what_code_runs_is_told_with_which_words_are_addresses(self):
+    def test_what_code_runs_is_reported_with_the_words_that_are_addresses(self):
         with self.job(RECORDER_CODE="1") as one:
             self.take(one, 2)
             self.assertEqual(one.ask("take plain 4096"), {"code": 0, "at": 2})
@@ -181,8 +185,8 @@ class ElasticTest(FakeGpuTest):
             def code(command):
                 """(code, pattern, how many words name other memory)"""
                 self.assertEqual(one.ask(command), {"code": 0})
-                told = [line.split() for line in self.record.lines()]
-                ((_, *words),) = [words for words in told if words[0] == "code"]
+                calls = [line.split() for line in self.record.lines()]
+                ((_, *words),) = [words for words in calls if words[0] == "code"]
                 return tuple(int(word) for word in words)
 
             ours = code("launch fill 0")
@@ -204,8 +208,8 @@ class ElasticTest(FakeGpuTest):
             self.take(one, 3)
             self.assertEqual(one.ask("take plain 4096"), {"code": 0, "at": 3})
             one.ask("graph kernels 0 1 2 3")
-            told = [line.split() for line in self.record.lines()]
-            ((_, code, _, others),) = [words for words in told if words[0] == "code"]
+            calls = [line.split() for line in self.record.lines()]
+            ((_, code, _, others),) = [words for words in calls if words[0] == "code"]
             self.assertNotEqual(int(code), 0)
             self.assertEqual(int(others), 1)
 
@@ -215,9 +219,9 @@ class ElasticTest(FakeGpuTest):
             one.ask("launch params 0 1 2")
             one.ask("unload")
             self.record.new()
-            self.assertEqual(self.told(one, "launch fill 3"), [("begin", 0, {3}), ("end", 1)])
+            self.assertEqual(self.calls_of(one, "launch fill 3"), [("begin", 0, {3}), ("end", 1)])
             self.assertEqual(
-                self.told(one, "launch params 0 1 2"), [("begin", 0, {0, 1, 2}), ("end", 1)]
+                self.calls_of(one, "launch params 0 1 2"), [("begin", 0, {0, 1, 2}), ("end", 1)]
             )
 
     def test_the_stream_is_the_calls(self):
@@ -239,20 +243,20 @@ class ElasticTest(FakeGpuTest):
             with self.job(RECORDER_FAILS=call) as one:
                 self.take(one)
                 # The engine made it fail in its begin.
-                told = self.told(one, command, code=701)
-                self.assertEqual(told, [("begin", 0, names), ("end", 0)], call)
+                calls = self.calls_of(one, command, code=701)
+                self.assertEqual(calls, [("begin", 0, names), ("end", 0)], call)
 
-    def test_copies_and_sets_are_told(self):
+    def test_copies_and_sets_are_reported(self):
         with self.job() as one:
             self.take(one)
             for how, names in (
                 ("htod", {2}), ("htod_async", {2}), ("dtoh", {2}), ("dtod", {2, 1}),
                 ("any", {2, 1}), ("any_host", {2}), ("set", {2}),
             ):  # fmt: skip
-                told = self.told(one, f"copy {how} 2 1 4096")
-                self.assertEqual(told, [("begin", 0, names), ("end", 1)], how)
+                calls = self.calls_of(one, f"copy {how} 2 1 4096")
+                self.assertEqual(calls, [("begin", 0, names), ("end", 1)], how)
 
-    def test_every_function_of_the_table_tells_what_it_names(self):
+    def test_every_function_of_the_table_lists_what_it_names(self):
         table = pathlib.Path("interceptor/touches.def").read_text()
         both = set(re.findall(r"^TOUCH\((\w+)", table, re.M))
         ones = set(re.findall(r"^TOUCH_ONE\((\w+)", table, re.M))
@@ -260,20 +264,20 @@ class ElasticTest(FakeGpuTest):
         with self.job() as one:
             self.take(one, 2)
             self.assertEqual(one.ask("touches"), {"count": 2 * len(both) + len(ones)})
-        told = {}
+        calls = {}
         for words in self.record.new():
             if words[0] == "call":
-                told[symbol := words[1]] = set()
+                calls[symbol := words[1]] = set()
             elif words[0] == "begin":
                 self.assertEqual(words[1], 0, symbol)
-                told[symbol] |= {("named", number) for number in words[2]}
+                calls[symbol] |= {("named", number) for number in words[2]}
             elif words[0] == "pin":
-                told[symbol].add(("pinned", words[1]))
+                calls[symbol].add(("pinned", words[1]))
             elif words[0] == "reach":
-                told[symbol].add(("reached",))
+                calls[symbol].add(("reached",))
         # From one address to another; all others name the first alone.
         twice = r"cuMemcpy(_|Async|DtoD|Peer|2D|3D|Batch|$)"
-        for symbol, names in told.items():
+        for symbol, names in calls.items():
             if symbol.startswith("cuGraph"):
                 self.assertEqual(names, {("reached",)}, symbol)
                 continue
@@ -284,21 +288,21 @@ class ElasticTest(FakeGpuTest):
     def test_a_descriptor_that_hides_its_address_pins_it(self):
         with self.job() as one:
             self.take(one)
-            self.assertEqual(self.told(one, "descriptor hidden"), [("pin", 0), ("end", 1)][:1])
-            self.assertEqual(self.told(one, "descriptor plain"), [])
+            self.assertEqual(self.calls_of(one, "descriptor hidden"), [("pin", 0), ("end", 1)][:1])
+            self.assertEqual(self.calls_of(one, "descriptor plain"), [])
 
     def test_tables_of_addresses_pin_what_they_name(self):
         with self.job() as one:
             self.take(one)
             for how in ("htod", "htod_async", "any_host"):
-                told = self.told(one, f"table {how} 0 1 2")
+                calls = self.calls_of(one, f"table {how} 0 1 2")
                 followed = [("follow", 1), ("follow", 2)]
-                self.assertEqual(told, [("begin", 0, {0}), ("end", 1), *followed], how)
+                self.assertEqual(calls, [("begin", 0, {0}), ("end", 1), *followed], how)
             # From now on a kernel that names nothing may touch what was pinned.
-            self.assertEqual(self.told(one, "launch empty"), [("begin", 0, set()), ("end", 1)])
+            self.assertEqual(self.calls_of(one, "launch empty"), [("begin", 0, set()), ("end", 1)])
             for how in ("odd", "large"):
-                told = self.told(one, f"table {how} 0 1 2")
-                self.assertEqual(told, [("begin", 0, {0}), ("end", 1)], how)
+                calls = self.calls_of(one, f"table {how} 0 1 2")
+                self.assertEqual(calls, [("begin", 0, {0}), ("end", 1)], how)
 
     def test_a_graph_touches_what_its_nodes_name_when_it_is_launched(self):
         for way in ("dlsym", "proc", "per_thread"):
@@ -307,7 +311,9 @@ class ElasticTest(FakeGpuTest):
                 self.assertEqual(one.ask("graph kernels 0 1 2 3"), {"codes": [0] * 7})
                 self.assertEqual(self.record.new(), [("begin", 0, {0, 1, 2, 3}), ("end", 1)])
                 # What is enqueued after the capture is reported again.
-                self.assertEqual(self.told(one, "launch fill 4"), [("begin", 0, {4}), ("end", 1)])
+                self.assertEqual(
+                    self.calls_of(one, "launch fill 4"), [("begin", 0, {4}), ("end", 1)]
+                )
 
     def test_a_graph_with_a_node_that_cannot_be_read_may_touch_anything(self):
         with self.job() as one:
@@ -317,12 +323,12 @@ class ElasticTest(FakeGpuTest):
             (reach, (word, unknown, _), end) = self.record.new()
             self.assertEqual((reach, word, unknown, end), (("reach",), "begin", 1, ("end", 1)))
 
-    def test_an_illegal_address_is_told(self):
+    def test_an_illegal_address_is_reported(self):
         with self.job(RECORDER_FAILS="cuLaunchKernel", RECORDER_RESULT="700") as one:
             self.take(one, 1)
             self.assertEqual(one.ask("launch fill 0"), {"code": 700})
-            told = self.record.new()
-            self.assertEqual(told, [("begin", 0, {0}), ("end", 0), ("illegal",)])
+            calls = self.record.new()
+            self.assertEqual(calls, [("begin", 0, {0}), ("end", 0), ("illegal",)])
 
     def test_an_address_is_the_devices_and_its_range_the_allocations(self):
         # The second is on the host.
@@ -349,8 +355,8 @@ class ElasticTest(FakeGpuTest):
             one.ask("stream")
             self.assertEqual(self.record.new()[0][0], "stream_gone")
             self.assertEqual(one.ask("reset"), {"code": 0})
-            told = self.record.new()
-            self.assertEqual([words[0] for words in told], ["free", "free", "close"])
+            calls = self.record.new()
+            self.assertEqual([words[0] for words in calls], ["free", "free", "close"])
             # The next allocation opens the engine again.
             self.assertEqual(one.ask(f"take plain {LARGE}")["code"], 0)
             self.assertEqual([words[0] for words in self.record.new()], ["open", "allocate"])
@@ -397,10 +403,10 @@ class ElasticTest(FakeGpuTest):
         with self.job() as one:
             self.take(one, 1)
             self.assertEqual(one.ask("fork"), {"child": 7})
-            told = self.record.new()
-            self.assertEqual(told[0], ("forget",))
-            self.assertEqual([words for words in told if words[0] in ("free", "close")], [])
-            self.assertEqual(self.told(one, "launch fill 0"), [("begin", 0, {0}), ("end", 1)])
+            calls = self.record.new()
+            self.assertEqual(calls[0], ("forget",))
+            self.assertEqual([words for words in calls if words[0] in ("free", "close")], [])
+            self.assertEqual(self.calls_of(one, "launch fill 0"), [("begin", 0, {0}), ("end", 1)])
 
     def test_without_an_engine_the_driver_serves_and_one_line_says_so(self):
         folder = pathlib.Path(self.folder.name)

@@ -50,8 +50,8 @@ class ElasticTrainerTest(FakeGpuTest):
 
     def train(self, *words, **options):
         process = self.start(*words, **options)
-        told, said = process.communicate(timeout=PATIENCE)
-        outcome = json.loads(told)
+        output, said = process.communicate(timeout=PATIENCE)
+        outcome = json.loads(output)
         self.assertEqual(process.returncode, 0, (outcome, said))
         for figure in ("wrong_words", "counted", "wrong_samples", "torn", "code"):
             self.assertEqual(outcome[figure], 0, outcome)
@@ -193,8 +193,8 @@ class ElasticTrainerTest(FakeGpuTest):
                 self.assertGreater(figures["peak"], budget - CONTEXT)
         # Without the host's memory it does not fit.
         job = self.start(*STEPS, "--segments", budget=CONTEXT + peak // 2, host="1MiB")
-        told, _ = job.communicate(timeout=PATIENCE)
-        outcome = json.loads(told)
+        output, _ = job.communicate(timeout=PATIENCE)
+        outcome = json.loads(output)
         self.assertEqual((job.returncode, outcome["call"]), (1, "cuMemCreate"))
 
     def pause_and_resume(self, steps, *flags):
@@ -208,8 +208,8 @@ class ElasticTrainerTest(FakeGpuTest):
             self.assertTrue(eventually(lambda: self.parts_of_job(daemon) == 0))
             self.assertEqual(daemon.ctl("wake", "--job", number).returncode, 0)
             self.assertTrue(eventually(lambda: self.parts_of_job(daemon) > 0))
-            told, said = job.communicate(timeout=PATIENCE)
-        outcome = json.loads(told)
+            output, said = job.communicate(timeout=PATIENCE)
+        outcome = json.loads(output)
         self.assertEqual((job.returncode, outcome["wrong_words"], outcome["torn"]), (0, 0, 0), said)
 
     def test_memory_that_it_maps_by_itself_is_given_up_and_comes_back(self):
@@ -222,8 +222,8 @@ class ElasticTrainerTest(FakeGpuTest):
             number = str(eventually(lambda: self.number_of_job(daemon)))
             lowered = daemon.ctl("limits", "--client", number, "--visible-memory", "120MiB")
             self.assertEqual(lowered.returncode, 0, lowered.stderr)
-            told, said = job.communicate(timeout=PATIENCE)
-        outcome = json.loads(told)
+            output, said = job.communicate(timeout=PATIENCE)
+        outcome = json.loads(output)
         self.assertEqual((job.returncode, outcome["wrong_words"], outcome["torn"]), (0, 0, 0), said)
 
     def test_a_job_that_is_paused_gives_its_memory_up_and_goes_on(self):
@@ -244,8 +244,8 @@ class ElasticTrainerTest(FakeGpuTest):
             numbers = [str(job["client"]) for job in self.jobs(daemon)]
 
             def moved():
-                told = [self.explained(daemon, number)["elastic"] for number in numbers]
-                return all(each and each[0]["moved_in_bytes"] > peak for each in told)
+                elastic = [self.explained(daemon, number)["elastic"] for number in numbers]
+                return all(each and each[0]["moved_in_bytes"] > peak for each in elastic)
 
             self.assertTrue(eventually(moved))
             held = [sum(device["kinds"]["vmm"] for device in job["devices"]) for job in

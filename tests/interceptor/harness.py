@@ -142,12 +142,12 @@ class Job:
             with contextlib.suppress(ValueError):
                 return json.loads(line)
 
-    def tell(self, command):
+    def send(self, command):
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
 
     def ask(self, command):
-        self.tell(command)
+        self.send(command)
         return self.read()
 
     def quit(self):

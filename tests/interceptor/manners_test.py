@@ -24,7 +24,7 @@ class Stranger:
     """Another user's process that listens at the path; the test is skipped where none may."""
 
     def __init__(self, path):
-        self.heard_end, told = os.pipe()
+        self.heard_end, end_written = os.pipe()
         self.ready, ready = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -37,11 +37,11 @@ class Stranger:
                 os.write(ready, b"y")
                 while True:
                     if server.accept()[0].recv(4096):
-                        os.write(told, b"y")
+                        os.write(end_written, b"y")
             finally:
                 os._exit(1)
         os.close(ready)
-        os.close(told)
+        os.close(end_written)
         self.path = path
 
     def __enter__(self):

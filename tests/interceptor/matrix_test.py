@@ -31,7 +31,7 @@ class MatrixTest(FakeGpuTest):
                         pid = one.pid
                         self.assertTrue(eventually(lambda pid=pid: daemon.held(pid) is None))
 
-    def test_clients_shows_jobs_beside_api_clients(self):
+    def test_clients_shows_jobs_next_to_api_clients(self):
         with (
             Daemon(PROGRAMS, SMALL) as daemon,
             Job([job("shared")], guest(PROGRAMS, daemon.socket)) as one,

@@ -20,7 +20,7 @@ class RobustnessTest(FakeGpuTest):
         ):
             files = len(os.listdir(f"/proc/{one.pid}/fd"))
             before = one.ask("info")["free"]
-            one.tell(f"storm {CALLS}")
+            one.send(f"storm {CALLS}")
             deaths = 0
             while not one.has_answered():
                 self.assertTrue(eventually(lambda: daemon.held(one.pid) or one.has_answered()))
@@ -49,7 +49,7 @@ class RobustnessTest(FakeGpuTest):
             self.assertEqual(one.ask("info")["free"], before)
             self.assertEqual(len(os.listdir(f"/proc/{one.pid}/fd")), files)
 
-    def test_the_next_daemon_knows_everything_at_once(self):
+    def test_the_next_daemon_knows_everything_immediately(self):
         with (
             Daemon(PROGRAMS, SMALL) as daemon,
             Job([job("shared")], guest(PROGRAMS, daemon.socket)) as one,

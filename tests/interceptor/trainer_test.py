@@ -30,12 +30,12 @@ class TrainerTest(FakeGpuTest):
         return done.returncode, json.loads(done.stdout)
 
     def assert_right(self, outcome, steps):
-        status, told = outcome
-        self.assertEqual(status, 0, told)
+        status, report = outcome
+        self.assertEqual(status, 0, report)
         for figure in ("wrong_words", "counted", "wrong_samples", "torn", "code"):
-            self.assertEqual(told[figure], 0, told)
-        self.assertEqual(told["steps"], steps)
-        self.assertEqual(told["call"], "")
+            self.assertEqual(report[figure], 0, report)
+        self.assertEqual(report["steps"], steps)
+        self.assertEqual(report["call"], "")
 
     def test_each_way_to_launch_gives_the_right_words(self):
         for streams, *chosen in itertools.product("12", *((None, name) for name in SWITCHES)):
@@ -46,9 +46,9 @@ class TrainerTest(FakeGpuTest):
     def test_memory_that_it_maps_by_itself_gives_the_right_words(self):
         self.assert_right(self.train("--segments", *SMALL_STEPS), 3)
         self.assert_right(self.train("--segments", "--graph", *SMALL_STEPS), 3)
-        status, told = self.train("--segments", *SMALL_STEPS, "--lose", "12")
+        status, report = self.train("--segments", *SMALL_STEPS, "--lose", "12")
         self.assertEqual(status, 1)
-        self.assertGreater(told["wrong_words"], 0)
+        self.assertGreater(report["wrong_words"], 0)
 
     def test_parts_larger_than_32_mib_and_slow_kernels(self):
         outcome = self.train(
@@ -60,30 +60,32 @@ class TrainerTest(FakeGpuTest):
         self.assertGreater(outcome[1]["ms_per_step"], 1)
 
     def test_a_device_that_is_too_small_is_named(self):
-        _, told = self.train(*LARGE_STEPS)
-        self.assertGreater(told["peak_bytes"], 48 * MIB)
-        status, told = self.train(
+        _, report = self.train(*LARGE_STEPS)
+        self.assertGreater(report["peak_bytes"], 48 * MIB)
+        status, report = self.train(
             *LARGE_STEPS,
-            RAVENSTORE_FAKE_CUDA_MEMORY=told["peak_bytes"] // 2,
+            RAVENSTORE_FAKE_CUDA_MEMORY=report["peak_bytes"] // 2,
             RAVENSTORE_FAKE_CUDA_CONTEXT=0,
         )
         self.assertEqual(status, 1)
-        self.assertEqual((told["call"], told["code"]), ("cuMemAllocAsync", 2))
+        self.assertEqual((report["call"], report["code"]), ("cuMemAllocAsync", 2))
 
     def test_a_copy_that_fails_is_named(self):
-        status, told = self.train(*SMALL_STEPS, RAVENSTORE_FAKE_CUDA_FAIL="cuMemcpyDtoHAsync:3:700")
+        status, report = self.train(
+            *SMALL_STEPS, RAVENSTORE_FAKE_CUDA_FAIL="cuMemcpyDtoHAsync:3:700"
+        )
         self.assertEqual(status, 1)
-        self.assertEqual((told["call"], told["code"]), ("cuMemcpyDtoHAsync", 700))
+        self.assertEqual((report["call"], report["code"]), ("cuMemcpyDtoHAsync", 700))
 
     def test_a_kernel_that_is_lost_is_noticed(self):
         # A weight, a delta, the input, a temporary and the activation that comes of it.
         for nth in (1, 12, 13, 14, 15):
             with self.subTest(nth=nth):
-                status, told = self.train(*SMALL_STEPS, "--lose", str(nth))
+                status, report = self.train(*SMALL_STEPS, "--lose", str(nth))
                 self.assertEqual(status, 1)
-                self.assertGreater(told["wrong_words"], 0)
-                self.assertEqual(told["counted"], told["wrong_words"])
-                self.assertGreater(told["wrong_samples"], 0)
+                self.assertGreater(report["wrong_words"], 0)
+                self.assertEqual(report["counted"], report["wrong_words"])
+                self.assertGreater(report["wrong_samples"], 0)
 
     def test_the_interceptor_counts_it_and_changes_nothing(self):
         with Daemon(PROGRAMS, SMALL) as daemon:
@@ -91,8 +93,8 @@ class TrainerTest(FakeGpuTest):
             for words in (["--streams", "2"], ["--graph"], ["--packed", "--table"]):
                 with self.subTest(words=words):
                     self.assert_right(self.train(*SMALL_STEPS, *words, before=run), 3)
-            status, told = self.train(*LARGE_STEPS, before=[*run, "--budget", "110MiB"])
-            self.assertEqual((status, told["call"], told["code"]), (1, "cuMemAllocAsync", 2))
+            status, report = self.train(*LARGE_STEPS, before=[*run, "--budget", "110MiB"])
+            self.assertEqual((status, report["call"], report["code"]), (1, "cuMemAllocAsync", 2))
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ class FindingTest(unittest.TestCase):
         run = harness.run_python(self.IMPORT, RAVENSTORE_LIBRARY=harness.LIBRARY)
         self.assertEqual(run.stdout.strip(), harness.LIBRARY, run.stderr)
 
-    def test_then_the_one_beside_the_package(self):
+    def test_then_the_one_next_to_the_package(self):
         with tempfile.TemporaryDirectory() as folder:
             package = os.path.join(folder, "ravenstore")
             shutil.copytree(harness.ROOT / "python/ravenstore", package)

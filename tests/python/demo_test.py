@@ -42,19 +42,19 @@ class DemoTest(unittest.TestCase):
     def test_the_same_losses_come_of_less_memory_and_bytes_that_moved(self):
         run = self.demo("--json", "--traces", os.path.join(self.folder, "traces"))
         self.assertEqual(run.returncode, 0, run.stderr)
-        told = json.loads(run.stdout)
-        self.assertTrue(told["losses_equal"])
-        self.assertEqual(told["plain"]["losses"], told["store"]["losses"])
-        self.assertLess(told["plain"]["losses"][-1], told["plain"]["losses"][0])
-        self.assertEqual(told["way"], "allocator")
+        report = json.loads(run.stdout)
+        self.assertTrue(report["losses_equal"])
+        self.assertEqual(report["plain"]["losses"], report["store"]["losses"])
+        self.assertLess(report["plain"]["losses"][-1], report["plain"]["losses"][0])
+        self.assertEqual(report["way"], "allocator")
         # 108 MiB are saved in the store, and 80 may stay.
-        self.assertAlmostEqual(told["budget_bytes"], 0.6 * told["plain"]["peak_bytes"], delta=1)
-        self.assertLess(told["store"]["peak_bytes"], 0.8 * told["plain"]["peak_bytes"])
-        self.assertLessEqual(told["store"]["used_bytes"], told["store"]["peak_bytes"])
-        in_store = told["store"]["peak_bytes"] - told["store"]["outside_bytes"]
-        self.assertLessEqual(in_store, told["budget_bytes"])
-        self.assertEqual(told["plain"]["used_bytes"], told["plain"]["peak_bytes"])
-        self.assertGreater(told["bytes_in"], 4 * 28 * MIB)
+        self.assertAlmostEqual(report["budget_bytes"], 0.6 * report["plain"]["peak_bytes"], delta=1)
+        self.assertLess(report["store"]["peak_bytes"], 0.8 * report["plain"]["peak_bytes"])
+        self.assertLessEqual(report["store"]["used_bytes"], report["store"]["peak_bytes"])
+        in_store = report["store"]["peak_bytes"] - report["store"]["outside_bytes"]
+        self.assertLessEqual(in_store, report["budget_bytes"])
+        self.assertEqual(report["plain"]["used_bytes"], report["plain"]["peak_bytes"])
+        self.assertGreater(report["bytes_in"], 4 * 28 * MIB)
         for name in ("plain.json", "with-the-store.json"):
             with open(os.path.join(self.folder, "traces", name)) as file:
                 self.assertIn("aten::addmm", {e["name"] for e in json.load(file)["traceEvents"]})
@@ -74,7 +74,7 @@ class DemoTest(unittest.TestCase):
         self.assertEqual(run.returncode, 1)
         self.assertRegex(run.stderr, r"too small for this by at least \d+\.\d MiB, and later")
 
-    def test_a_budget_that_is_none_is_told(self):
+    def test_a_budget_that_is_none_is_reported(self):
         run = self.demo("--budget", "x%")
         self.assertEqual(run.returncode, 1)
         self.assertIn("no budget such as 60% or 12GiB", run.stderr)
@@ -90,9 +90,9 @@ class BenchmarkTest(unittest.TestCase):
                 *("--budget", "16MiB", "--json"),
             )
         self.assertEqual((run.returncode, run.stderr), (0, ""))
-        told = json.loads(run.stdout)
-        self.assertEqual(told["backend"], "host")
-        values = {figure["name"]: figure["value"] for figure in told["figures"]}
+        report = json.loads(run.stdout)
+        self.assertEqual(report["backend"], "host")
+        values = {figure["name"]: figure["value"] for figure in report["figures"]}
         wanted = {"create and free", "get and put, resident", "moved in", "moved out"}
         self.assertLessEqual(wanted | {"pack", "unpack", "pack and unpack"}, set(values))
         for name, value in values.items():
@@ -137,14 +137,14 @@ class PlotTest(unittest.TestCase):
             def isatty(self):
                 return True
 
-        for out, told in ((io.StringIO(), ""), (Terminal(), "\rwork: 2/2\n")):
+        for out, expected in ((io.StringIO(), ""), (Terminal(), "\rwork: 2/2\n")):
             with (
                 contextlib.redirect_stderr(out),
                 mock.patch.dict(sys.modules, tqdm=None),
             ):
                 self.assertEqual(list(progress(["a", "b"], "work")), ["a", "b"])
-            self.assertTrue(out.getvalue().endswith(told))
-            self.assertEqual(bool(out.getvalue()), bool(told))
+            self.assertTrue(out.getvalue().endswith(expected))
+            self.assertEqual(bool(out.getvalue()), bool(expected))
 
 
 if __name__ == "__main__":

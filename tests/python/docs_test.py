@@ -81,7 +81,7 @@ class DocsTest(unittest.TestCase):
                 run = harness.run_python(RUN, code, page, RAVENSTORE_SOCKET=socket)
                 self.assertEqual((run.returncode, run.stderr), (0, ""))
 
-    def test_an_example_that_fails_is_told_with_its_line(self):
+    def test_an_example_that_fails_is_reported_with_its_line(self):
         page = "# A page\n```python\nx = 1\n```\n```sh\nexit 1\n```\n```python\nx / 0\n```\n"
         run = harness.run_python(RUN, program(page), "page.md")
         self.assertIn('"page.md", line 9', run.stderr)

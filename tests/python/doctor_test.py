@@ -30,7 +30,7 @@ def run_doctor(*arguments, **environment):
 
 
 class DoctorTest(unittest.TestCase):
-    def test_all_is_well_beside_a_daemon(self):
+    def test_all_is_well_with_a_daemon(self):
         with harness.daemon() as socket:
             code, found = run_doctor("--socket", socket)
         self.assertEqual(code, 0, found)
@@ -72,7 +72,7 @@ class DoctorTest(unittest.TestCase):
         run = harness.run_python("import ravenstore.__main__ as m; m.main(['--version'])")
         self.assertRegex(run.stdout, r"^\d+\.\d+\.\d+\n$")
 
-    def test_unknown_commands_are_told_the_known_ones(self):
+    def test_unknown_commands_get_a_list_of_the_known_ones(self):
         run = harness.run_python(
             "import sys, ravenstore.__main__ as m; sys.exit(m.main(['dcotor']))"
         )
@@ -119,7 +119,7 @@ class TorchCheckTest(unittest.TestCase):
                 self.assertEqual(found[check]["level"], "warn")
                 self.assertIn(advice, found[check]["advice"])
 
-    def test_a_simulated_device_beside_a_gpu_is_a_warning(self):
+    def test_a_simulated_device_next_to_a_gpu_is_a_warning(self):
         with harness.daemon() as socket:
             found = self.look(self.fake("2.11.0", gpus=True), RAVENSTORE_SOCKET=socket)[1]
         self.assertEqual(found["backend"]["level"], "warn")
@@ -132,7 +132,7 @@ class LockedMemoryTest(unittest.TestCase):
         context = doctor.Context(memlock=memlock, torch=types.SimpleNamespace(cuda=cuda))
         return doctor.check_memlock(context).level
 
-    def test_a_small_limit_matters_beside_a_gpu(self):
+    def test_a_small_limit_matters_with_a_gpu(self):
         self.assertEqual(self.level(8 << 20, True), "warn")
         self.assertEqual(self.level(8 << 20, False), "ok")
         self.assertEqual(self.level(resource.RLIM_INFINITY, True), "ok")

@@ -117,7 +117,7 @@ class OtherModelsTest(unittest.TestCase):
         again = [(64 * MIB, 1), (0, 1), (64 * MIB, 2)]
         self.assertEqual(StoreArena(GIB).replay(again).reserved, 64 * MIB)
 
-    def test_the_stores_magazines_give_back_beyond_what_was_needed(self):
+    def test_the_stores_magazines_release_memory_beyond_what_was_needed(self):
         """Of 400 MiB that were needed, 32 MiB more may be idle: the rest makes room."""
         events = [(400 * MIB, 1), (0, 1), (390 * MIB, 2)]
         self.assertEqual(StoreArena(64 * GIB).replay(events).reserved, GIB)

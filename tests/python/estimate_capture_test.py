@@ -102,7 +102,7 @@ class EventsTest(unittest.TestCase):
             recorder.mark("end")
         self.assertEqual(between(recorder, "views"), [])
 
-    def test_what_is_dropped_is_freed_at_once(self):
+    def test_what_is_dropped_is_freed_immediately(self):
         recorder = Recorder()
         with fake(recorder):
             x = torch.zeros(K, K, device="cuda")
@@ -534,8 +534,8 @@ class WorkspacesTest(unittest.TestCase):
                 inner = layer.to("cuda")
                 return lambda: inner(torch.zeros(shape, device="cuda"))
 
-            told = estimate.capture(build)
-            return round(told.margin / told.reserved, 3)
+            estimated = estimate.capture(build)
+            return round(estimated.margin / estimated.reserved, 3)
 
         known = _overheads.of(GPU).capture_margin
         self.assertEqual(share(nn.Linear(K, K), 2, K), known["other"])
@@ -668,16 +668,16 @@ class CaptureTest(unittest.TestCase):
         return step
 
     def test_a_whole_recipe(self):
-        told = estimate.capture(self.build)
+        estimated = estimate.capture(self.build)
         self.assertEqual(self.states, 4)
-        self.assertEqual(told.source, "capture")
-        self.assertEqual(told.total, told.reserved + told.context)
+        self.assertEqual(estimated.source, "capture")
+        self.assertEqual(estimated.total, estimated.reserved + estimated.context)
         parameters = 4 * (K * K + 11 * K + 10)
-        self.assertGreater(told.used, 4 * parameters)
-        self.assertLessEqual(told.used, told.reserved)
-        self.assertGreater(told.seconds, 0)
-        self.assertEqual(told.as_dict()["total"], told.total)
-        self.assertIn("are the margin (capture", str(told))
+        self.assertGreater(estimated.used, 4 * parameters)
+        self.assertLessEqual(estimated.used, estimated.reserved)
+        self.assertGreater(estimated.seconds, 0)
+        self.assertEqual(estimated.as_dict()["total"], estimated.total)
+        self.assertIn("are the margin (capture", str(estimated))
 
     def test_allocators_differ(self):
         sizes = {
@@ -687,9 +687,9 @@ class CaptureTest(unittest.TestCase):
         self.assertEqual(len(set(sizes.values())), 4, sizes)
 
     def test_says_what_does_not_fit_and_what_was_not_measured(self):
-        told = estimate.capture(self.build, gpu="GeForce", gpu_memory="256MiB")
-        self.assertIn("was not measured on GeForce", told.notes[0])
-        self.assertIn("does not fit: the GPU has 256.0 MiB", told.notes[1])
+        estimated = estimate.capture(self.build, gpu="GeForce", gpu_memory="256MiB")
+        self.assertIn("was not measured on GeForce", estimated.notes[0])
+        self.assertIn("does not fit: the GPU has 256.0 MiB", estimated.notes[1])
 
     def test_compiled_models_are_captured_eagerly(self):
         def build():

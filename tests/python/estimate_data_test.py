@@ -24,8 +24,8 @@ NO_SCIPY = importlib.util.find_spec("scipy") is None
 class Jobs(unittest.TestCase):
     def test_a_number_is_the_same_job_everywhere(self):
         self.assertEqual(jobs.draw(7), jobs.draw(7))
-        told = json.loads(json.dumps(jobs.draw(7).asdict()))
-        self.assertEqual(jobs.Job(**told).key(), jobs.draw(7).key())
+        result = json.loads(json.dumps(jobs.draw(7).asdict()))
+        self.assertEqual(jobs.Job(**result).key(), jobs.draw(7).key())
 
     def test_three_in_a_row_train_one_architecture(self):
         drawn = [jobs.draw(seed) for seed in range(9)]
@@ -152,11 +152,11 @@ class Fit(unittest.TestCase):
 
     def test_the_packages_coefficients_are_these_rows(self):
         """A change that adds rows must also rewrite the package's file."""
-        told = self.fit._formula.fitted()
-        self.assertEqual(told["jobs"], len(self.measured))
+        result = self.fit._formula.fitted()
+        self.assertEqual(result["jobs"], len(self.measured))
         fitted = self.fit.fit(self.measured)
         for row in self.measured:
-            ours, now = (self.fit.predicted(of, row) for of in (told["coefficients"], fitted))
+            ours, now = (self.fit.predicted(of, row) for of in (result["coefficients"], fitted))
             self.assertLess(abs(ours / now - 1), 1e-3, row.job)
 
 
@@ -165,17 +165,17 @@ def job(said, actual=None, work=100.0, compute=0.1):
 
 
 class Packing(unittest.TestCase):
-    def test_as_many_as_fit_run_at_once(self):
+    def test_as_many_as_fit_run_concurrently(self):
         jobs = [job(10) for _ in range(2 * packing.GPUS)]
         self.assertAlmostEqual(packing.simulate(jobs, 20 * GIB).makespan, 100, places=3)
         jobs = [job(11) for _ in range(2 * packing.GPUS)]
         self.assertAlmostEqual(packing.simulate(jobs, 20 * GIB).makespan, 200, places=3)
 
-    def test_nobody_passes_the_head_of_the_queue(self):
+    def test_no_job_passes_the_head_of_the_queue(self):
         running = [job(15) for _ in range(packing.GPUS)]
         waiting = [job(15), job(1)]
-        told = packing.simulate([*running, *waiting], 20 * GIB)
-        self.assertAlmostEqual(told.makespan, 200, places=3)
+        result = packing.simulate([*running, *waiting], 20 * GIB)
+        self.assertAlmostEqual(result.makespan, 200, places=3)
 
     def test_jobs_that_compute_more_than_a_gpu_can_slow_each_other(self):
         jobs = [job(1, compute=0.7) for _ in range(2 * packing.GPUS)]
@@ -187,20 +187,20 @@ class Packing(unittest.TestCase):
 
     def test_who_outgrows_its_room_is_killed_and_runs_again_alone(self):
         jobs = [job(10, actual=12) for _ in range(2 * packing.GPUS)]
-        told = packing.simulate(jobs, 20 * GIB)
-        self.assertEqual(told.kills, packing.GPUS)
-        self.assertAlmostEqual(told.makespan, 200, places=3)
+        result = packing.simulate(jobs, 20 * GIB)
+        self.assertEqual(result.kills, packing.GPUS)
+        self.assertAlmostEqual(result.makespan, 200, places=3)
 
     def test_elastic_jobs_are_not_killed(self):
         jobs = [job(10, actual=12) for _ in range(2 * packing.GPUS)]
-        told = packing.simulate(jobs, 20 * GIB, elastic=True)
-        self.assertEqual((told.kills, told.moved), (0, 2 * packing.GPUS))
+        result = packing.simulate(jobs, 20 * GIB, elastic=True)
+        self.assertEqual((result.kills, result.moved), (0, 2 * packing.GPUS))
 
     def test_what_is_known_of_a_running_job_makes_room(self):
         jobs = [job(15, actual=9) for _ in range(2 * packing.GPUS)]
         self.assertAlmostEqual(packing.simulate(jobs, 20 * GIB).makespan, 200, places=3)
-        told = packing.simulate([job(11, actual=9) for _ in jobs], 20 * GIB, corrected=True)
-        self.assertLess(told.makespan, 110)
+        result = packing.simulate([job(11, actual=9) for _ in jobs], 20 * GIB, corrected=True)
+        self.assertLess(result.makespan, 110)
 
 
 if __name__ == "__main__":

@@ -25,24 +25,24 @@ class Describe(unittest.TestCase):
     def test_parameters_and_the_batch_count_their_bytes(self):
         model = nn.Sequential(nn.Linear(256, 1024, bias=False), nn.BatchNorm1d(1024))
         model[0].weight.requires_grad_(False)
-        told = described(model, torch.randn(8, 256))
+        description = described(model, torch.randn(8, 256))
         buffers = 2 * 1024 * 4 + 8  # the running means and variances, and how often
-        self.assertEqual(told.parameters, 256 * 1024 * 4 + 2 * 1024 * 4 + buffers)
-        self.assertEqual(told.trainable, 2 * 1024 * 4)
-        self.assertEqual(told.tensors, 3)
-        self.assertEqual(told.batch, 8 * 256 * 4)
+        self.assertEqual(description.parameters, 256 * 1024 * 4 + 2 * 1024 * 4 + buffers)
+        self.assertEqual(description.trainable, 2 * 1024 * 4)
+        self.assertEqual(description.tensors, 3)
+        self.assertEqual(description.batch, 8 * 256 * 4)
 
     def test_a_weight_that_two_layers_share_counts_once(self):
         first, second = nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False)
         second.weight = first.weight
-        told = described(nn.Sequential(first, second), torch.randn(2, 64))
-        self.assertEqual((told.parameters, told.tensors), (64 * 64 * 4, 1))
+        description = described(nn.Sequential(first, second), torch.randn(2, 64))
+        self.assertEqual((description.parameters, description.tensors), (64 * 64 * 4, 1))
 
     def test_what_two_operations_keep_counts_for_the_first(self):
         model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))
-        told = described(model, torch.randn(32, 256))
+        description = described(model, torch.randn(32, 256))
         # The first layer keeps the batch; the activation its output, which is the second's input.
-        self.assertEqual(told.kept, {"linear": 32 * 256 * 4, "activation": 32 * 512 * 4})
+        self.assertEqual(description.kept, {"linear": 32 * 256 * 4, "activation": 32 * 512 * 4})
 
     def test_an_activation_in_place_keeps_no_second_copy(self):
         plain, inplace = (
@@ -52,17 +52,21 @@ class Describe(unittest.TestCase):
         self.assertEqual(plain.kept, inplace.kept)
 
     def test_dropout_keeps_a_byte_an_element(self):
-        told = described(nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.1)), torch.randn(128, 64))
-        self.assertEqual(told.kept["dropout"], 128 * 64)
+        description = described(
+            nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.1)), torch.randn(128, 64)
+        )
+        self.assertEqual(description.kept["dropout"], 128 * 64)
 
     def test_attention_keeps_no_matrix_of_scores(self):
         def forward():
             parts = [torch.randn(2, 4, 512, 64).requires_grad_() for _ in range(3)]
             return functional.scaled_dot_product_attention(*parts, is_causal=True).sum()
 
-        told = described(nn.Linear(1, 1), torch.randn(1), forward)
+        description = described(nn.Linear(1, 1), torch.randn(1), forward)
         # Three that are given and one that comes back, and a sum for each row.
-        self.assertEqual(told.kept["attention"], 4 * (2 * 4 * 512 * 64 * 4) + 2 * 4 * 512 * 4)
+        self.assertEqual(
+            description.kept["attention"], 4 * (2 * 4 * 512 * 64 * 4) + 2 * 4 * 512 * 4
+        )
 
     def test_attention_inside_of_torchs_own_layer_is_seen(self):
         layer = nn.MultiheadAttention(64, 4, batch_first=True)
@@ -96,32 +100,32 @@ class Describe(unittest.TestCase):
             out, _ = model(batch)
             return out.sum()
 
-        told = described(model, batch, forward)
-        self.assertEqual(told.kept["rnn"], 3 * 4 * 32 * 256 * 4)
-        self.assertEqual(told.kept["recurred"], 4 * 32 * (64 + 256) * 4)
+        description = described(model, batch, forward)
+        self.assertEqual(description.kept["rnn"], 3 * 4 * 32 * 256 * 4)
+        self.assertEqual(description.kept["recurred"], 4 * 32 * (64 + 256) * 4)
 
     def test_what_lives_at_one_time_without_gradients(self):
         model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(10)])
-        told = described(model, torch.randn(KIB, 256))
-        self.assertEqual(told.live, 2 * KIB * 256 * 4)
+        description = described(model, torch.randn(KIB, 256))
+        self.assertEqual(description.live, 2 * KIB * 256 * 4)
 
     def test_backward_has_what_is_kept_the_gradients_of_a_call_and_those_of_parameters(self):
         model = nn.Sequential(nn.Linear(256, 256, bias=False), nn.Tanh())
-        told = described(model, torch.randn(KIB, 256))
+        description = described(model, torch.randn(KIB, 256))
         tensor, weight = KIB * 256 * 4, 256 * 256 * 4
         # At the activation: the batch and the output are kept, two gradients are there. At the
         # layer, whose batch needs none: one gradient, and the weight's.
-        self.assertEqual(told.backward, max(4 * tensor, 2 * tensor + tensor + weight))
+        self.assertEqual(description.backward, max(4 * tensor, 2 * tensor + tensor + weight))
 
     def test_the_blocks_that_checkpointing_would_wrap(self):
         blocks = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(4)]
-        told = described(
+        description = described(
             nn.Sequential(nn.Linear(64, 64), nn.Sequential(*blocks)), torch.randn(8, 64)
         )
         tensor = 8 * 64 * 4
         # Each keeps what it gives; the first what it is given as well.
-        self.assertEqual((told.blocks, told.block), (5 * tensor, 2 * tensor))
-        self.assertEqual(told.between, 4 * tensor)
+        self.assertEqual((description.blocks, description.block), (5 * tensor, 2 * tensor))
+        self.assertEqual(description.between, 4 * tensor)
 
     def test_a_question_about_values_has_an_answer(self):
         layer = nn.Linear(4, 4)

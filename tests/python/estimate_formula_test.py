@@ -93,11 +93,11 @@ class Estimates(unittest.TestCase):
         with self.assertRaisesRegex(estimate.CaptureRefused, "knows no adafactor: give one of"):
             estimate.estimate_model(network, 8, optimizer="adafactor", rung="formula")
 
-    def test_another_gpu_is_told_of(self):
+    def test_another_gpu_is_reported(self):
         said = estimate.estimate_model(network, 8, gpu="NVIDIA T4", rung="formula")
         self.assertIn("fitted to jobs on a NVIDIA H100 80GB HBM3", " ".join(said.notes))
 
-    def test_what_does_not_fit_is_told_of(self):
+    def test_what_does_not_fit_is_reported(self):
         said = estimate.estimate_model(network, 8, gpu_memory="256MiB", rung="formula")
         self.assertIn("it does not fit", " ".join(said.notes))
 

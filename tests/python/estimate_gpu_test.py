@@ -127,17 +127,17 @@ class CaptureBesideAGpu(unittest.TestCase):
         rows = []
         for name in JOBS:
             real = self.measured[name]
-            told = estimate.capture(build_of(name), gpu=real["gpu"])
-            rows.append((name, real, told))
+            estimated = estimate.capture(build_of(name), gpu=real["gpu"])
+            rows.append((name, real, estimated))
             sizes = (
-                *(real["used"], told.used, real["reserved"], told.reserved),
-                *(real["beside"], told.context),
+                *(real["used"], estimated.used, real["reserved"], estimated.reserved),
+                *(real["beside"], estimated.context),
             )
             print(name.ljust(24), *(f"{size / MIB:8.0f}" for size in sizes), file=sys.stderr)
-        for name, real, told in rows:
+        for name, real, estimated in rows:
             with self.subTest(name):
                 share = 0.05 if name in TRANSFORMERS else 0.10
-                self.assertNear(name, told.reserved, real["reserved"], share)
+                self.assertNear(name, estimated.reserved, real["reserved"], share)
 
     def test_context(self):
         for name, real in self.measured.items():

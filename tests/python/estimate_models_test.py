@@ -78,13 +78,13 @@ class ModelsTest(unittest.TestCase):
     def test_torchvision(self):
         from torchvision import models
 
-        told = estimate.estimate_model("resnet18", 8)
+        estimated = estimate.estimate_model("resnet18", 8)
         parameters = sum(each.numel() for each in models.resnet18().parameters())
         # Weights, gradients and two states; activations of some 25 MiB an image.
-        self.assertGreater(told.used, 16 * parameters + 8 * 20 * MIB)
-        self.assertLess(told.used, 20 * parameters + 8 * 40 * MIB + 80 * MIB)
+        self.assertGreater(estimated.used, 16 * parameters + 8 * 20 * MIB)
+        self.assertLess(estimated.used, 20 * parameters + 8 * 40 * MIB + 80 * MIB)
         half = estimate.estimate_model("resnet18", 8, precision="autocast")
-        self.assertLess(half.used, told.used)
+        self.assertLess(half.used, estimated.used)
 
     @NEEDS["torchvision"]
     def test_every_kind_of_torchvision_model(self):
@@ -138,11 +138,11 @@ class ModelsTest(unittest.TestCase):
 
         config = GPT2Config(n_layer=48, n_embd=1600, n_head=25)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        told = estimate.estimate_model(config, 4, sequence=1024, precision="autocast")
-        self.assertLess(told.seconds, 60)
+        estimated = estimate.estimate_model(config, 4, sequence=1024, precision="autocast")
+        self.assertLess(estimated.seconds, 60)
         self.assertLess(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, 1 << 20)
-        self.assertGreater(told.used, 16 * 1557e6)
-        self.assertLess(told.total, 80 * GIB)
+        self.assertGreater(estimated.used, 16 * 1557e6)
+        self.assertLess(estimated.total, 80 * GIB)
 
 
 class RecordedTest(unittest.TestCase):
@@ -233,9 +233,9 @@ class CommandTest(unittest.TestCase):
         )
         self.assertRegex(out, sizes)
         code, out, _ = run("--json", "--batch", "2", "squeezenet1_1")
-        told = json.loads(out)
-        self.assertEqual(told["total"], told["reserved"] + told["context"])
-        self.assertEqual(told["source"], "capture")
+        estimated = json.loads(out)
+        self.assertEqual(estimated["total"], estimated["reserved"] + estimated["context"])
+        self.assertEqual(estimated["source"], "capture")
 
     @NEEDS["transformers"]
     def test_takes_a_configuration(self):

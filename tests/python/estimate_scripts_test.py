@@ -68,12 +68,12 @@ class CapturedWholeTest(ScriptCase):
         for library in ("torchvision", "transformers"):
             if library in path.read_text() and importlib.util.find_spec(library) is None:
                 self.skipTest(f"{library} is not installed")
-        told = estimate.estimate_script([path, *arguments], seconds_max=280)
-        self.assertEqual(told.source, "capture")
-        self.assertGreater(told.used, least * MIB)
-        self.assertLess(told.used, most * MIB)
-        self.assertEqual(len(told.notes), len(notes), told.notes)
-        for note, words in zip(told.notes, notes, strict=True):
+        estimated = estimate.estimate_script([path, *arguments], seconds_max=280)
+        self.assertEqual(estimated.source, "capture")
+        self.assertGreater(estimated.used, least * MIB)
+        self.assertLess(estimated.used, most * MIB)
+        self.assertEqual(len(estimated.notes), len(notes), estimated.notes)
+        for note, words in zip(estimated.notes, notes, strict=True):
             self.assertIn(words, note)
 
     def test_mnist_cnn(self):
@@ -125,15 +125,15 @@ class LifeTest(ScriptCase):
             + "    except Exception:\n        print('caught')\n"
             + "print('over')\n"
         )
-        told = estimate.estimate_script([path])
+        estimated = estimate.estimate_script([path])
         self.assertEqual(self.printed().split(), ["step", "0", "step", "1"])
         # A weight and a bias, their gradients, two states; as much again while the step runs.
         small = 512 * (6 + 6) + 4 * 64 * 64 * (4 + 4)
-        self.assertLess(told.used, 2 * 33554432 + 1048576 + small)  # cuBLAS's workspaces
+        self.assertLess(estimated.used, 2 * 33554432 + 1048576 + small)  # cuBLAS's workspaces
 
     def test_says_that_there_were_fewer_steps(self):
-        told = estimate.estimate_script([self.script(PREAMBLE + "step()\nstep()\n")])
-        self.assertIn("ended by itself after 2 steps", told.notes[0])
+        estimated = estimate.estimate_script([self.script(PREAMBLE + "step()\nstep()\n")])
+        self.assertIn("ended by itself after 2 steps", estimated.notes[0])
 
     def test_has_its_arguments_and_its_own_folder(self):
         (self.folder / "beside.py").write_text("STEPS = 3\n")

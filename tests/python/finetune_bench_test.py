@@ -65,10 +65,10 @@ class FinetuneBenchTest(unittest.TestCase):
         self.assertEqual(finetune_bench.last_error("it needs peft"), "it needs peft")
 
     def test_mfu_is_of_the_card_that_the_run_names(self):
-        told = {"tflops": 494.5, "device_name": "NVIDIA H100 80GB HBM3"}
-        self.assertEqual(finetune_bench.mfu(told), "MFU 50.0%")
+        result = {"tflops": 494.5, "device_name": "NVIDIA H100 80GB HBM3"}
+        self.assertEqual(finetune_bench.mfu(result), "MFU 50.0%")
         for name in ("NVIDIA H100 NVL", "NVIDIA GeForce RTX 4090 D"):
-            self.assertEqual(finetune_bench.mfu({**told, "device_name": name}), "MFU unknown")
+            self.assertEqual(finetune_bench.mfu({**result, "device_name": name}), "MFU unknown")
         self.assertEqual(finetune_bench.mfu({"tflops": 0.0}), "MFU unknown")
 
 

@@ -107,7 +107,7 @@ class PrepareCallbackTest(unittest.TestCase):
         (weight * weight).sum().backward()
         self.assertEqual(ravenstore.explain().saved, before)
 
-    def test_a_budget_that_is_too_small_is_told_when_the_training_begins(self):
+    def test_a_budget_that_is_too_small_is_an_error_when_the_training_begins(self):
         from ravenstore.huggingface import PrepareCallback
 
         options = {**self.options, "device_budget": "8MiB", "saved": False}

@@ -101,7 +101,7 @@ class CallbackTest(unittest.TestCase):
         self.save_something()
         self.assertEqual(ravenstore.explain().saved, before)
 
-    def test_wrong_options_are_told_before_any_training(self):
+    def test_wrong_options_are_errors_before_any_training(self):
         with self.assertRaisesRegex(ravenstore.InvalidArgument, "no size"):
             self.callback(device_budget="much")
         with self.assertRaises(TypeError):

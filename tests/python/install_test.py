@@ -190,7 +190,7 @@ class InstallTest(unittest.TestCase):
         self.assertRegex(words, "without the native part for PyTorch: no torch today; install Py")
         self.assertEqual(self.run_ok([self.python, "-c", USE], CLEAN, cwd="/"), "used\n")
 
-    def test_a_folder_that_is_no_checkout_is_told(self):
+    def test_a_folder_that_is_no_checkout_is_reported(self):
         root = self.checkout()
         shutil.rmtree(root / "deploy")
         command = [self.python, root / "python/setup.py", "--version"]

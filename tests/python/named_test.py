@@ -226,7 +226,7 @@ class SafetensorsTest(NamedCase):
             slices={"embedding": (0, 1000, 3000), "layers.1.weight": (1, 100, 201)},
         )
 
-    def test_many_at_once_read_it_once(self):
+    def test_many_concurrent_openers_read_it_once(self):
         harness.write_safetensors(self.file, model())
         opened, errors = [], []
 

@@ -77,8 +77,8 @@ def shared(leaf):
     return first * second * first
 
 
-def total(told):
-    parts = [told.shared, told.taken, *told.kept.values()]
+def total(explained):
+    parts = [explained.shared, explained.taken, *explained.kept.values()]
     return Tally(sum(part.tensors for part in parts), sum(part.bytes for part in parts))
 
 
@@ -91,8 +91,8 @@ def without_room():
             for _ in range(60):
                 value = value.sin()
     except torch.OutOfMemoryError:
-        told = ravenstore.explain()
-        return told.saved, total(told)
+        explained = ravenstore.explain()
+        return explained.saved, total(explained)
     raise AssertionError("120 MiB in 80")
 
 
@@ -110,14 +110,14 @@ class ExplainTest(OffloadCase):
             with offloading(min_bytes=4 * MIB):  # counts of its own, and explained together
                 leaf.cos().exp()
             shared(leaf)
-        told = ravenstore.explain()
-        self.assertEqual(set(told.kept), REASONS)
-        self.assertEqual(total(told), told.saved)
-        self.assertGreater(told.shared.bytes, 0)
-        self.assertGreater(told.taken.bytes, 0)
-        for reason, tally in told.kept.items():
+        explained = ravenstore.explain()
+        self.assertEqual(set(explained.kept), REASONS)
+        self.assertEqual(total(explained), explained.saved)
+        self.assertGreater(explained.shared.bytes, 0)
+        self.assertGreater(explained.taken.bytes, 0)
+        for reason, tally in explained.kept.items():
             self.assertGreater(tally.tensors, 0, reason)
-            self.assertIn(f"left alone, {reason}: {tally}", str(told))
+            self.assertIn(f"left alone, {reason}: {tally}", str(explained))
 
     def test_views_of_one_storage_add_up(self):
         with offloading():
@@ -125,10 +125,10 @@ class ExplainTest(OffloadCase):
             leaf = random(512, 3072, grad=True)
             parts = [part.contiguous().sin() for part in leaf.exp().chunk(3, dim=1)]
             rows = [row.sin() for row in leaf.cos().chunk(4)]
-        told = ravenstore.explain()
-        self.assertEqual(total(told), told.saved)
+        explained = ravenstore.explain()
+        self.assertEqual(total(explained), explained.saved)
         # exp's result, three parts of it, the leaf that cos saves, four views of cos's result.
-        self.assertEqual(told.saved.bytes - before.saved.bytes, 4 * 6 * MIB)
+        self.assertEqual(explained.saved.bytes - before.saved.bytes, 4 * 6 * MIB)
         del parts, rows
 
     def test_the_parts_add_up_after_a_save_that_found_no_room(self):
@@ -155,7 +155,7 @@ class ExplainTest(OffloadCase):
         self.assertEqual(scope.stats()["kept"], before["kept"])
 
     @unittest.skipUnless(offload.WAY == "allocator", "copies have no blocks")
-    def test_of_several_devices_the_one_with_the_most_in_use_is_told_and_judged(self):
+    def test_of_several_devices_the_one_with_the_most_in_use_is_reported_and_judged(self):
         with offloading():
             native = _attached()
         first = native.block_stats(0)
@@ -165,9 +165,11 @@ class ExplainTest(OffloadCase):
             mock.patch.object(torch.cuda, "device_count", return_value=2),
             mock.patch.object(native, "block_stats", [first, second].__getitem__),
         ):
-            told = ravenstore.explain()
-        self.assertEqual((told.used_bytes, told.used_bytes_peak), (3 * MIB, offload.BUDGET))
-        self.assertRegex(told.advice[0], "peak of 32.0 MiB is what the program holds at once")
+            explained = ravenstore.explain()
+        self.assertEqual(
+            (explained.used_bytes, explained.used_bytes_peak), (3 * MIB, offload.BUDGET)
+        )
+        self.assertRegex(explained.advice[0], "peak of 32.0 MiB is what the program holds at once")
 
     def test_the_page_has_every_figure_a_budget_line_and_no_open_tag(self):
         text = page(EXPLAINED)
@@ -198,9 +200,9 @@ class ExplainTest(OffloadCase):
                 ravenstore.explain(html=f"{folder}/none/page.html")
 
     def test_the_text_is_stable(self):
-        told = EXPLAINED
+        explained = EXPLAINED
         self.assertEqual(
-            str(told),
+            str(explained),
             "way: allocator (PyTorch's large blocks are the store's); backend cuda, device budget "
             "12.0 GiB\n"
             "saved by autograd: 10 tensors, 30.0 MiB\n"
@@ -213,7 +215,7 @@ class ExplainTest(OffloadCase):
             "advice: do this\n"
             "advice: do that",
         )
-        self.assertTrue(told.moved)
+        self.assertTrue(explained.moved)
 
 
 if __name__ == "__main__":

@@ -46,9 +46,9 @@ def under(budget):
         native = _attached()
     held = []
     out = train(scope, lambda: held.append(native.store_stats()["device_bytes"]))
-    told = ravenstore.explain()
-    needed = (native.block_stats(0) or {"needed_peak": told.live_bytes_peak})["needed_peak"]
-    return out, max(held), told, needed
+    explained = ravenstore.explain()
+    needed = (native.block_stats(0) or {"needed_peak": explained.live_bytes_peak})["needed_peak"]
+    return out, max(held), explained, needed
 
 
 def peak_of_mlp(rows, scope):
@@ -73,14 +73,16 @@ class PlainPeakTest(OffloadCase):
         pass  # each child has a daemon of its own
 
     @unittest.skipUnless(offload.WAY == "allocator", "copies have no blocks")
-    def test_a_line_through_it_tells_the_batch_that_fits(self):
+    def test_a_line_through_it_gives_the_batch_that_fits(self):
         def within():
             return offloading(device_budget=AMPLE)
 
         for rows in (512, 1024, 2048, 3072, 4096):
             with self.subTest(rows):
-                told, plain = in_child(lambda rows=rows: peak_of_mlp(rows, contextlib.nullcontext))
-                self.assertEqual(told, plain, "nothing was saved in the store's care")
+                explained, plain = in_child(
+                    lambda rows=rows: peak_of_mlp(rows, contextlib.nullcontext)
+                )
+                self.assertEqual(explained, plain, "nothing was saved in the store's care")
                 ours, used = in_child(lambda rows=rows: peak_of_mlp(rows, within))
                 self.assertEqual(ours, plain)
                 self.assertLess(used, plain)
@@ -112,11 +114,11 @@ class PeakTest(OffloadCase):
         before = AMPLE  # with all of it there, what is freed late makes some difference
         for percent in PERCENTS:
             budget = needed - ample.live_bytes_peak * (100 - percent) // 100
-            ours, held, told, _ = in_child(lambda budget=budget: under(budget))
+            ours, held, explained, _ = in_child(lambda budget=budget: under(budget))
             with self.subTest(percent, budget=budget):
                 self.assertEqualBits(ours, plain)
                 self.assertLessEqual(held, min(before, budget))
-                self.assertTrue(told.moved or percent == PERCENTS[0])
+                self.assertTrue(explained.moved or percent == PERCENTS[0])
             before = held
 
 

@@ -243,7 +243,7 @@ class AutoTest(harness.StoreCase):
                 self.assertTrue(torch.equal(p, q))
             del opt
 
-    def test_gradients_that_are_used_after_the_step_are_told(self):
+    def test_gradients_that_are_used_after_the_step_are_reported(self):
         uses = (
             lambda net, _: net[0].weight.grad.norm(),
             lambda net, _: backward(net, 7),  # without zero_grad()
@@ -259,7 +259,7 @@ class AutoTest(harness.StoreCase):
             opt.step()
             del opt
 
-    def test_a_backward_pass_without_a_step_is_told(self):
+    def test_a_backward_pass_without_a_step_is_reported(self):
         net = model()
         opt = self.stepped(net)
         opt.zero_grad()

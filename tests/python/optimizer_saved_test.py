@@ -156,12 +156,12 @@ class SavedTest(harness.StoreCase):
         self.assertEqual(loaded["state"][0]["master"].dtype, torch.float32)
         self.assertTrue(torch.equal(loaded["state"][3]["master"].bfloat16(), net[1].bias))
 
-    def test_a_terminal_is_told_how_much_was_read(self):
+    def test_a_terminal_shows_how_much_was_read(self):
         class Terminal(io.StringIO):
             def isatty(self):
                 return True
 
-        told = []
+        printed = []
         for out, least in ((Terminal(), 1), (Terminal(), 4 << 30), (io.StringIO(), 1)):
             with (
                 contextlib.redirect_stderr(out),
@@ -170,9 +170,9 @@ class SavedTest(harness.StoreCase):
                 mine = self.opt.state_dict()
                 for _ in range(2):
                     self.saved(mine)
-            told.append(out.getvalue())
-        self.assertRegex(told[0], r"\roptimizer states read from the store: .* of 4.1 MiB")
-        self.assertEqual((told[0].count("\n"), told[1:]), (1, ["", ""]))
+            printed.append(out.getvalue())
+        self.assertRegex(printed[0], r"\roptimizer states read from the store: .* of 4.1 MiB")
+        self.assertEqual((printed[0].count("\n"), printed[1:]), (1, ["", ""]))
 
     def test_it_outlives_the_optimizer(self):
         mine = self.opt.state_dict()

@@ -832,7 +832,7 @@ class FailureTest(OptimizerCase):
                 p.copy_(old)
         self.run_both(plain, a, moved, b, 2, first=2)
 
-    def test_with_a_store_of_its_own_loading_a_checkpoint_connects_anew(self):
+    def test_with_a_store_of_its_own_loading_a_checkpoint_connects_again(self):
         with contextlib.ExitStack() as first:
             os.environ["RAVENSTORE_SOCKET"] = first.enter_context(daemon())
             self.addCleanup(os.environ.pop, "RAVENSTORE_SOCKET")

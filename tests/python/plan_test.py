@@ -86,31 +86,31 @@ class TrainingTest(harness.StoreCase):
         given = {"clip": clip, "first": first, "options": {"socket": self.socket, **options}}
         done = harness.run_python(PROGRAM, json.dumps(given), RAVENSTORE_LIBRARY=harness.LIBRARY)
         self.assertEqual(done.returncode, 0, done.stderr)
-        told = json.loads(done.stdout)
-        self.assertTrue(told["same"], told["words"])
-        self.assertTrue(told["tied"] and told["view"])
-        return told, done.stderr
+        report = json.loads(done.stdout)
+        self.assertTrue(report["same"], report["words"])
+        self.assertTrue(report["tied"] and report["view"])
+        return report, done.stderr
 
     def test_a_training_that_does_not_fit_is_the_plain_one(self):
-        told, printed = self.run_it(device_budget="40MiB")
-        words = told["words"]
+        report, printed = self.run_it(device_budget="40MiB")
+        words = report["words"]
         self.assertIn("ravenstore.prepare: 40.0 MiB of host, by the daemon at", printed)
         self.assertEqual(sizes_in(words, "weights"), ("11.0 MiB", "device"))
         self.assertEqual(sizes_in(words, "optimizer states"), ("22.0 MiB", "host"))
         self.assertIn("updates in the backward pass: nothing used a gradient", words)
         self.assertRegex(words, r"measured: \d+\.\d+ s a step")
         self.assertRegex(words, r"optimizer states: \d+\.\d MiB out, \d+\.\d MiB back a step")
-        self.assertLess(told["peak"], 40 * MIB)
+        self.assertLess(report["peak"], 40 * MIB)
 
     def test_clipped_and_made_before_the_model(self):
-        told, printed = self.run_it(clip=True, first=True, device_budget="40MiB")
+        report, printed = self.run_it(clip=True, first=True, device_budget="40MiB")
         self.assertEqual(printed.count("ravenstore.prepare:"), 1)
-        self.assertIn("updates after the backward pass: gradients are used", told["words"])
+        self.assertIn("updates after the backward pass: gradients are used", report["words"])
 
     def test_what_fits_stays(self):
-        told, _ = self.run_it(device_budget="60MiB", states="stay")
-        self.assertEqual(sizes_in(told["words"], "optimizer states"), ("22.0 MiB", "device"))
-        self.assertNotIn("updates", told["words"])
+        report, _ = self.run_it(device_budget="60MiB", states="stay")
+        self.assertEqual(sizes_in(report["words"], "optimizer states"), ("22.0 MiB", "device"))
+        self.assertNotIn("updates", report["words"])
 
 
 def model_of(width=512, layers=4, dtype=torch.float32):
@@ -427,7 +427,7 @@ class ExampleTest(harness.unittest.TestCase):
     def test_the_example_learns_the_same_as_without_the_call(self):
         if importlib.util.find_spec("transformers") is None:
             self.skipTest("needs transformers, which this Python has not")
-        told = []
+        reports = []
         for words in (("--plain",), ("--budget", "30MiB", "--host-budget", "300MiB")):
             done = subprocess.run(
                 [
@@ -445,9 +445,9 @@ class ExampleTest(harness.unittest.TestCase):
                 timeout=harness.HANGS_AFTER,
             )
             self.assertEqual(done.returncode, 0, done.stderr)
-            told.append(json.loads(done.stdout.splitlines()[-1]))
+            reports.append(json.loads(done.stdout.splitlines()[-1]))
         self.assertRegex(done.stderr, r"optimizer states +12\.9 MiB +host")
-        self.assertEqual(told[0]["losses"], told[1]["losses"])
+        self.assertEqual(reports[0]["losses"], reports[1]["losses"])
 
 
 if __name__ == "__main__":

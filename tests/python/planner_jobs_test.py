@@ -27,21 +27,21 @@ def recorded(compute):
 
 class PlannerJobsTest(unittest.TestCase):
     def test_only_whole_steps_after_the_warm_up_are_counted(self):
-        told = {
+        outcome = {
             "recorded": [recorded(100)] * 4 + [recorded(1), recorded(3)] + [recorded(100)],
             "iteration_stall_s": [50, 50, 50, 50, 4],
         }
-        means = planner_jobs.per_step(told, 6)
+        means = planner_jobs.per_step(outcome, 6)
         self.assertEqual((means["compute_s"], means["stall_s"]), (2, 2))
         self.assertEqual(means["waited_for_gets_s"], 0.5)
-        self.assertEqual(planner_jobs.per_step({**told, "recorded": [recorded(1)] * 5}, 4), {})
+        self.assertEqual(planner_jobs.per_step({**outcome, "recorded": [recorded(1)] * 5}, 4), {})
 
     def test_a_step_of_two_passes_has_the_sum_of_both(self):
-        told = {
+        outcome = {
             "recorded": [recorded(100)] * 8 + [recorded(1), recorded(3)] * 2 + [recorded(100)],
             "iteration_stall_s": [50] * 8 + [4, 0, 4, 0],
         }
-        means = planner_jobs.per_step(told, 6)
+        means = planner_jobs.per_step(outcome, 6)
         self.assertEqual((means["compute_s"], means["stall_s"]), (4, 4))
 
     def test_budgets_follow_the_plain_peak_where_a_job_has_none_of_its_own(self):

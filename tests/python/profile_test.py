@@ -67,7 +67,7 @@ class ProfileTest(harness.StoreCase):
         wanted = {"memory on the device", "memory in host memory", "PyTorch's own memory, CPU"}
         self.assertLessEqual(wanted, counters)
 
-    def test_bytes_of_transfers_are_those_that_explain_tells(self):
+    def test_bytes_of_transfers_are_those_that_explain_reports(self):
         before = ravenstore.explain()
         inside = []
 

@@ -30,7 +30,7 @@ class VerbsTest(harness.StoreCase):
             with tensor.get() as view:
                 self.assertEqual(bytes(view.memory()), bytes(range(256)) * 4096)
 
-    def test_handle_tells_size_id_and_device(self):
+    def test_handle_has_size_id_and_device(self):
         first, second = self.store.create_batch([4096, "8 KiB"])
         self.assertEqual((first.size, second.size), (4096, 8192))
         self.assertNotEqual(first.id, second.id)
@@ -290,7 +290,7 @@ class LifetimeTest(harness.StoreCase):
         with tensor.get(read_only=True) as view, self.assertRaises(TypeError):
             view.memory()[0] = 1
 
-    def test_a_child_of_fork_is_told_and_may_connect_anew(self):
+    def test_a_child_of_fork_gets_an_error_and_may_connect_again(self):
         tensor = self.store.adopt(b"a" * 4096)
         other = self.store.create(4096)
         memory = tensor.memory()
@@ -416,7 +416,7 @@ print("end")
 
 
 class DlpackTest(harness.StoreCase):
-    def test_a_capsule_that_nobody_takes_lets_go(self):
+    def test_a_capsule_that_is_not_taken_is_released(self):
         tensor = self.store.adopt(b"a" * 4096)
         for version in (None, (1, 0)):
             capsule = tensor.__dlpack__(max_version=version)
