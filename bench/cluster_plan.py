@@ -112,8 +112,8 @@ class Books:
         pairs = {(home, lender): sizes for home, lender, *sizes in self.excess(views)}
         self.since = {pair: self.since.get(pair, (now, False)) for pair in pairs}
         for pair, (borrowed, lent) in pairs.items():
-            begin, told = self.since[pair]
-            if told or now - begin <= self.patience:
+            begin, reported = self.since[pair]
+            if reported or now - begin <= self.patience:
                 continue
             self.since[pair] = (begin, True)
             self.violations.append(

@@ -533,7 +533,7 @@ def measured(options):
                 totals[name] += count
     harm = {name: totals[name] for name in HARM}
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in harm.items())
-    figures.tell(
+    figures.emit(
         "cluster.faults_real", sum(harm.values()), "violations", 0, figures.machine("namespaces"),
         detail=f"{options.runs} runs from seed {options.seed}: {words}; {totals['calls']} calls, "
         f"{totals['lost']} tensors lost; packets are lost by {options.shaper or 'nothing'}",
@@ -567,7 +567,7 @@ def main():
     options.bound = options.timeout + 3 if options.bound is None else options.bound
     reason = why_not()
     if reason:
-        figures.tell("cluster.faults_real", None, "violations", 0, "", skipped=reason)
+        figures.emit("cluster.faults_real", None, "violations", 0, "", skipped=reason)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return measured(options)

@@ -195,15 +195,15 @@ class Bench:
         self.machine = figures.machine(options.gpu_name)
         self.programs = options.programs.split(",")
         self.rows = {}
-        self.told = set()
+        self.emitted = set()
 
-    def tell(self, name, value, **more):
+    def emit(self, name, value, **more):
         unit, target = FIGURES.get(name, ("x", None))
-        self.told.add(name)
-        figures.tell(name, value, unit, target, self.machine, **more)
+        self.emitted.add(name)
+        figures.emit(name, value, unit, target, self.machine, **more)
 
     def skip(self, name, why, **more):
-        self.tell(name, None, skipped=why, **more)
+        self.emit(name, None, skipped=why, **more)
 
     def row(self, program, share):
         return self.rows.setdefault((program, share), Row(program, share))
@@ -267,12 +267,12 @@ class Bench:
                 row.replayed_demand = replayed["demand"] * scale
         return row
 
-    def tell_row(self, row, name=None):
+    def emit_row(self, row, name=None):
         measured = self.measured(row.program)
         name = name or f"elastic.table.{row.program}_{row.share}"
         ratio = row.step / row.plain
         peak = measured.plain.peak / GIB
-        self.tell(name, ratio, bound=row.plain * 1e3, over_plain=row.over_plain(),
+        self.emit(name, ratio, bound=row.plain * 1e3, over_plain=row.over_plain(),
                   detail=f"plain {row.plain * 1e3:.1f} ms, {peak:.1f} GiB")  # fmt: skip
 
     def one_program(self, program, name_of):
@@ -283,12 +283,12 @@ class Bench:
             if row is None:
                 self.skip(name, "the job failed", ok=False)
                 continue
-            self.tell_row(row, name)
+            self.emit_row(row, name)
         measured = self.measured(program)
         for share in STILL:
             if measured and share in self.shares(program):
                 still = self.runs.job(Spec(program, measured.budget(share), still=True))
-                self.tell_column(program, share, "still", still)
+                self.emit_column(program, share, "still", still)
         if measured and program in RECOMPUTES:
             self.recompute(program, measured)
 
@@ -296,9 +296,9 @@ class Bench:
         result = self.runs.job(Spec(program, elastic=False, more=("--recompute",)))
         for share in self.shares(program):
             if result and result.peak <= measured.plain.peak - measured.lacks(share):
-                self.tell_column(program, share, "recompute", result)
+                self.emit_column(program, share, "recompute", result)
 
-    def tell_column(self, program, share, column, result):
+    def emit_column(self, program, share, column, result):
         """Another way to run the row's program, over plain."""
         name = f"elastic.table.{program}_{share}_{column}"
         if result is None:
@@ -307,7 +307,7 @@ class Bench:
         row = self.row(program, share)
         row.plain = self.measured(program).plain.step
         setattr(row, column, result.step)
-        self.tell(name, result.step / row.plain)
+        self.emit(name, result.step / row.plain)
 
 
 # ---- Parts
@@ -331,7 +331,7 @@ def cache(bench):
         for share in bench.shares(program):
             budget = None if share == 100 else measured and measured.budget(share)
             result = measured and bench.runs.job(Spec(program, budget, native=True))
-            bench.tell_column(program, share, "native", result)
+            bench.emit_column(program, share, "native", result)
 
 
 def compiled(bench):
@@ -342,7 +342,7 @@ def compiled(bench):
     name = "elastic.resident_slowdown_compiled"
     if not result:
         return bench.skip(name, "the job failed", ok=False)
-    return bench.tell(name, result.step / plain.step, bound=plain.step * 1e3)
+    return bench.emit(name, result.step / plain.step, bound=plain.step * 1e3)
 
 
 def losses(bench):
@@ -359,7 +359,7 @@ def losses(bench):
             bench.skip(name, "the job failed", ok=False)
             continue
         same = plain.losses == result.losses
-        figures.tell(name, int(same), "", 1, bench.machine, at_least=True)
+        figures.emit(name, int(same), "", 1, bench.machine, at_least=True)
 
 
 def wrong_guess(bench):
@@ -375,7 +375,7 @@ def wrong_guess(bench):
         return bench.skip(name, "the job failed", ok=False)
     same = all(result.losses == plain.losses for result in ran)
     ratio = ran[1].step / ran[0].step
-    return bench.tell(
+    return bench.emit(
         name, ratio, bound=ran[0].step * 1e3, ok=same and ratio <= FIGURES[name][1],
         detail=f"{'right' if same else 'WRONG'} results; plain {plain.step * 1e3:.1f} ms",
     )  # fmt: skip
@@ -404,7 +404,7 @@ def two_jobs(bench):
             continue
         serial = 2 * (alone.span[1] - alone.span[0])
         took = max(one.span[1] for one in both) - min(one.span[0] for one in both)
-        bench.tell(name, took / serial, bound=serial * 1e3,
+        bench.emit(name, took / serial, bound=serial * 1e3,
                    detail=f"{device / GIB:.1f} GiB together, idle {idle:.0%}")  # fmt: skip
 
 
@@ -419,7 +419,7 @@ def launches(bench):
                 return bench.skip("elastic.launch_loop_slowdown", wrong[-200:], ok=False)
             values.append(float(said))
     plain, elastic = (min(values) for values in taken.values())
-    return bench.tell("elastic.launch_loop_slowdown", elastic / plain, bound=plain)
+    return bench.emit("elastic.launch_loop_slowdown", elastic / plain, bound=plain)
 
 
 def remap(bench):
@@ -430,7 +430,7 @@ def remap(bench):
     if code != 0:
         return bench.skip(name, wrong[-200:], ok=False)
     ran = json.loads(said)
-    return bench.tell(
+    return bench.emit(
         name, max(ran["device"], ran["host"]), bound=ran["kernel_us"] / 1e3,
         detail=f"device {ran['device']:.3f}, host {ran['host']:.3f}; "
         f"{ran['device_remap_us']:.0f} and {ran['host_remap_us']:.0f} us a page",
@@ -458,7 +458,7 @@ def samples(bench):
         right |= routines_as_plain(bench)
     different = [each for each, is_right in right.items() if not is_right]
     value = 1 - len(different) / max(len(right), 1)
-    return bench.tell(
+    return bench.emit(
         name, value, ok=bool(right) and not different,
         detail=f"of {len(right)}; not as plain: {' '.join(different) or 'none'}",
     )  # fmt: skip
@@ -558,7 +558,7 @@ def idle(bench):
     finally:
         job.end()
     for name, values in (("elastic.empty_ms", emptied), ("elastic.return_ms", returned)):
-        bench.tell(
+        bench.emit(
             name, values[1],
             detail=f"{IDLE_GIB} GiB; the first time {values[0]:.0f}; {wrong:.0f} tensors wrong",
             **({} if wrong == 0 else {"ok": False}),
@@ -594,18 +594,18 @@ def run_parts(bench, parts):
         if why != "not had":
             say(f"{part}: {why}")
         for name in names:
-            if name not in bench.told:
+            if name not in bench.emitted:
                 bench.skip(name, why, **({"ok": False} if "Error" in why else {}))
 
 
-def tell_worst(bench):
+def emit_worst(bench):
     """Of all rows that have both."""
     rows = [row for row in bench.rows.values() if row.of_bound is not None]
     if not rows:
         return bench.skip("elastic.vs_bound_worst", "no row has a step and a bound")
     worst = max(rows, key=lambda row: row.of_bound)
     programs = len({row.program for row in rows})
-    return bench.tell("elastic.vs_bound_worst", worst.of_bound,
+    return bench.emit("elastic.vs_bound_worst", worst.of_bound,
                       detail=f"{worst.program} at {worst.share}%; of {len(rows)} rows, {programs} "
                       "programs")  # fmt: skip
 
@@ -627,7 +627,7 @@ def replayed_worst(bench):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     worst = max(json.loads(done.stdout), key=lambda one: one["of_bound"])
-    figures.tell(
+    figures.emit(
         "elastic.plan_vs_bound_worst", worst["of_bound"], "x", 1.15, bench.machine,
         detail=f"{worst['trace']} at {worst['percent']}%, the core's plan replayed",
     )  # fmt: skip
@@ -664,7 +664,7 @@ def main():
         # In the order above, however they were named.
         run_parts(bench, options.parts or list(PARTS))
         if bench.rows:
-            tell_worst(bench)
+            emit_worst(bench)
             print_table(bench.rows.values())
 
 

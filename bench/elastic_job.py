@@ -63,7 +63,7 @@ class Job:
             time.sleep(pause)
         return [began, time.monotonic()]
 
-    def told(self):
+    def result(self):
         return {
             "losses": self.losses,
             "seconds": self.seconds,
@@ -94,7 +94,7 @@ def main():
         print("ready", flush=True)
         sys.stdin.readline()
     span = job.run(options.steps, options.pause)
-    print(json.dumps(job.told() | {"span": span}), flush=True)
+    print(json.dumps(job.result() | {"span": span}), flush=True)
 
 
 if __name__ == "__main__":

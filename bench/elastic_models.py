@@ -18,7 +18,7 @@ from torch.utils import checkpoint
 class Program:
     module: nn.Module
     loss: object
-    """() -> what tells one step's result from another's; of a training the loss of one batch."""
+    """() -> a step's result, to compare with another's; of a training the loss of one batch."""
     optimizer: str = "adamw"
     """adamw, in mixed precision; sgd, for sparse gradients; none: nothing is trained."""
     recompute: object = None

@@ -186,11 +186,11 @@ class Running:
 
     def result(self):
         try:
-            told, _ = self.process.communicate(timeout=self.runs.left())
+            output, _ = self.process.communicate(timeout=self.runs.left())
         except subprocess.TimeoutExpired as error:
             raise OutOfTime from error
         said = self.file.read_text(errors="replace")
-        lines = [line for line in told.splitlines() if line.startswith("{")]
+        lines = [line for line in output.splitlines() if line.startswith("{")]
         seconds = time.monotonic() - self.began
         if self.process.returncode != 0 or not lines:
             say(f"{self.spec.words()}: failed after {seconds:.0f} s:\n{said[-2000:]}")

@@ -43,9 +43,9 @@ GROUPS = {
 }
 
 
-def tell(name, value, unit, target, **more):
+def emit(name, value, unit, target, **more):
     machine = figures.machine("measured on NVIDIA H100 80GB HBM3")
-    figures.tell(name, value, unit, target, machine, **more)
+    figures.emit(name, value, unit, target, machine, **more)
 
 
 def share_right(said, actual, width):
@@ -85,26 +85,26 @@ class Judged:
 
     def classified(self, classify, epochs):
         """For each held row the class, and its width in GB, by the model of its kind of network."""
-        told = {}
+        predicted = {}
         for families, width, _ in [*GROUPS.values(), (("lstm",), 8, None)]:
             inside = [row for row in self.inside if row.job.family in families]
             held = [number for number, row in enumerate(self.held) if row.job.family in families]
             found = classify(inside, [self.held[number] for number in held], width, epochs=epochs)
-            told |= {number: (kind, width) for number, kind in zip(held, found, strict=True)}
-        return told
+            predicted |= {number: (kind, width) for number, kind in zip(held, found, strict=True)}
+        return predicted
 
     @property
     def reserved(self):
         """What admission would set aside by the formula."""
-        told = zip(self.held, self.said["formula"], strict=True)
-        return [fit.reserved_for(row, said, self.margins) for row, said in told]
+        predicted = zip(self.held, self.said["formula"], strict=True)
+        return [fit.reserved_for(row, said, self.margins) for row, said in predicted]
 
     def rival(self, name):
         """What a rival says in bytes: a classifier's the middle of the class."""
         if name in self.said:
             return self.said[name]
-        told = self.classes[name]
-        return [(told[n][0] + 0.5) * told[n][1] * GB for n in range(len(self.held))]
+        predicted = self.classes[name]
+        return [(predicted[n][0] + 0.5) * predicted[n][1] * GB for n in range(len(self.held))]
 
     @property
     def rivals(self):
@@ -122,7 +122,7 @@ def formula_figures(judged):
         others = {name: round(right(name), 3) for name in judged.rivals}
         ours = right("formula")
         best = max(others.values())
-        tell(
+        emit(
             f"estimator.accuracy_{group}_{width}gb", round(ours, 3), "share", best, bound=published,
             at_least=True, rivals=others, jobs=len(held),
         )  # fmt: skip
@@ -130,10 +130,10 @@ def formula_figures(judged):
         name: round(mean_error(judged.rival(name), judged.actual), 3) for name in judged.rivals
     }
     ours = round(mean_error(judged.said["formula"], judged.actual), 4)
-    tell("estimator.formula_mape", ours, "share", min(others.values()), rivals=others)
+    emit("estimator.formula_mape", ours, "share", min(others.values()), rivals=others)
     kept = list(zip(judged.reserved, judged.actual, strict=True))
-    tell("estimator.underestimates_formula", round(_under(kept), 4), "share", 0.01)
-    tell("estimator.reserved_over_used_formula", round(_over(kept), 3), "ratio", 1.5)
+    emit("estimator.underestimates_formula", round(_under(kept), 4), "share", 0.01)
+    emit("estimator.reserved_over_used_formula", round(_over(kept), 3), "ratio", 1.5)
 
 
 def _under(pairs):
@@ -147,14 +147,14 @@ def _over(pairs):
 
 def real_figures(table):
     """What the package's own coefficients say of models that others wrote."""
-    told = []
+    off_by = []
     for row in rows.read("h100-real.jsonl.xz"):
         said = _formula.predict(row.description, row.way).reserved
-        told.append((row.job.architecture["name"], said / row.reserved - 1))
+        off_by.append((row.job.architecture["name"], said / row.reserved - 1))
     if table:
-        return {name: {"formula": off} for name, off in told}
-    off = [error for _, error in told]
-    tell(
+        return {name: {"formula": off} for name, off in off_by}
+    off = [error for _, error in off_by]
+    emit(
         "estimator.real_formula_mape", round(mean_size(off), 3), "share", 0.15,
         models=len(off), mean_sign=round(statistics.mean(off), 3),
     )  # fmt: skip
@@ -165,7 +165,7 @@ def packing_figures(judged):
     """The queue of 200 held jobs, by each estimator, over what the oracle's takes."""
     context = 0.65 * GB
     actual = [a + context for a in judged.actual]
-    told = {
+    predicted = {
         "oracle": actual,
         "ours": [said + context for said in judged.reserved],
         "exclusive": [H100] * len(actual),
@@ -173,7 +173,7 @@ def packing_figures(judged):
         "gpumemnet": [(kind + 1) * width * GB + context for kind, width in _classes(judged, "mlp")],
     }
     spans, kills = {}, {}
-    for name, said in told.items():
+    for name, said in predicted.items():
         runs = [
             packing.simulate(
                 packing.queue(list(zip(said, actual, strict=True)), 200, seed), H100,
@@ -184,15 +184,15 @@ def packing_figures(judged):
         spans[name] = statistics.mean(run.makespan for run in runs)
         kills[name] = sum(run.kills for run in runs)
     over = {name: round(span / spans["oracle"], 3) for name, span in spans.items()}
-    tell("estimator.packing", over["ours"], "ratio", 1.05, makespans=over, kills=kills)
+    emit("estimator.packing", over["ours"], "ratio", 1.05, makespans=over, kills=kills)
     elastic = [
         packing.simulate(
-            packing.queue(list(zip(told["ours"], actual, strict=True)), 200, seed), H100,
+            packing.queue(list(zip(predicted["ours"], actual, strict=True)), 200, seed), H100,
             corrected=True, elastic=True,
         )
         for seed in range(5)
     ]  # fmt: skip
-    tell(
+    emit(
         "estimator.packing_kills_elastic", sum(run.kills for run in elastic), "jobs", 0,
         moved=sum(run.moved for run in elastic),
     )  # fmt: skip
@@ -209,20 +209,20 @@ HISTORY_MARGIN = 0.05
 def history_figures():
     """Jobs that ran twice, on two machines: what the first run says of the second."""
     pairs = [(row["before"] * (1 + HISTORY_MARGIN), row["again"]) for row in rows.read_again()]
-    tell("estimator.underestimates_history", round(_under(pairs), 4), "share", 0.01)
-    tell("estimator.reserved_over_used_history", round(_over(pairs), 3), "ratio", 1.05)
+    emit("estimator.underestimates_history", round(_under(pairs), 4), "share", 0.01)
+    emit("estimator.reserved_over_used_history", round(_over(pairs), 3), "ratio", 1.05)
 
 
 def captured(measured):
     """Each row with what a capture says of its job."""
-    told = []
+    predicted = []
     for row in measured:
 
         def build(job=row.job):
             return jobs.Made(job, "cuda").step
 
-        told.append((estimate.capture(build), row))
-    return told
+        predicted.append((estimate.capture(build), row))
+    return predicted
 
 
 # One in SAMPLE of the drawn jobs is captured, which takes some two minutes.
@@ -241,26 +241,26 @@ def capture_figures(table, scale=1.0):
         ("cnns", models.VISION, 0.10),
     ):
         mine = [off[name] for name in names]
-        tell(
+        emit(
             f"estimator.real_capture_mape_{kind}", round(mean_size(mine), 3), "share",
             target, models=len(mine), mean_sign=round(statistics.mean(mine), 3),
         )  # fmt: skip
     known = {row["key"] for row in rows.read_again()}
     drawn = [row for row in rows.read("h100.jsonl.xz") if row.job.key() not in known]
     drawn = [row for row in drawn if not row.job.compiled][:: max(1, round(SAMPLE / scale))]
-    told = captured(drawn)
-    error = mean_size([said.reserved / row.reserved - 1 for said, row in told])
-    tell("estimator.drawn_capture_mape", round(error, 3), "share", 0.10, jobs=len(told))
+    predicted = captured(drawn)
+    error = mean_size([said.reserved / row.reserved - 1 for said, row in predicted])
+    emit("estimator.drawn_capture_mape", round(error, 3), "share", 0.10, jobs=len(predicted))
     pairs = {
         of: [(said.reserved + said.margin, row.reserved) for said, row in among]
-        for of, among in (("", [*real, *told]), ("_real", real))
+        for of, among in (("", [*real, *predicted]), ("_real", real))
     }
     for of, kept in pairs.items():
-        tell(
+        emit(
             f"estimator.underestimates_capture{of}", round(_under(kept), 4), "share", 0.01,
             jobs=len(kept),
         )  # fmt: skip
-        tell(f"estimator.reserved_over_used_capture{of}", round(_over(kept), 3), "ratio", 1.15)
+        emit(f"estimator.reserved_over_used_capture{of}", round(_over(kept), 3), "ratio", 1.15)
     return None
 
 
@@ -279,8 +279,8 @@ def speed_figures():
     if answer.returncode != 0:
         raise SystemExit(f"GPT-2 XL was not captured: {answer.stderr.strip()[-300:]}")
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    tell("estimator.capture_s", round(seconds, 1), "s", 20)
-    tell("estimator.capture_memory_gib", round(most / GB, 2), "GiB", 4)
+    emit("estimator.capture_s", round(seconds, 1), "s", 20)
+    emit("estimator.capture_memory_gib", round(most / GB, 2), "GiB", 4)
 
 
 def script_figures():
@@ -292,7 +292,7 @@ def script_figures():
             captured.append(script.stem)
         else:
             refused[script.stem] = answer.stderr.strip().splitlines()[-1:]
-    tell(
+    emit(
         "estimator.scripts_captured", len(captured), "scripts", 8, at_least=True,
         of=len(captured) + len(refused), refused=refused,
     )  # fmt: skip
@@ -306,11 +306,11 @@ def _asked(*words):
 
 
 def print_table():
-    told = real_figures(table=True)
+    errors_of = real_figures(table=True)
     for name, more in capture_figures(table=True).items():
-        told[name] |= more
+        errors_of[name] |= more
     print("| model | formula | capture |\n|---|---|---|")
-    for name, errors in told.items():
+    for name, errors in errors_of.items():
         print(f"| {name} | {errors['formula']:+.1%} | {errors['capture']:+.1%} |")
 
 

@@ -95,7 +95,7 @@ def ravensim(command, trace, budget, up, down, compute=None, page=None):
 LINK = re.compile(r"up ([\d.]+), down ([\d.]+), duplex ([\d.]+)")
 
 
-def tell(name, value, unit, target, machine, *, at_least=False, bound=None, **more):
+def emit(name, value, unit, target, machine, *, at_least=False, bound=None, **more):
     """Prints one figure; `value` None: not measured, and `skipped` says why. `ok`, where it is
     given, goes before the comparison with `target`."""
     if "ok" not in more:

@@ -66,14 +66,14 @@ class Runs:
         self.trials = trials
         self.begin = time.monotonic()
         self.codes = []
-        self._told = {}
+        self._results = {}
 
     def run(self, *words, program=EXAMPLE, may_not_fit=False):
         """What the program's last line says, or why there is none, as {"failed": words}. With
         `may_not_fit` a run whose memory ran out is no failure: {"does_not_fit": words}."""
-        if (program, words) not in self._told:
-            self._told[program, words] = self._run(program, words, may_not_fit)
-        return self._told[program, words]
+        if (program, words) not in self._results:
+            self._results[program, words] = self._run(program, words, may_not_fit)
+        return self._results[program, words]
 
     def trial(self, *words):
         """run() with `may_not_fit`. Results are kept in the file of trials, failures are not."""
@@ -137,30 +137,30 @@ def skipped(name, why):
 
 def ratio(name, ours, reference, target, machine, peak=None):
     """Our step over a reference's; `peak`: GiB of PyTorch's memory at most."""
-    for told in (ours, reference):
-        if "failed" in told:
-            return skipped(name, told["failed"])
+    for result in (ours, reference):
+        if "failed" in result:
+            return skipped(name, result["failed"])
     value = round(ours["step_s"] / reference["step_s"], 3)
     ok = value <= target and (peak is None or ours["peak_gib"] <= peak)
-    told = f"{ours['step_s']} over {reference['step_s']} s, {ours['tokens_s']} tokens/s, peak "
-    told += f"{ours['peak_gib']} GiB" + (f" (at most {peak:.1f})" if peak is not None else "")
-    words = f"{told}, device {ours['device_gib']}, loss {ours['loss_by']}"
+    times = f"{ours['step_s']} over {reference['step_s']} s, {ours['tokens_s']} tokens/s, peak "
+    times += f"{ours['peak_gib']} GiB" + (f" (at most {peak:.1f})" if peak is not None else "")
+    words = f"{times}, device {ours['device_gib']}, loss {ours['loss_by']}"
     return figure(name, value, "", target, ok, machine, reference["step_s"], detail=words)
 
 
-def mfu(told):
+def mfu(result):
     """Model FLOPs utilization: operations of the model, without recomputation, over the peak."""
     for name, peak in PEAKS.items():
-        if re.fullmatch(name, told.get("device_name", "")):
-            return f"MFU {told['tflops'] / peak:.1%}"
+        if re.fullmatch(name, result.get("device_name", "")):
+            return f"MFU {result['tflops'] / peak:.1%}"
     return "MFU unknown"
 
 
 def over_bound(name, ours, sgd, machine):
     """Our step over the larger of compute and link."""
-    for told in (ours, sgd):
-        if "failed" in told:
-            return skipped(name, told["failed"])
+    for result in (ours, sgd):
+        if "failed" in result:
+            return skipped(name, result["failed"])
     bound = max(sgd["step_s"], ours["transfer_s"])
     value = round(ours["step_s"] / bound, 3)
     words = f"{ours['step_s']} s, {ours['tokens_s']} tokens/s, {ours['tflops']} TFLOP/s, "
@@ -183,9 +183,9 @@ def equal(runs, words, machine, runs_at_once=1):
     same = {}
     for loop, made in ways.items():
         plain, ours = (each.result() for each in made)
-        for told in (plain, ours):
-            if "failed" in told:
-                return skipped(name, f"{loop}: {told['failed']}")
+        for result in (plain, ours):
+            if "failed" in result:
+                return skipped(name, f"{loop}: {result['failed']}")
         same[loop] = all(plain[key] == ours[key] for key in ("losses", "weights"))
     differ = [loop for loop, is_same in same.items() if not is_same]
     words = f"{', '.join(same)}" + (f"; differ: {', '.join(differ)}" if differ else "")
@@ -263,17 +263,17 @@ class LoraTrials:
     def __init__(self, runs, *way):
         self._runs = runs
         self._way = way
-        self.told = {}
+        self.results = {}
 
     def __call__(self, tokens):
         count = str(tokens)
         words = ("--steps", "2", "--lora", "16", "--tokens", count, "--sequence", count)
-        told = self.told[tokens] = self._runs.trial(*words, *self._way)
+        result = self.results[tokens] = self._runs.trial(*words, *self._way)
         name = " ".join([f"{tokens} tokens", *self._way])
-        if "failed" in told:
-            raise Failed(f"{name}: {told['failed']}")
-        fits = "does_not_fit" not in told
-        words = f"{told['step_s']} s a step" if fits else told["does_not_fit"]
+        if "failed" in result:
+            raise Failed(f"{name}: {result['failed']}")
+        fits = "does_not_fit" not in result
+        words = f"{result['step_s']} s a step" if fits else result["does_not_fit"]
         print(f"# {name}: {words}", file=sys.stderr, flush=True)
         return fits
 
@@ -294,14 +294,16 @@ def lora_longest(runs, machine):
             return skipped(name, f"{plain} tokens, plain's longest, do not fit with prepare()")
     except Failed as error:
         return skipped(name, str(error))
-    moved = fits.told[ours]["saved_out_gib"]
+    moved = fits.results[ours]["saved_out_gib"]
     if ours > plain and not moved:
         return skipped(name, f"{ours} tokens fit, though nothing that autograd saved was moved")
     value = round(ours / plain, 3)
     exact = too_long is not None and too_long - ours <= GRAIN
     least = "" if exact else "at least "
     words = f"{least}{ours} over {most}{plain} tokens, to {GRAIN}; "
-    words += f"{fits.told[ours]['step_s']} s a step, {moved} GiB that autograd saved moved in two"
+    words += (
+        f"{fits.results[ours]['step_s']} s a step, {moved} GiB that autograd saved moved in two"
+    )
     if value < 1.8 and not exact:
         return skipped(name, f"ours was not found: {words}")
     return figure(name, value, "", 1.8, value >= 1.8, machine, detail=words)
@@ -309,9 +311,9 @@ def lora_longest(runs, machine):
 
 def vs_rival(name, rival, ours, target, machine, how=""):
     """A rival's step over ours, with the same loss."""
-    for told in (ours, rival):
-        if "failed" in told:
-            return skipped(name, told["failed"])
+    for result in (ours, rival):
+        if "failed" in result:
+            return skipped(name, result["failed"])
     value = round(rival["step_s"] / ours["step_s"], 2)
     words = f"{rival['step_s']} over {ours['step_s']} s, peaks {rival['peak_gib']} and "
     words += f"{ours['peak_gib']} GiB, device {rival['device_gib']} and {ours['device_gib']}, "
@@ -361,16 +363,17 @@ ON_GPU = {
 }
 
 
-def checkpoint(told, machine):
+def checkpoint(result, machine):
     """How fast states are saved, over a write of as many bytes; the memory that it takes."""
     name = "finetune.checkpoint"
-    if "failed" in told:
-        return skipped(name, told["failed"])
-    value = round(told["save_gb_s"] / told["write_gb_s"], 3)
-    ok = value >= 0.8 and told["save_memory_gib"] <= 2
-    words = f"{told['save_gb_s']} of {told['write_gb_s']} GB/s, reading alone {told['read_gb_s']} "
-    words += f"({told['save_s']}, {told['write_s']}, {told['read_s']} s), "
-    words += f"{told['save_memory_gib']} GiB of memory more (at most 2)"
+    if "failed" in result:
+        return skipped(name, result["failed"])
+    value = round(result["save_gb_s"] / result["write_gb_s"], 3)
+    ok = value >= 0.8 and result["save_memory_gib"] <= 2
+    words = f"{result['save_gb_s']} of {result['write_gb_s']} GB/s, reading alone "
+    words += f"{result['read_gb_s']} "
+    words += f"({result['save_s']}, {result['write_s']}, {result['read_s']} s), "
+    words += f"{result['save_memory_gib']} GiB of memory more (at most 2)"
     return figure(name, value, "", 0.8, ok, machine, detail=words)
 
 

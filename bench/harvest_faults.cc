@@ -140,7 +140,7 @@ struct Counts {
   std::atomic<uint64_t> refused{0};     // calls
   std::atomic<uint64_t> unanswered{0};  // gets, with no faults any more
   std::string why;                      // of the last of them; of ReadAll's thread alone
-  std::atomic<uint64_t> give_backs{0};
+  std::atomic<uint64_t> returned{0};
   std::atomic<uint64_t> compared{0};  // moves
   std::atomic<uint64_t> lies{0};      // among them, that left other bytes
 };
@@ -337,7 +337,7 @@ class Life {
       if (by_others) {
         server_.SetOthers(core::ToInt(device), core::MiB(random() % 8));
       } else {
-        const auto given = [this](const daemon::Harvest::GivenBack&) { ++counts_.give_backs; };
+        const auto given = [this](const daemon::Harvest::GivenBack&) { ++counts_.returned; };
         const bool asked = server_.Ask([&](daemon::Loop& loop) {
           const core::Bytes held = loop.store().Harvested(device);
           const core::Bytes wanted(random() % (held.count() + 1));
@@ -387,7 +387,7 @@ void MeasureHarvestFaults(uint64_t faults, uint64_t seed, const Report& report) 
                     std::to_string(counts.bytes / MiB(1)) + " MiB; " + text(counts.lost) +
                     " tensors lost and said so, " + text(counts.refused) + " calls refused, " +
                     text(counts.unanswered) + " without an answer" + counts.why + ", " +
-                    text(counts.give_backs) + " give-backs asked for; " + text(counts.compared) +
+                    text(counts.returned) + " give-backs asked for; " + text(counts.compared) +
                     " moves compared, " + text(counts.lies) + " of them seen to be wrong; " +
                     injector.ByKind() + "; " + std::to_string(life) + " daemons, seed " +
                     std::to_string(seed)});

@@ -143,7 +143,7 @@ class Harvested {
   std::vector<Tensor> tensors_;
 };
 
-void Tell(Figure figure, const Report& report, double value, std::string detail) {
+void ReportFigure(Figure figure, const Report& report, double value, std::string detail) {
   figure.value = value;
   figure.detail = std::move(detail);
   report(figure);
@@ -165,14 +165,14 @@ void MeasureGiveBacks(const Node& node, const Report& report) {
   const proto::HarvestGivenBack given = dirty.GiveBack();
   Figure figure = kDirty;
   figure.bound = bound * 1e3;
-  Tell(figure, report, static_cast<double>(given.took_ns()) / 1e9 / bound,
-       GibText(given.bytes()) + given.late());
+  ReportFigure(figure, report, static_cast<double>(given.took_ns()) / 1e9 / bound,
+               GibText(given.bytes()) + given.late());
   Harvested clean(node);
   if (!clean.Fill()) return Skip(kClean, report, kNotFilled);
   clean.BringAll();
   const proto::HarvestGivenBack second = clean.GiveBack();
-  Tell(kClean, report, static_cast<double>(second.took_ns()) / 1e6,
-       GibText(second.bytes()) + second.late());
+  ReportFigure(kClean, report, static_cast<double>(second.took_ns()) / 1e6,
+               GibText(second.bytes()) + second.late());
 }
 
 void MeasureOwner(const Node& node, const Report& report) {
@@ -196,8 +196,8 @@ void MeasureOwner(const Node& node, const Report& report) {
     owner.free(std::move(own), nullptr);
     owner.trim();
   }
-  Tell(kWait, report, Quantile(waits, 0.99), std::to_string(waits.size()) + " allocations");
-  Tell(kErrors, report, errors, "of the owner, a client of the store");
+  ReportFigure(kWait, report, Quantile(waits, 0.99), std::to_string(waits.size()) + " allocations");
+  ReportFigure(kErrors, report, errors, "of the owner, a client of the store");
 }
 
 }  // namespace

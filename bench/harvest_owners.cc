@@ -44,7 +44,7 @@ UnawareOutcome PlayUnawareOwners(const std::vector<std::vector<Bytes>>& used,
   for (const std::vector<Bytes>& gpu : used) {
     UnawareOptions of_gpu = options;
     of_gpu.seed += static_cast<uint64_t>(&gpu - used.data());
-    const UnawareOutcome one = PlayUnawareOwner(gpu, of_gpu);
+    const UnawareOutcome one = SimulateUnawareOwner(gpu, of_gpu);
     sum.pieces += one.pieces;
     sum.errors += one.errors;
     sum.harvested += one.harvested;
@@ -52,8 +52,8 @@ UnawareOutcome PlayUnawareOwners(const std::vector<std::vector<Bytes>>& used,
   return sum;
 }
 
-void TellUnawareOwners(const std::vector<std::vector<Bytes>>& used, Bytes reserve, Figure figure,
-                       const Report& report) {
+void ReportUnawareOwners(const std::vector<std::vector<Bytes>>& used, Bytes reserve, Figure figure,
+                         const Report& report) {
   UnawareOptions options{
       .memory = sim::FindHardware(kNode)->memory, .reserve = reserve, .rate = kGrowth};
   const UnawareOutcome outcome = PlayUnawareOwners(used, options);
@@ -79,14 +79,14 @@ void MeasureUnawareOwners(double scale, const Report& report) {
   const auto used = sim::GenerateUtilisation(
       {.gpus = kGpus, .minutes = minutes, .memory = sim::FindHardware(kNode)->memory});
   for (const uint64_t gibs : {1, 2, 4, 8, 12, 16}) {
-    TellUnawareOwners(
+    ReportUnawareOwners(
         used, GiB(gibs),
         {.name = "harvest.unaware_oom." + std::to_string(gibs) + "gib", .unit = kErrorsADay},
         report);
   }
-  TellUnawareOwners(used, Bytes(sim::FindHardware(kNode)->memory.count() / kDefaultReservePart),
-                    {.name = "harvest.unaware_oom.default", .unit = kErrorsADay, .target = 0},
-                    report);
+  ReportUnawareOwners(used, Bytes(sim::FindHardware(kNode)->memory.count() / kDefaultReservePart),
+                      {.name = "harvest.unaware_oom.default", .unit = kErrorsADay, .target = 0},
+                      report);
 }
 
 }  // namespace ravenstore::bench

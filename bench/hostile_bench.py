@@ -46,13 +46,13 @@ class Figures:
     def __init__(self, machine):
         self.machine = machine
 
-    def tell(self, name, unit, value, target, at_least=False, **more):
+    def emit(self, name, unit, value, target, at_least=False, **more):
         more["at_least"] = at_least
-        bench.tell(f"hostile.{name}", value, unit, target, self.machine, **more)
+        bench.emit(f"hostile.{name}", value, unit, target, self.machine, **more)
 
     def skip(self, names, why):
         for name, unit, target in names:
-            self.tell(name, unit, None, target, skipped=why)
+            self.emit(name, unit, None, target, skipped=why)
 
     def attack(self, name, measured):
         names = ((f"{name}_rate", "x", RATE_LEAST), (f"{name}_p99_ms", "ms", P99_MS_MOST))
@@ -65,10 +65,10 @@ class Figures:
             detail += "; the daemon died"
         if not measured["root_served"]:
             detail += "; root's ravenctl was not served"
-        self.tell(*names[0][:2], round(measured["ratio"], 3), RATE_LEAST, True, detail=detail)
+        self.emit(*names[0][:2], round(measured["ratio"], 3), RATE_LEAST, True, detail=detail)
         most = max(P99_MS_MOST, 2 * measured["baseline_p99_ms"])
         detail = "{baseline_p99_ms:.1f} ms without; {max_ms:.1f} ms at most".format_map(measured)
-        self.tell(*names[1][:2], measured["p99_ms"], round(most, 1), detail=detail)
+        self.emit(*names[1][:2], measured["p99_ms"], round(most, 1), detail=detail)
         return None
 
 
@@ -113,12 +113,12 @@ def main():
             for what in worst:
                 worst[what] = max(worst[what], (measured.get(what, 0), name))
         for what, (count, name) in worst.items():
-            figures.tell(
+            figures.emit(
                 f"residue_{what}", COUNTED[what], count, 0, detail=f"the most, after {name}"
             )
         if not options.attack:
             mb, detail = soaked(stage, max(5, SOAK_SECONDS * options.scale))
-            figures.tell("residue_mb", "MB", round(mb, 3), RESIDUE_MB_MOST, detail=detail)
+            figures.emit("residue_mb", "MB", round(mb, 3), RESIDUE_MB_MOST, detail=detail)
     return None
 
 

@@ -88,11 +88,11 @@ def on_fakes(options, machine):
             jobs = folder / "tests/interceptor"
             share = captured(programs, jobs, daemon)
             name = "interceptor.captured_fraction"
-            figures.tell(name, share, "", 1, machine, at_least=True)
+            figures.emit(name, share, "", 1, machine, at_least=True)
             us = added(programs, jobs, daemon, options.scale)
-            figures.tell("interceptor.added_us", round(us, 3), "us", 2, machine)
+            figures.emit("interceptor.added_us", round(us, 3), "us", 2, machine)
     for name, unit, target in ON_GPU:
-        figures.tell(name, None, unit, target, machine, skipped="needs a GPU")
+        figures.emit(name, None, unit, target, machine, skipped="needs a GPU")
 
 
 def on_gpu(machine):

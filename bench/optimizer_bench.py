@@ -179,14 +179,14 @@ def measure(options, socket, machine):
             f"{stats.misses} misses; the CPU waited {stats.stall_ns / steps / 1e6:.2f} ms a step"
         )
         name = "pytorch.optimizer_vs_bound" + suffix
-        figures.tell(name, took / bound, "x", 1.05, machine, bound=bound * 1e3, detail=detail)
+        figures.emit(name, took / bound, "x", 1.05, machine, bound=bound * 1e3, detail=detail)
         name = "pytorch.optimizer_peak_saved" + suffix
         if peak is None:
-            figures.tell(name, None, "of the states", 0.95, machine, skipped="needs a GPU")
+            figures.emit(name, None, "of the states", 0.95, machine, skipped="needs a GPU")
         else:
             saved = (plain_peak - peak - budget) / states
             detail = f"{plain_peak / 2**30:.2f} GiB, {(peak + budget) / 2**30:.2f} with the store's"
-            figures.tell(name, saved, "of the states", 0.95, machine, at_least=True, detail=detail)
+            figures.emit(name, saved, "of the states", 0.95, machine, at_least=True, detail=detail)
         if not in_backward:
             first_step(training, took, machine)
             saving_peak(training, machine)
@@ -197,18 +197,18 @@ def first_step(training, later, machine):
     """What a GiB of states adds to the first step: the host pool grows by it."""
     name, unit = "pytorch.optimizer_first_step", "ms a GiB"
     if training.device == "cpu":
-        figures.tell(name, None, unit, FIRST_STEP, machine, skipped="needs a GPU")
+        figures.emit(name, None, unit, FIRST_STEP, machine, skipped="needs a GPU")
         return
     added = (training.first - later) * 1e3 / (training.states / 2**30)
     detail = f"{training.first:.2f} s, later ones {later:.2f}"
-    figures.tell(name, added, unit, FIRST_STEP, machine, detail=detail)
+    figures.emit(name, added, unit, FIRST_STEP, machine, detail=detail)
 
 
 def saving_peak(training, machine):
     """How far state_dict() raises the peak of PyTorch's memory; the store's has its budget."""
     name, unit = "pytorch.optimizer_state_dict_peak", "of the states"
     if training.device == "cpu":
-        figures.tell(name, None, unit, 0.01, machine, skipped="needs a GPU")
+        figures.emit(name, None, unit, 0.01, machine, skipped="needs a GPU")
         return
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -218,7 +218,7 @@ def saving_peak(training, machine):
     rise = torch.cuda.max_memory_allocated() - before
     on_gpu = [v for state in saved["state"].values() for v in state.values() if v.is_cuda]
     detail = f"{rise} bytes in {took:.1f} s; {len(on_gpu)} tensors of it on the GPU"
-    figures.tell(name, rise / training.states, unit, 0.01, machine, detail=detail)
+    figures.emit(name, rise / training.states, unit, 0.01, machine, detail=detail)
 
 
 def exit_status(device, socket, machine):
@@ -229,7 +229,7 @@ def exit_status(device, socket, machine):
     detail = f"Python {platform.python_version()}, {run.stdout.strip()} chunks of states"
     if run.returncode != 0:
         detail += f"; {run.stderr[-300:]}"
-    figures.tell("pytorch.exit_status", run.returncode, "", 0, machine, detail=detail)
+    figures.emit("pytorch.exit_status", run.returncode, "", 0, machine, detail=detail)
 
 
 def main():
@@ -243,7 +243,7 @@ def main():
     machine = figures.machine(gpu)
     socket = start_daemon(options.device)
     same = equal_steps(options.device, socket)
-    figures.tell("pytorch.optimizer_equal", int(same), "", 1, machine, at_least=True)
+    figures.emit("pytorch.optimizer_equal", int(same), "", 1, machine, at_least=True)
     exit_status(options.device, socket, machine)
     gc.collect()
     measure(options, socket, machine)

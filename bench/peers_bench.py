@@ -65,7 +65,7 @@ FIGURES = {
 def skip(parts, why):
     for part in parts:
         for name in FIGURES[part]:
-            figures.tell(f"harvest.{name}", None, "", None, figures.machine("no GPU"), skipped=why)
+            figures.emit(f"harvest.{name}", None, "", None, figures.machine("no GPU"), skipped=why)
 
 
 class Bench:
@@ -75,8 +75,8 @@ class Bench:
         self.machine = figures.machine(f"{len(names)} x {names[0]}")
         self.deadline = time.monotonic() + arguments.limit
 
-    def tell(self, name, value, unit, target, **more):
-        figures.tell(f"harvest.{name}", value, unit, target, self.machine, **more)
+    def emit(self, name, value, unit, target, **more):
+        figures.emit(f"harvest.{name}", value, unit, target, self.machine, **more)
 
     def left(self):
         return self.deadline - time.monotonic()
@@ -164,7 +164,7 @@ def measure_link(bench):
                 sweeper.ask(f"sweep 3 {kind}")
                 swept = sweeper.ask(f"sweep 12 {kind}")
                 rate = sum(swept[each] for each in ways) / swept["seconds"]
-                bench.tell(
+                bench.emit(
                     f"peer_vs_link.{way}{suffix}",
                     round(rate / raw[way], 4),
                     "of link",
@@ -175,7 +175,7 @@ def measure_link(bench):
                 )
                 note(f"{tensor >> 20} MiB, {kind}: {swept}")
             checked = sweeper.ask("check")
-            bench.tell(f"peer_wrong_tensors{suffix}", checked["wrong"], "tensors", 0, **checked)
+            bench.emit(f"peer_wrong_tensors{suffix}", checked["wrong"], "tensors", 0, **checked)
             note(f"on the peer: {harvested(daemon)}")
 
 
@@ -208,7 +208,7 @@ def measure_owner(bench):
                     for loop, names in loops.items():
                         ratio, moved, ms = slowdown(daemon, program, sweeper, LOOPS[loop])
                         for name in names:
-                            bench.tell(
+                            bench.emit(
                                 f"{name}.{cap}",
                                 round(ratio, 4),
                                 "x",
@@ -253,7 +253,7 @@ def measure_training(bench):
         for place, config in (("peer", at_peer), ("host", at_host)):
             found = ours(config, budget)
             if "step" not in found.get("ours", {}):
-                bench.tell(
+                bench.emit(
                     f"peer_training_slowdown.{percent}.{place}",
                     None,
                     "x",
@@ -262,7 +262,7 @@ def measure_training(bench):
                 )
                 continue
             ratio = found["ours"]["step"] / found["plain"]["step"]
-            bench.tell(
+            bench.emit(
                 f"peer_training_slowdown.{percent}.{place}",
                 round(ratio, 4),
                 "x",
@@ -273,7 +273,7 @@ def measure_training(bench):
             )
     for name, row in rivals.items():
         if name != "plain" and "step" in row:
-            bench.tell(
+            bench.emit(
                 f"peer_training_slowdown.{name}",
                 round(row["step"] / rivals["plain"]["step"], 4),
                 "x",
@@ -324,9 +324,9 @@ def measure_wait(bench):
             note(daemon.log()[-800:])
         p99 = sorted(waits)[len(waits) * 99 // 100] * GIB / piece
         mean = statistics.mean(waits) * GIB / piece
-        bench.tell(f"owner_wait_p99_ms_per_gib{suffix}", round(p99, 2), "ms", 50, mean=mean)
-        bench.tell(f"owner_out_of_memory{suffix}", failed, "errors", 0)
-        bench.tell(f"wait_wrong_tensors{suffix}", wrong, "tensors", 0)
+        bench.emit(f"owner_wait_p99_ms_per_gib{suffix}", round(p99, 2), "ms", 50, mean=mean)
+        bench.emit(f"owner_out_of_memory{suffix}", failed, "errors", 0)
+        bench.emit(f"wait_wrong_tensors{suffix}", wrong, "tensors", 0)
 
 
 def measure_killed(bench):
@@ -335,20 +335,20 @@ def measure_killed(bench):
     with stack:
         sweeper.ask("begin write")
         with owner_of(bench, daemon) as owner:
-            owner.tell(f"allocate {10 * GIB} {256 * MIB}")
+            owner.send(f"allocate {10 * GIB} {256 * MIB}")
             eventually(lambda: harvested(daemon)["give_backs"] > 0, 10)
             owner.kill()
             gone = eventually(lambda: not daemon.jobs(), 10)
         sweeper.ask("end")
         wrong = sweeper.ask("check")["wrong"]
-        bench.tell("owner_killed_wrong_tensors", wrong, "tensors", 0, job_gone=bool(gone))
+        bench.emit("owner_killed_wrong_tensors", wrong, "tensors", 0, job_gone=bool(gone))
         second = stack.enter_context(user(daemon, 3 * GIB, 64 * MIB, GIB))
-        sweeper.tell("sweep 1000 write")
+        sweeper.send("sweep 1000 write")
         sweeper.kill()
         clean = eventually(lambda: harvested(daemon)["used_bytes"] <= 3 * GIB, 20)
         left = harvested(daemon)["used_bytes"]
-        bench.tell("user_killed_bytes_left", max(0, left - 3 * GIB), "bytes", 0, gone=bool(clean))
-        bench.tell("user_killed_wrong_tensors", second.ask("check")["wrong"], "tensors", 0)
+        bench.emit("user_killed_bytes_left", max(0, left - 3 * GIB), "bytes", 0, gone=bool(clean))
+        bench.emit("user_killed_wrong_tensors", second.ask("check")["wrong"], "tensors", 0)
 
 
 PARTS = {

@@ -114,7 +114,7 @@ def main():
             ("pytorch.pinned_overhead", "x", OVERHEAD_MOST),
             ("pytorch.pinned_warm_gib", "ms", WARM_GIB_MS_MOST),
         ):
-            figures.tell(name, None, unit, target, machine, skipped=f"no PyTorch: {error}")
+            figures.emit(name, None, unit, target, machine, skipped=f"no PyTorch: {error}")
         return
     from ravenstore import embedded
 
@@ -122,9 +122,9 @@ def main():
     backend = "cuda" if given.gpu_name else "host"
     embedded.start(backend=backend, pool_size=2 * total + 4 * GIB)
     value, more = overhead(total)
-    figures.tell("pytorch.pinned_overhead", round(value, 4), "x", OVERHEAD_MOST, machine, **more)
+    figures.emit("pytorch.pinned_overhead", round(value, 4), "x", OVERHEAD_MOST, machine, **more)
     value, more = warm_gib()
-    figures.tell(
+    figures.emit(
         "pytorch.pinned_warm_gib", round(value, 2), "ms", WARM_GIB_MS_MOST, machine, **more
     )
 

@@ -91,8 +91,8 @@ def step_times(options):
     if options["budget"]:
         import ravenstore
 
-        told = memory.stats() if job in CACHE_BUDGETS else ravenstore.explain()
-        print(told, file=sys.stderr)
+        outcome = memory.stats() if job in CACHE_BUDGETS else ravenstore.explain()
+        print(outcome, file=sys.stderr)
         with ravenstore.Store.connect(embedded=True) as store:
             page = store.stats().page_bytes
     return {"times": times, "peak": peak, "page": page}
@@ -166,25 +166,25 @@ def link_rates():
     return (float(found[1]), float(found[2])) if found else (55.0, 55.0)
 
 
-def per_step(told, steps):
+def per_step(outcome, steps):
     """Means over the measured steps of a replay's JSON: what was recorded and what it stalled.
     Empty where a recording has too few. `steps`: that were run."""
     # A step with several backward passes is as many iterations of the recording.
-    passes = max(1, round((len(told["recorded"]) - 1) / steps))
+    passes = max(1, round((len(outcome["recorded"]) - 1) / steps))
     # The first is before any step; the last is not whole.
-    measured = range((FIRST_MEASURED + 1) * passes, len(told["recorded"]) - 1)
+    measured = range((FIRST_MEASURED + 1) * passes, len(outcome["recorded"]) - 1)
     if not measured:
         return {}
     means = {
-        key: passes * statistics.fmean(told["recorded"][i][key] for i in measured)
-        for key in told["recorded"][0]
+        key: passes * statistics.fmean(outcome["recorded"][i][key] for i in measured)
+        for key in outcome["recorded"][0]
     }
-    stalls = dict(enumerate(told["iteration_stall_s"]))
+    stalls = dict(enumerate(outcome["iteration_stall_s"]))
     return means | {"stall_s": passes * statistics.fmean(stalls.get(i, 0.0) for i in measured)}
 
 
-def tell(name, value, low, high, arguments, **detail):
-    figures.tell(
+def emit(name, value, low, high, arguments, **detail):
+    figures.emit(
         f"planner.{name}",
         value,
         "ratio",
@@ -214,8 +214,8 @@ def measure(job, arguments, rates):
     if offloaded:
         trace, recorded = record(job, options | {"budget": budget})
     if recorded and job not in KEPT:
-        told = figures.ravensim("run", trace, budget, *rates, page=recorded["page"])
-        means = per_step(told, arguments.steps) if told else {}
+        outcome = figures.ravensim("run", trace, budget, *rates, page=recorded["page"])
+        means = per_step(outcome, arguments.steps) if outcome else {}
     detail = {
         "plain_s": plain and typical(plain["times"]),
         "peak": plain and plain["peak"],
@@ -229,8 +229,8 @@ def measure(job, arguments, rates):
     compute = means["compute_s"] / detail["plain_s"] if plain and means else None
     simulated = means["compute_s"] + means["stall_s"] if means else None
     truth = simulated / detail["measured_s"] if simulated and offloaded else None
-    tell(f"recorded_compute_{job}", compute, 0.97, 1.03, arguments, **detail)
-    tell(f"simulated_over_measured_{job}", truth, 0.9, 1.1, arguments)
+    emit(f"recorded_compute_{job}", compute, 0.97, 1.03, arguments, **detail)
+    emit(f"simulated_over_measured_{job}", truth, 0.9, 1.1, arguments)
 
 
 def main():

@@ -178,7 +178,7 @@ class Bench:
 
     def say(self, name, value, unit, target, ok, *, bound=None, **more):
         with self._printing:
-            figures.tell(
+            figures.emit(
                 f"pytorch.{name}", value, unit, target, self.machine, bound=bound, ok=ok, **more
             )
 

@@ -111,7 +111,7 @@ def _check_one(bench, job, kind):
         return bench.miss(*names)
     for name, share in zip(names, shares, strict=True):
         if share == 100:
-            _tell(bench, name, whole, whole, bench.ample)
+            _emit(bench, name, whole, whole, bench.ample)
             continue
         least = int(whole["used_peak"] * LEAST_OVER_USED)
         wanted = int(whole["needed_peak"] - whole["saved"] * (100 - share) // 100)
@@ -124,9 +124,9 @@ def _check_one(bench, job, kind):
         if found is None:
             bench.miss(name)
         elif found.get("ours", whole["plain"]) != whole["plain"]:
-            _tell(bench, name, whole, found, budget, again=_plain_again(bench, whole, common))
+            _emit(bench, name, whole, found, budget, again=_plain_again(bench, whole, common))
         else:
-            _tell(bench, name, whole, found, budget)
+            _emit(bench, name, whole, found, budget)
     return None
 
 
@@ -136,7 +136,7 @@ def _plain_again(bench, whole, common):
     return None if again is None else again["plain"] == whole["plain"]
 
 
-def _tell(bench, name, whole, found, budget, again=None):
+def _emit(bench, name, whole, found, budget, again=None):
     """`again`: whether plain is equal to itself, where that was asked."""
     more = {"budget": budget, "used_peak": whole["used_peak"], "saved": whole["saved"]}
     if "out_of_memory" in found:

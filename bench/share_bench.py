@@ -87,7 +87,7 @@ def attach_here(name):
     print(json.dumps({"s": took, "bytes": more, "right": right and word > 0, "n": tensors}))
 
 
-def measure_attach(options, tell):
+def measure_attach(options, emit):
     import ravenstore
     import torch
 
@@ -106,11 +106,11 @@ def measure_attach(options, tell):
     words = "right" if all(each["right"] for each in seen) else "WRONG"
     took = statistics.median(each["s"] for each in seen)
     more = max(each["bytes"] for each in seen)
-    tell(
+    emit(
         "share.attach_s", took, "s", ATTACH_S_MOST, ok=took <= ATTACH_S_MOST and words == "right",
         detail=f"{options.gib} GiB; words {words}",
     )  # fmt: skip
-    tell("share.attach_bytes", more, "B", BYTES_MOST, detail="page tables and local memory")
+    emit("share.attach_bytes", more, "B", BYTES_MOST, detail="page tables and local memory")
 
 
 def write_file(path, total):
@@ -166,7 +166,7 @@ def read_raw(path):
     return took
 
 
-def measure_load(options, tell):
+def measure_load(options, emit):
     import ravenstore
     import torch
 
@@ -182,7 +182,7 @@ def measure_load(options, tell):
                 torch.cuda.synchronize()
                 loads.append(time.perf_counter() - began)
                 loaded.close()
-    tell(
+    emit(
         "share.load_vs_disk", min(raw) / min(loads), "", LOAD_LEAST, at_least=True,
         detail=f"{total / GIB:.1f} GiB: {total / min(loads) / GIB:.2f} GiB/s, the disk "
         f"{total / min(raw) / GIB:.2f}",
@@ -219,7 +219,7 @@ def swap(one, other):
     return time.perf_counter() - began
 
 
-def measure_turns(options, tell):
+def measure_turns(options, emit):
     import ravenstore
     import torch
 
@@ -257,7 +257,7 @@ def measure_turns(options, tell):
     ):  # fmt: skip
         value = statistics.median(taken)
         most = OVER_COPY_MOST * bound
-        tell(
+        emit(
             name, value, "s", most, bound=bound, ok=right and value <= most,
             detail=f"{options.swap_gib} GiB; {total / value / GIB:.1f} GiB/s; words {words}",
         )  # fmt: skip
@@ -278,16 +278,16 @@ def main():
         return
     machine = figures.machine(options.gpu_name)
 
-    def tell(name, value, unit, target, **more):
-        figures.tell(name, value, unit, target, machine, **more)
+    def emit(name, value, unit, target, **more):
+        figures.emit(name, value, unit, target, machine, **more)
 
     if not figures.gpu_names():
         for name in NAMES:
-            tell(name, None, "", None, skipped="there is no GPU")
+            emit(name, None, "", None, skipped="there is no GPU")
         return
-    measure_attach(options, tell)
-    measure_load(options, tell)
-    measure_turns(options, tell)
+    measure_attach(options, emit)
+    measure_load(options, emit)
+    measure_turns(options, emit)
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def rival_seconds(total, device="cuda"):
     return [statistics.median(cycles[name]) for name in ("pause", "resume")], None
 
 
-def measure(options, tell):
+def measure(options, emit):
     import ravenstore
     import torch
 
@@ -148,15 +148,15 @@ def measure(options, tell):
     for name, taken, rate in (("sleep", sleeps, to_host), ("wake", wakes, to_device)):
         bound = total / rate
         value = statistics.median(taken[1:])
-        tell(
+        emit(
             f"{name}.16gib_s", value, "s", OVER_LINK_MOST * bound, bound=bound, first_s=taken[0],
             ok=right and value <= OVER_LINK_MOST * bound
             and taken[0] <= FIRST_OVER_LINK_MOST * bound,
             detail=f"{options.gib} GiB; {total / value / GIB:.1f} GiB/s, the link "
             f"{rate / GIB:.1f}; words {'right' if right else 'WRONG'}",
         )  # fmt: skip
-    tell("sleep.returned", min(returned), "", RETURNED_LEAST, at_least=True)
-    tell("sleep.graph", replays / options.cycles, "", 1, at_least=True)
+    emit("sleep.returned", min(returned), "", RETURNED_LEAST, at_least=True)
+    emit("sleep.graph", replays / options.cycles, "", 1, at_least=True)
     ravenstore.sleep("weights")
     torch.cuda.synchronize()
     began = time.perf_counter()
@@ -169,20 +169,20 @@ def measure(options, tell):
     int(last[-1])
     all_s = time.perf_counter() - began
     ravenstore.wake("weights")
-    tell(
+    emit(
         "wake.first_tensor_ms", first_s * 1e3, "ms", FIRST_TENSOR_MS_MOST, all_s=all_s,
         ok=first_s * 1e3 <= FIRST_TENSOR_MS_MOST and weights.are_right(),
     )  # fmt: skip
     torch.cuda.synchronize()
     ravenstore.sleep("weights", keep="nothing")
     nothing = timed(ravenstore.wake, "weights")
-    tell("wake.nothing_16gib_ms", nothing * 1e3, "ms", NOTHING_MS_MOST)
+    emit("wake.nothing_16gib_ms", nothing * 1e3, "ms", NOTHING_MS_MOST)
     ours = [statistics.median(taken[1:]) for taken in (sleeps, wakes)]
     theirs, why = rival_seconds(total)
     if theirs is None:
-        tell("sleep.vs_tms", None, "x", VS_TMS_LEAST, skipped=why)
+        emit("sleep.vs_tms", None, "x", VS_TMS_LEAST, skipped=why)
         return
-    tell(
+    emit(
         "sleep.vs_tms", sum(theirs) / sum(ours), "x", VS_TMS_LEAST, at_least=True,
         detail=f"{theirs[0]:.2f} and {theirs[1]:.2f} over {ours[0]:.3f} and {ours[1]:.3f} s",
     )  # fmt: skip
@@ -196,18 +196,18 @@ def main():
     options = parser.parse_args()
     machine = figures.machine(options.gpu_name)
 
-    def tell(name, value, unit, target, **more):
-        figures.tell(name, value, unit, target, machine, **more)
+    def emit(name, value, unit, target, **more):
+        figures.emit(name, value, unit, target, machine, **more)
 
     if not figures.gpu_names():
         for name in NAMES:
-            tell(name, None, "", None, skipped="there is no GPU")
+            emit(name, None, "", None, skipped="there is no GPU")
         return
     figures.use_package()
     pool = f"{options.gib + 4}GiB"
     with figures.OwnDaemon("--pool-size", pool, "--log-level", "warn") as daemon:
         os.environ["RAVENSTORE_SOCKET"] = daemon.socket
-        measure(options, tell)
+        measure(options, emit)
 
 
 if __name__ == "__main__":

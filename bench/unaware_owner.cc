@@ -182,7 +182,7 @@ class Owner {
 
 }  // namespace
 
-UnawareOutcome PlayUnawareOwner(const std::vector<Bytes>& used, const UnawareOptions& options) {
+UnawareOutcome SimulateUnawareOwner(const std::vector<Bytes>& used, const UnawareOptions& options) {
   const Duration interval = daemon::Config().harvest_sample;
   const Tick end(kMinute * static_cast<int64_t>(used.size() + 1));
   Harvested harvested(options);

@@ -40,7 +40,7 @@ struct UnawareOutcome {
 };
 
 // `used`: by the owner, minute by minute, from the first on. It grows to that gradually.
-UnawareOutcome PlayUnawareOwner(const std::vector<core::Bytes>& used,
-                                const UnawareOptions& options);
+UnawareOutcome SimulateUnawareOwner(const std::vector<core::Bytes>& used,
+                                    const UnawareOptions& options);
 
 }  // namespace ravenstore::bench

@@ -40,15 +40,15 @@ def fit_one(taken, way, precision, peak, ordinary):
     """The coefficients of one way, precision and peak, by the rows `taken`; `ordinary`: those of
     ordinary training, if there are."""
     rule = _RULE | (_AUTOCAST if precision == "autocast" else {})
-    told = [
+    inputs = [
         _formula.features(of, way, _formula.scale(of, ordinary))
         for of in (row.description for row in taken)
     ]
-    names = list(told[0])
+    names = list(inputs[0])
     pull = np.diag([_PULL_FIXED if name == "fixed" else _PULL for name in names])
     meant = pull @ np.array([rule.get(name, 0.0) for name in names])
     actual = np.array([getattr(row, peak) for row in taken], float)
-    given = np.array([list(features.values()) for features in told], float)
+    given = np.array([list(features.values()) for features in inputs], float)
     known = np.array([_formula.known(row.description, row.job.optimizer) for row in taken], float)
     step = np.array([_formula.step(row.description, row.job.optimizer) for row in taken], float)
     forward = np.ones(len(taken), bool)
@@ -66,24 +66,24 @@ def of_way(measured, way, precision):
 
 def fit(measured):
     """All coefficients, as the package keeps them."""
-    told = {}
+    coefficients = {}
     for way in _formula.WAYS:  # ordinary training is the first of them
-        told[way] = {}
+        coefficients[way] = {}
         for precision in _formula.PRECISIONS:
             taken = of_way(measured, way, precision)
-            ordinary = told["training"].get(precision, {})
-            told[way][precision] = {
+            ordinary = coefficients["training"].get(precision, {})
+            coefficients[way][precision] = {
                 peak: fit_one(taken, way, precision, peak, ordinary.get(peak, {}))
                 for peak in _formula.PEAKS
             }
-    return told
+    return coefficients
 
 
 def predicted(coefficients, row, peak="reserved"):
-    told = {
+    peaks = {
         of: _formula.predicted(row.description, row.way, coefficients, of) for of in _formula.PEAKS
     }
-    return max(told.values()) if peak == "reserved" else told[peak]
+    return max(peaks.values()) if peak == "reserved" else peaks[peak]
 
 
 def folds(measured):
@@ -167,13 +167,13 @@ def main():
     if given.check:
         check(measured)
         return
-    told = {
+    fitted = {
         "gpu": "NVIDIA H100 80GB HBM3",
         "jobs": len(measured),
         "margins": margins(held_out(measured)),
         "coefficients": fit(measured),
     }
-    OUT.write_text(json.dumps(told, indent=1) + "\n")
+    OUT.write_text(json.dumps(fitted, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -195,12 +195,12 @@ print(used() - before - torch.cuda.memory_reserved(), torch.cuda.memory_reserved
 def contexts():
     """By what a process uses: bytes of the device that it takes in addition to PyTorch's segments,
     and the bytes of those segments. The GPU should be idle."""
-    told = {}
+    answers = {}
     for name, use in CONTEXTS.items():
         command = [sys.executable, "-c", _CONTEXT.format(use=use)]
         answer = subprocess.run(command, capture_output=True, text=True)
-        told[name] = [int(word) for word in answer.stdout.split()] or answer.stderr[-200:]
-    return told
+        answers[name] = [int(word) for word in answer.stdout.split()] or answer.stderr[-200:]
+    return answers
 
 
 def main():

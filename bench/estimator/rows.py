@@ -60,10 +60,10 @@ def packed(line: str) -> dict | None:
     if "error" in row:
         return None
     job = jobs.Job(**{name: row[name] for name in _FIELDS})
-    told = dataclasses.asdict(describe(job))
-    told["layers"] = [list(part.values()) for part in told["layers"]]
+    fields = dataclasses.asdict(describe(job))
+    fields["layers"] = [list(part.values()) for part in fields["layers"]]
     kept = ("used", "reserved", "step_s")
-    return job.asdict() | {name: row[name] for name in kept} | {"description": told}
+    return job.asdict() | {name: row[name] for name in kept} | {"description": fields}
 
 
 def read(name: str) -> list[Row]:
@@ -72,9 +72,9 @@ def read(name: str) -> list[Row]:
     with lzma.open(DATA / name, "rt") as file:
         for line in file:
             row = json.loads(line)
-            told = row["description"]
-            told["layers"] = tuple(_describe.Layer(*part) for part in told["layers"])
-            description = _describe.Description(**told)
+            fields = row["description"]
+            fields["layers"] = tuple(_describe.Layer(*part) for part in fields["layers"])
+            description = _describe.Description(**fields)
             job = jobs.Job(**{name: row[name] for name in _FIELDS})
             rows.append(Row(job, row["used"], row["reserved"], row["step_s"], description))
     return rows

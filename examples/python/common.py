@@ -66,7 +66,7 @@ def report(options):
     if options.device == "cuda":
         print(f"peak: {torch.cuda.max_memory_allocated() / 2**20:.1f} MiB")
     if not options.without:
-        told = ravenstore.explain()
+        explained = ravenstore.explain()
         if options.device == "cpu":
-            print(f"peak: {told.used_bytes_peak / 2**20:.1f} MiB in blocks of 1 MiB and more")
-        print(told)
+            print(f"peak: {explained.used_bytes_peak / 2**20:.1f} MiB in blocks of 1 MiB and more")
+        print(explained)

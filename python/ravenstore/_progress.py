@@ -52,6 +52,6 @@ class BytesProgress:
         now = time.monotonic()
         if is_last or now >= self._next:
             self._next = now + _SECONDS_BETWEEN
-            told = f"{size_text(min(self._done, self.total))} of {size_text(self.total)}"
+            counted = f"{size_text(min(self._done, self.total))} of {size_text(self.total)}"
             end = "\n" if is_last else ""
-            print(f"\r{self._what}: {told}   ", end=end, file=sys.stderr, flush=True)
+            print(f"\r{self._what}: {counted}   ", end=end, file=sys.stderr, flush=True)

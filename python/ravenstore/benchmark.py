@@ -62,8 +62,8 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     if options.json:
-        told = [dataclasses.asdict(figure) for figure in figures]
-        print(json.dumps({"backend": backend, "figures": told}))
+        rows = [dataclasses.asdict(figure) for figure in figures]
+        print(json.dumps({"backend": backend, "figures": rows}))
     else:
         print("\n".join([f"backend {backend}, {socket}", *map(str, figures)]))
     return 0

@@ -119,7 +119,7 @@ def offload_optimizer(
     opt._patch_step_function()
     if scheduled is not None:
         del opt.step
-        _tell_schedulers(opt)
+        _notify_schedulers(opt)
     offload.register_hooks(opt)
     offload.take(opt)
     return opt
@@ -277,7 +277,7 @@ def _offloaded_class(base: type) -> type:
     return _offloaded_classes[base]
 
 
-def _tell_schedulers(opt: Any) -> None:
+def _notify_schedulers(opt: Any) -> None:
     """Makes step() mark that it was called, as a scheduler made before the offload did to the plain
     step()."""
     function = type(opt).step

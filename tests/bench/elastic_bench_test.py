@@ -61,7 +61,7 @@ parser.add_argument("--gate", type=int, default=0)
 parser.add_argument("--pause", type=float, default=0)
 options, rest = parser.parse_known_args(sys.argv[2:])
 if os.environ.get("FAILS", "none") in rest:
-    sys.exit("as it was told to")
+    sys.exit("as it was asked to")
 if options.gate:
     print("ready", flush=True)
     sys.stdin.readline()
@@ -70,11 +70,11 @@ words = {"--steps": options.steps, "--layers": 3, "--bytes": 4 << 20,
          "--sleep": int(options.pause * 1e3)}
 done = subprocess.run([os.environ["TRAINER"], *(str(w) for p in words.items() for w in p)],
                       stdout=subprocess.PIPE, text=True)
-told = json.loads(done.stdout)
-wrong = told["wrong_words"] + bool("WRONG" in os.environ and "RAVENSTORE_MODE" in os.environ)
+result = json.loads(done.stdout)
+wrong = result["wrong_words"] + bool("WRONG" in os.environ and "RAVENSTORE_MODE" in os.environ)
 print(json.dumps({
-    "losses": [wrong] * options.steps, "seconds": [told["ms_per_step"] / 1e3] * options.steps,
-    "peak": told["peak_bytes"], "span": [began, time.monotonic()],
+    "losses": [wrong] * options.steps, "seconds": [result["ms_per_step"] / 1e3] * options.steps,
+    "peak": result["peak_bytes"], "span": [began, time.monotonic()],
 }))
 sys.exit(done.returncode)
 """
@@ -255,7 +255,7 @@ class RecordingTest(unittest.TestCase):
         unrecorded = runs.Result([], [9, 9, *[0.0245] * 4], peak, [0, 1])
         self.bench.runs.job = lambda spec: elastic if spec.budget else unrecorded
 
-    def test_budgets_are_of_plains_peak_with_what_the_process_holds_besides(self):
+    def test_budgets_are_of_plains_peak_and_what_else_the_process_holds(self):
         self.assertEqual(self.measured.resident.besides, 500 * MIB)
         self.assertEqual(self.measured.budget(100), 2400 * MIB)
         self.assertEqual(self.measured.budget(50), 1500 * MIB)
@@ -273,9 +273,9 @@ class RecordingTest(unittest.TestCase):
         for row in (rows[80], rows[50]):
             self.assertGreater(row.replayed_still, row.plain)
             self.assertGreater(row.replayed_demand, row.plain + row.stall)
-        with contextlib.redirect_stdout(io.StringIO()) as told:
-            self.module.tell_worst(self.bench)
-        worst = json.loads(told.getvalue())
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            self.module.emit_worst(self.bench)
+        worst = json.loads(printed.getvalue())
         self.assertAlmostEqual(worst["value"], max(row.of_bound for row in rows.values()))
         self.assertRegex(worst["detail"], "resnet50 at (80|50)%; of 3 rows, 1 programs")
 

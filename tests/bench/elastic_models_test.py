@@ -35,7 +35,7 @@ class ElasticModelsTest(unittest.TestCase):
         )
         job = elastic_job.Job(options)
         job.run(3, 0)
-        return job.told()["losses"]
+        return job.result()["losses"]
 
     def programs(self):
         for name, (make, *_) in elastic_models.PROGRAMS.items():
@@ -86,10 +86,10 @@ class ElasticModelsTest(unittest.TestCase):
         )  # fmt: skip
         lines = done.stdout.splitlines()
         self.assertEqual(lines[0], "ready", done.stderr)
-        told = json.loads(lines[1])
-        self.assertEqual(len(told["seconds"]), 5)
-        began, ended = told["span"]
-        self.assertGreaterEqual(ended - began, 0.03 + sum(told["seconds"][2:]))
+        result = json.loads(lines[1])
+        self.assertEqual(len(result["seconds"]), 5)
+        began, ended = result["span"]
+        self.assertGreaterEqual(ended - began, 0.03 + sum(result["seconds"][2:]))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class ReportTest(unittest.TestCase):
             self.assertEqual((code, figures["planner.x"]), (0, FIGURE), said)
             program.unlink()
 
-    def test_a_program_that_crashed_is_told_and_exits_with_1(self):
+    def test_a_program_that_crashed_is_reported_and_exits_with_1(self):
         self.program(
             "planner_bench", f"echo '{json.dumps(FIGURE)}'; printf '{{\"na'; kill -ABRT $$"
         )

@@ -24,13 +24,13 @@ std::vector<Bytes> From(Bytes before, Bytes after) {
 TEST(UnawareOwnerTest, AllThatIsIdleBeyondTheReserveIsHarvested) {
   const std::vector<Bytes> used(100 * kMinutes, GiB(30));
   const UnawareOutcome outcome =
-      PlayUnawareOwner(used, {.memory = GiB(80), .reserve = GiB(10), .rate = kSlow});
+      SimulateUnawareOwner(used, {.memory = GiB(80), .reserve = GiB(10), .rate = kSlow});
   EXPECT_EQ(outcome.errors, 0u);
   EXPECT_NEAR(outcome.harvested * 0x1p-30, 80 - 0.5 - 30 - 10, 0.5);
 }
 
 TEST(UnawareOwnerTest, GrowthWithinTheReserveMeetsNoErrorHoweverFast) {
-  const UnawareOutcome outcome = PlayUnawareOwner(
+  const UnawareOutcome outcome = SimulateUnawareOwner(
       From(GiB(30), GiB(39)), {.memory = GiB(80), .reserve = GiB(10), .rate = kAtOnce});
   EXPECT_GT(outcome.pieces, 30u / 2 + 9 / 2);
   EXPECT_EQ(outcome.errors, 0u);
@@ -38,12 +38,12 @@ TEST(UnawareOwnerTest, GrowthWithinTheReserveMeetsNoErrorHoweverFast) {
 
 TEST(UnawareOwnerTest, SlowGrowthBeyondTheReserveIsGivenBackInTime) {
   const UnawareOptions options{.memory = GiB(80), .reserve = GiB(10), .rate = kSlow};
-  EXPECT_EQ(PlayUnawareOwner(From(GiB(30), GiB(70)), options).errors, 0u);
+  EXPECT_EQ(SimulateUnawareOwner(From(GiB(30), GiB(70)), options).errors, 0u);
 }
 
 TEST(UnawareOwnerTest, GrowthThatIsFasterThanChunksGoMeetsErrors) {
   const UnawareOptions options{.memory = GiB(80), .reserve = GiB(10), .rate = kAtOnce};
-  EXPECT_GT(PlayUnawareOwner(From(GiB(30), GiB(70)), options).errors, 0u);
+  EXPECT_GT(SimulateUnawareOwner(From(GiB(30), GiB(70)), options).errors, 0u);
 }
 
 // With no reserve the daemon sees no need to give anything back.
@@ -51,7 +51,7 @@ TEST(UnawareOwnerTest, APieceThatDoesNotFitIsOneErrorForEachChange) {
   std::vector<Bytes> used(kMinutes);
   used.push_back(GiB(20));
   const UnawareOutcome outcome =
-      PlayUnawareOwner(used, {.memory = GiB(80), .reserve = Bytes{0}, .rate = kSlow});
+      SimulateUnawareOwner(used, {.memory = GiB(80), .reserve = Bytes{0}, .rate = kSlow});
   EXPECT_EQ(outcome.pieces, 1u);
   EXPECT_EQ(outcome.errors, 1u);
 }

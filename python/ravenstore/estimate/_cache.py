@@ -135,7 +135,7 @@ class _Device:
         self._next_address += size
         return address
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.held -= size
 
 
@@ -174,7 +174,7 @@ class _Segments:
         for block in self._free.blocks():
             if block.whole_segment():
                 self._free.remove(block)
-                self._device.give_back(block.size)
+                self._device.release(block.size)
 
 
 class _Expandable(_Segments):
@@ -254,7 +254,7 @@ class _Expandable(_Segments):
             if end < block.address + block.size:
                 self._free.add(block.split(end - begin))
             block.mapped = False
-            self._device.give_back(block.size)
+            self._device.release(block.size)
             self._merge_unmapped(block)
 
     @staticmethod

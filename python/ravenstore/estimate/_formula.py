@@ -131,8 +131,8 @@ def fitted() -> dict[str, Any]:
     """The coefficients, by way, precision and peak, and the margins, by way and sort of model, as
     shares of what is predicted: as fit.py wrote them."""
     file = importlib.resources.files("ravenstore.estimate") / "_formula.json"
-    told: dict[str, Any] = json.loads(file.read_text())
-    return told
+    coefficients: dict[str, Any] = json.loads(file.read_text())
+    return coefficients
 
 
 def sort(of: Description) -> str:
