@@ -128,7 +128,7 @@ class BooksTest(unittest.TestCase):
             self.look(now, lease=0.0, lent_a=0, lent_b=64)
         self.assertEqual(self.books.violations, [])
 
-    def test_who_does_not_answer_is_not_judged(self):
+    def test_a_node_that_does_not_answer_is_not_judged(self):
         answers = self.look(0, lent_a=0, lent_b=64)
         for now in range(1, 20):
             self.books.look(now, {name: answers[name] for name in "ab"})

@@ -158,9 +158,9 @@ class SetupTest(InFolder):
         )
         body = (DEPLOY / "setup").read_text().replace("source ", ": ", 1)
         (self.folder / "bare").write_text(script + body)
-        for whom, fetched in (("demo", True), ("install", False)):
+        for purpose, fetched in (("demo", True), ("install", False)):
             code, words = run(
-                "bash", self.folder / "bare", "--dry-run", "--for", whom,
+                "bash", self.folder / "bare", "--dry-run", "--for", purpose,
                 RAVENSTORE_CACHE=str(self.folder / "cache"),
             )  # fmt: skip
             self.assertEqual(code, 0, words)
@@ -969,8 +969,8 @@ class ChangedTestsTest(InFolder):
         self.commit()
 
     def git(self, *words):
-        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        code, words = run("git", "-C", self.root, *who, *words)
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        code, words = run("git", "-C", self.root, *identity, *words)
         self.assertEqual(code, 0, words)
         return words.strip()
 
@@ -1202,7 +1202,7 @@ class ReportTest(InFolder):
         # Nothing passed, so the whole run is no success.
         self.assertEqual(self.report(events, 4), (1, "0 passed, 0 failed, 1 skipped"))
 
-    def test_a_target_without_pytorch_says_who_left_it_out(self):
+    def test_a_target_without_pytorch_says_what_left_it_out(self):
         label = "//tests/python:a_test"
         self.skips('[[skip]]\ntarget = "//tests/python:*"\nreason = ""\n')
         skipped = {"id": {"targetCompleted": {"label": label}}, "aborted": {"reason": "SKIPPED"}}

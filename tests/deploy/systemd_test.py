@@ -87,7 +87,7 @@ class RootFolderTest(unittest.TestCase):
                 container.root_folder(self.cache)
         self.assertEqual((self.folder / "fetched").read_text(), "fetch\nfetch\n")
 
-    def test_who_cannot_boot_a_container_skips_with_the_reason(self):
+    def test_a_user_that_cannot_boot_a_container_skips_with_the_reason(self):
         for user, tools, reason in (
             (1000, "/usr/bin/true", "only root"),
             (0, None, "package systemd-container"),

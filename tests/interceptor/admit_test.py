@@ -197,7 +197,7 @@ class AdmitTest(WithDaemon):
         self.assertIn("the job runs without being admitted", first.says())
         self.assertTrue(first.ready())
 
-    def test_a_daemon_that_dies_lets_those_who_wait_go_on(self):
+    def test_when_the_daemon_dies_waiting_jobs_go_on(self):
         first = self.start("--admit=700MiB")
         first.source()
         first.ready()

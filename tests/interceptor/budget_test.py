@@ -82,7 +82,7 @@ class BudgetTest(FakeGpuTest):
             self.assertEqual(got, (600 * MIB - 4 * CONTEXT) // piece)
             self.assertEqual(jobs[0].ask("info")["free"], 0)
 
-    def test_what_jobs_held_before_a_daemon_came_counts_and_outlives_it(self):
+    def test_what_jobs_held_before_a_daemon_started_counts_and_outlives_it(self):
         with contextlib.ExitStack() as stack:
             daemon = stack.enter_context(Daemon(PROGRAMS, [*SMALL, "--visible-memory", "512MiB"]))
             daemon.kill()

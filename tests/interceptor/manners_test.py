@@ -77,7 +77,7 @@ class MannersTest(FakeGpuTest):
                     if not log:
                         self.assertEqual(done.stderr, "")
 
-    def test_who_listens_must_be_a_user_that_may_run_the_daemon(self):
+    def test_the_listener_must_be_a_user_that_may_run_the_daemon(self):
         os.chmod(self.folder.name, 0o777)
         path = self.folder.name + "/s"
         for trusted in ("", str(STRANGER)):

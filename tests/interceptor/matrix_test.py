@@ -204,7 +204,7 @@ class MatrixTest(FakeGpuTest):
             used = daemon.jobs()[0]["devices"][0]["used_bytes"]
             self.assertEqual(used, CONTEXT)
 
-    def test_what_a_pool_gives_back_when_somebody_waits_is_counted_no_more(self):
+    def test_what_a_pool_releases_when_a_job_waits_is_counted_no_more(self):
         with (
             Daemon(PROGRAMS, SMALL) as daemon,
             Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
@@ -267,7 +267,7 @@ class MatrixTest(FakeGpuTest):
             one.ask("pool context")
             self.assertEqual(daemon.held(one.pid)["pool"], 0)
 
-    def test_look_ups_give_the_hooks_and_know_who_asks(self):
+    def test_look_ups_give_the_hooks_and_know_the_caller(self):
         with Job([str(HERE / "prober")], guest(PROGRAMS)) as one:
             answer = one.ask("lookups")
             self.assertEqual(json.dumps(answer), json.dumps(dict.fromkeys(answer, True)))

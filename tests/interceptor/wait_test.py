@@ -65,7 +65,7 @@ class WaitTest(FakeGpuTest):
     def waiting(self):
         return {each["pid"]: each["waiting"] for each in self.daemon.jobs()}
 
-    def test_jobs_have_their_turns_in_the_order_in_which_they_came(self):
+    def test_jobs_have_their_turns_in_the_order_of_their_arrival(self):
         first = self.start()
         self.assertTrue(first.ready())
         second = self.start()
@@ -89,7 +89,7 @@ class WaitTest(FakeGpuTest):
         self.assertTrue(fourth.ready())
         self.assertEqual(third.ask(f"device {400 * MIB}")["code"], 0)
 
-    def test_who_dies_or_ends_while_it_waits_leaves_its_place(self):
+    def test_a_job_that_dies_or_ends_while_it_waits_leaves_its_place(self):
         first = self.start()
         self.assertTrue(first.ready())
         jobs = []
@@ -111,7 +111,7 @@ class WaitTest(FakeGpuTest):
         self.assertEqual(python.end(signal.SIGINT), 7)
         self.assertIn("was told to end while it waited", python.says())
 
-    def test_who_does_not_wait_is_not_held_and_counts_by_what_it_uses(self):
+    def test_a_job_that_does_not_wait_is_not_held_and_counts_by_what_it_uses(self):
         first = self.start(wait=None)
         self.assertTrue(first.ready())
         self.assertEqual(first.ask(f"device {400 * MIB}")["code"], 0)
@@ -137,7 +137,7 @@ class WaitTest(FakeGpuTest):
         self.assertIn("no turn within 1 s", python.says())
         self.assertEqual(python.process.wait(PATIENCE), 2)
 
-    def test_a_daemon_that_dies_lets_them_go_on(self):
+    def test_when_the_daemon_dies_jobs_go_on(self):
         first = self.start()
         self.assertTrue(first.ready())
         second = self.start()

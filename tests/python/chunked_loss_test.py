@@ -303,8 +303,8 @@ class ChunkedLossTest(unittest.TestCase):
         model = llama()
         chunk_loss(model)
         self.refused(model, "in chunks already")
-        with unittest.mock.patch.object(torch.nn, "LinearCrossEntropyOptions", create=True) as gone:
-            del gone
+        with unittest.mock.patch.object(torch.nn, "LinearCrossEntropyOptions", create=True) as stub:
+            del stub
             del torch.nn.LinearCrossEntropyOptions
             self.refused(llama(), "has no loss in chunks .* the model is on cpu")
 

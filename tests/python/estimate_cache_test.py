@@ -91,7 +91,7 @@ class ExpandableTest(unittest.TestCase):
         self.assertEqual(self.model.replay(events).reserved, 60 * MIB)
         self.assertEqual(CudaCache().replay(events).reserved, 80 * MIB)
 
-    def test_pages_in_the_middle_are_given_back_and_mapped_again(self):
+    def test_pages_in_the_middle_are_released_and_mapped_again(self):
         events = [*allocations(20 * MIB, 20 * MIB, 20 * MIB), (0, 1), (40 * MIB, 3)]
         peaks = self.model.replay([*events, (0, 0), (20 * MIB, 4)], budget=80 * MIB)
         self.assertEqual(peaks, Peaks(used=80 * MIB, reserved=80 * MIB))

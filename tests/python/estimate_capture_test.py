@@ -87,9 +87,9 @@ class EventsTest(unittest.TestCase):
             recorder.mark("backward")
             total.backward()
             recorder.mark("end")
-        came = [size for size in between(recorder, "backward") if size == 4 * K * K]
+        allocated = [size for size in between(recorder, "backward") if size == 4 * K * K]
         # sin(x) and its negative, cos(x), a product for each, and x's gradient.
-        self.assertEqual(len(came), 6)
+        self.assertEqual(len(allocated), 6)
 
     def test_views_and_in_place_operators_allocate_nothing(self):
         recorder = Recorder()

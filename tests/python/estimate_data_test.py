@@ -185,7 +185,7 @@ class Packing(unittest.TestCase):
         jobs = [job(1, compute=0.7) for _ in range(3 * packing.GPUS)]
         self.assertAlmostEqual(packing.simulate(jobs, 20 * GIB).makespan, 240, places=3)
 
-    def test_who_outgrows_its_room_is_killed_and_runs_again_alone(self):
+    def test_a_job_that_outgrows_its_room_is_killed_and_runs_again_alone(self):
         jobs = [job(10, actual=12) for _ in range(2 * packing.GPUS)]
         result = packing.simulate(jobs, 20 * GIB)
         self.assertEqual(result.kills, packing.GPUS)

@@ -99,14 +99,14 @@ def measure(name):
         "gpu": torch.cuda.get_device_name(),
         "used": torch.cuda.max_memory_allocated(),
         "reserved": torch.cuda.max_memory_reserved(),
-        "beside": total - free - reserved,
+        "outside": total - free - reserved,
         "replayed_used": replayed.used,
         "replayed_reserved": replayed.reserved,
     }
 
 
 @unittest.skipUnless(torch.cuda.is_available(), "no GPU")
-class CaptureBesideAGpu(unittest.TestCase):
+class CaptureOnGpuTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.measured = {}
@@ -131,7 +131,7 @@ class CaptureBesideAGpu(unittest.TestCase):
             rows.append((name, real, estimated))
             sizes = (
                 *(real["used"], estimated.used, real["reserved"], estimated.reserved),
-                *(real["beside"], estimated.context),
+                *(real["outside"], estimated.context),
             )
             print(name.ljust(24), *(f"{size / MIB:8.0f}" for size in sizes), file=sys.stderr)
         for name, real, estimated in rows:
@@ -142,7 +142,7 @@ class CaptureBesideAGpu(unittest.TestCase):
     def test_context(self):
         for name, real in self.measured.items():
             with self.subTest(name):
-                self.assertNear(name, _overheads.of(real["gpu"]).context, real["beside"], 0.25)
+                self.assertNear(name, _overheads.of(real["gpu"]).context, real["outside"], 0.25)
 
     def test_the_model_of_the_allocator(self):
         for name, real in self.measured.items():

@@ -204,7 +204,7 @@ class InPlaceTest(GraphCase):
 
         self.assertEqual(error(offloading), error(contextlib.nullcontext))
 
-    def test_an_input_that_is_changed_names_who_made_it(self):
+    def test_an_input_that_is_changed_names_its_producer(self):
         def error(scope):
             leaf = random(512, 1024, grad=True)
             with scope():

@@ -66,18 +66,18 @@ class AutoTest(harness.StoreCase):
         self.assertFalse(states._hooked)
 
     def test_a_plain_loop_updates_in_the_backward_pass_from_the_second_step_on(self):
-        gone = []
+        freed = []
 
         def loop(net, opt, step):
             opt.zero_grad()
             backward(net, step)
-            gone.append(all(type(p.grad) is not torch.Tensor for p in net.parameters()))
+            freed.append(all(type(p.grad) is not torch.Tensor for p in net.parameters()))
             opt.step()
 
         states = self.train_both(loop)
         self.assertTrue(states.in_backward)
         self.assertIn("nothing used a gradient", states.why)
-        self.assertEqual(gone[1::2], [True] * 4)
+        self.assertEqual(freed[1::2], [True] * 4)
 
     def test_what_reads_no_value_is_no_use(self):
         def loop(net, opt, step):

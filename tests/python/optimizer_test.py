@@ -502,7 +502,7 @@ class RefusalTest(OptimizerCase):
         self.assertRefused("state_dict", lambda: copy.deepcopy(b))
         self.assertRefused("state_dict", lambda: pickle.dumps(b))
 
-    def test_a_step_that_somebody_replaced(self):
+    def test_a_step_that_was_replaced(self):
         opt = adamw(parameters())
         opt.step = lambda: None
         self.assertRefused("was replaced", lambda: self.offload(opt))

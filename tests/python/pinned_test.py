@@ -82,7 +82,7 @@ class PinnedEmptyTest(PinnedCase):
         with self.assertRaises(ravenstore.InvalidArgument):
             self.pinned((-1, 4))
 
-    def test_exhaustion_says_so_and_who_holds_it(self):
+    def test_exhaustion_is_an_error_that_names_the_holders(self):
         held = self.pinned(150 * MIB, torch.uint8)
         words = r"^pinned memory is exhausted: no room for 150\.0 MiB .*holds 150\.0 MiB pinned"
         with self.assertRaisesRegex(ravenstore.OutOfMemory, words):

@@ -320,7 +320,7 @@ class DecisionTest(harness.StoreCase):
 
 
 class LossTest(harness.StoreCase):
-    def test_the_loss_in_chunks_is_named_and_given_back(self):
+    def test_the_loss_in_chunks_is_named_and_restored(self):
         try:
             import transformers
         except ImportError as error:

@@ -277,12 +277,12 @@ class LifetimeTest(harness.StoreCase):
     def test_a_store_that_is_dropped_is_closed(self):
         store = self.connect()
         tensor = store.create(4096)
-        gone = weakref.ref(store)
+        reference = weakref.ref(store)
         del store
-        self.assertIsNotNone(gone())  # its tensor needs it
+        self.assertIsNotNone(reference())  # its tensor needs it
         del tensor
         gc.collect()
-        self.assertIsNone(gone())
+        self.assertIsNone(reference())
 
     def test_read_only_views_give_read_only_memory(self):
         tensor = self.store.adopt(b"a" * 4096)
