@@ -154,7 +154,7 @@ class Job:
         self.counts["connects"] += 1
         self.store = store
 
-    def leave_if_gone(self):
+    def leave_lost_daemon(self):
         """After an error: with the daemon all tensors are gone."""
         asked = self.call("stats", self.store.stats)
         if not isinstance(asked, Exception) or isinstance(asked, ravenstore.TimedOut):
@@ -203,7 +203,7 @@ class Job:
             elif self.store is None:
                 self.connect()
             elif isinstance(self.step(), Exception):
-                self.leave_if_gone()
+                self.leave_lost_daemon()
 
 
 def main():

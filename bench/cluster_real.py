@@ -192,8 +192,8 @@ class Cluster:
     def reach(self, node, other, can):
         """If `can`, packets of `node` reach `other`; otherwise they go to an unused address."""
         address = f"192.0.2.{ord(other) - ord('a') + 1}"
-        nobody = ("lladdr", "02:00:00:00:00:fe", "nud", "permanent")
-        words = ("del", address) if can else ("replace", address, *nobody)
+        unused = ("lladdr", "02:00:00:00:00:fe", "nud", "permanent")
+        words = ("del", address) if can else ("replace", address, *unused)
         self.ip(node, "neigh", *words, "dev", "net")
 
     def ask_etcd(self, what):
@@ -439,7 +439,7 @@ class Run:
             for kind, count in status["errors"].items():
                 self.errors[kind] = self.errors.get(kind, 0) + count
 
-    def play(self):
+    def run_phases(self):
         self.cluster.make()
         if not self.wait_until("all nodes know and reach each other", self.all_meet, START_S):
             self.harm["not_healed"] += 1
@@ -482,7 +482,7 @@ def run_one(plan, options):
     with tempfile.TemporaryDirectory(prefix="rvf.", dir="/tmp") as folder:
         run = Run(plan, options, folder)
         try:
-            run.play()
+            run.run_phases()
             run.finish()
         finally:
             run.break_off()

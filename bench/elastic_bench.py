@@ -394,7 +394,7 @@ def two_jobs(bench):
             continue
         pause = measured.plain.step * idle / (1 - idle)
         more = ("--pause", f"{pause:.4f}")
-        device = int((measured.plain.peak + measured.resident.besides) / JOB_SHARE)
+        device = int((measured.plain.peak + measured.resident.outside_pages) / JOB_SHARE)
         (alone,) = bench.runs.together([Spec(program, elastic=False, more=more)])
         with own_daemon("--visible-memory", f"{device >> 20}MiB") as daemon:
             shared = Spec(program, socket=daemon.socket, more=more)

@@ -69,7 +69,7 @@ std::string Ratio(double ratio) {
   return text;
 }
 
-struct Asked {
+struct Options {
   std::vector<Bytes> budgets;
   std::optional<sim::Hardware> link;
 };
@@ -91,16 +91,16 @@ struct Replayed {
   double of_bound() const { return learned / (compute + bound.value_or(0)); }
 };
 
-sim::Hardware HardwareOf(const Asked& asked) {
-  if (asked.link) return *asked.link;
+sim::Hardware HardwareOf(const Options& options) {
+  if (options.link) return *options.link;
   sim::Hardware hardware = sim::kHardware[0];
   hardware.up = hardware.down = kOneWay;
   hardware.duplex = kBothWays / kOneWay;
   return hardware;
 }
 
-std::vector<Bytes> BudgetsOf(const sim::Trace& trace, const Asked& asked) {
-  if (!asked.budgets.empty()) return asked.budgets;
+std::vector<Bytes> BudgetsOf(const sim::Trace& trace, const Options& options) {
+  if (!options.budgets.empty()) return options.budgets;
   std::vector<Bytes> budgets;
   for (const uint64_t percent : {100, 90, 80, 70, 60, 50})
     budgets.emplace_back(trace.Footprint().count() / 100 * percent);
@@ -204,17 +204,17 @@ std::vector<core::Duration> StallInPlace(const sim::Trace& trace,
 }
 
 std::vector<Replayed> Judge(const std::string& name, const sim::Trace& trace, size_t from,
-                            const Asked& asked) {
+                            const Options& options) {
   std::vector<sim::StepTimes> times = trace.TimesByStep(0);
   times.pop_back();  // after the last step
   std::vector<Replayed> judged;
   if (times.size() <= from) return judged;
-  const sim::Hardware hardware = HardwareOf(asked);
+  const sim::Hardware hardware = HardwareOf(options);
   sim::Hardware of_bound = hardware;
-  if (!asked.link) of_bound.duplex = 1;
+  if (!options.link) of_bound.duplex = 1;
   const double in_place = std::min(hardware.up, hardware.down) * kInPlace / kOneWay;
   const std::vector<uint32_t> pages = PagesByUse(trace);
-  for (const Bytes budget : BudgetsOf(trace, asked)) {
+  for (const Bytes budget : BudgetsOf(trace, options)) {
     // nullopt: more is in use than the budget.
     const auto mean = [&](const sim::Outcome& outcome) {
       return outcome.failure.empty() ? std::optional(MeanStep(times, from, outcome.iteration_stall))
@@ -349,9 +349,9 @@ std::optional<std::string> Take(std::vector<std::string>* words, const std::stri
 int Main(std::vector<std::string> names) {
   const bool json = std::erase(names, "--json") > 0;
   const bool working_set = std::erase(names, "--working-set") > 0;
-  Asked asked;
+  Options options;
   while (const auto budget = Take(&names, "--budget"))
-    asked.budgets.emplace_back(strtoull(budget->c_str(), nullptr, 10));
+    options.budgets.emplace_back(strtoull(budget->c_str(), nullptr, 10));
   if (const auto link = Take(&names, "--link")) {
     double up = 0;
     double down = 0;
@@ -360,10 +360,10 @@ int Main(std::vector<std::string> names) {
       fprintf(stderr, "elastic_replay: --link UP,DOWN,DUPLEX in GB/s, not %s\n", link->c_str());
       return 2;
     }
-    asked.link = sim::kHardware[0];
-    asked.link->up = up * 1e9;
-    asked.link->down = down * 1e9;
-    asked.link->duplex = std::min(duplex / (up + down), 1.0);
+    options.link = sim::kHardware[0];
+    options.link->up = up * 1e9;
+    options.link->down = down * 1e9;
+    options.link->duplex = std::min(duplex / (up + down), 1.0);
   }
   if (names.empty()) names = {"unet", "lstm", "mobilenet"};
   std::vector<Replayed> all;
@@ -375,7 +375,7 @@ int Main(std::vector<std::string> names) {
       continue;
     }
     const std::string last = name.substr(name.rfind('/') + 1);
-    for (Replayed& one : Judge(last, trace->first, trace->second, asked))
+    for (Replayed& one : Judge(last, trace->first, trace->second, options))
       all.push_back(std::move(one));
   }
   if (working_set) return 0;

@@ -47,7 +47,7 @@ class Result:
         return statistics.median(self.seconds[LEARNING:])
 
     @property
-    def besides(self):
+    def outside_pages(self):
         """Bytes of the device that it held in addition to pages, if it did not stall."""
         return self.enough - self.pages
 

@@ -170,11 +170,11 @@ def over_bound(name, ours, sgd, machine):
     return figure(name, value, "", 1.10, value <= 1.10, machine, bound, detail=words)
 
 
-def equal(runs, words, machine, runs_at_once=1):
+def equal(runs, words, machine, workers=1):
     """Losses and weights of each loop, as the plain loop's."""
     name = "finetune.equal"
     ways = {}
-    with concurrent.futures.ThreadPoolExecutor(runs_at_once) as pool:
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         for loop, more in LOOPS.items():
             common = (*words, "--deterministic", "--whole-loss", *more)
             ways[loop] = [
@@ -356,7 +356,7 @@ ON_GPU = {
     "vs_deepspeed": vs_deepspeed,
     "lora_32k": lora,
     "lora_32k_longest": lora_longest,
-    "equal": lambda runs, machine: equal(runs, EQUAL_1B, machine, runs_at_once=4),
+    "equal": lambda runs, machine: equal(runs, EQUAL_1B, machine, workers=4),
     "checkpoint": lambda runs, machine: checkpoint(
         runs.run("--steps", "2", *OURS, "--save", "/tmp/states"), machine
     ),

@@ -42,8 +42,8 @@ constexpr int kClients = 20;
 constexpr uint64_t kTensors = 320;    // of each, 4 MiB or so
 constexpr uint64_t kBudget = MiB(2);  // of each on a device
 constexpr uint64_t kOwned = 48;       // tensors, of 64 to 192 KiB
-constexpr uint64_t kFaultsPerLife = 25500;
-constexpr seconds kLongestLife{60};
+constexpr uint64_t kFaultsPerRun = 25500;
+constexpr seconds kLongestRun{60};
 // With a daemon that lives on, no get takes longer.
 constexpr seconds kAnswered{30};
 
@@ -52,7 +52,7 @@ constexpr seconds kAnswered{30};
 constexpr std::array<uint32_t, 9> kOften = {100, 50, 200, 100, 200, 20, 550, 5, 10};
 // Memory that fails to be unmapped or unpinned is lost for good: at most this often in a daemon's
 // life. Unmapping fails only on the owner's device, where no client has to find room for its data.
-constexpr uint64_t kGoneMost = 6;
+constexpr uint64_t kLostMost = 6;
 // Of copies from the memory of the owner's device, which are copies back.
 constexpr uint32_t kOftenFromOwner = 150;
 constexpr const char* kNames[] = {"create", "map", "unmap", "pin",      "unpin",
@@ -75,7 +75,7 @@ class Injector {
     const auto kind = static_cast<size_t>(step.kind);
     const uint64_t random = Mixed(seed_ + (uint64_t{kind} << 48) + ++steps_[kind]);
     HostFault fault = random % 1000 < Often(step) ? HowItFails(step, random) : HostFault::kNone;
-    if (IsGone(step, fault) && gone_.fetch_add(1) >= kGoneMost) fault = HostFault::kNone;
+    if (IsLost(step, fault) && lost_.fetch_add(1) >= kLostMost) fault = HostFault::kNone;
     if (step.kind == Kind::kToPeer && peers_are_dead_) fault = HostFault::kBreaksOff;
     if (step.IsCopy() && !peers_are_dead_) {
       if (fault == HostFault::kNone || fault == HostFault::kIsLate) {
@@ -90,7 +90,7 @@ class Injector {
   }
   void KillPeers(bool dead) { peers_are_dead_ = dead; }
   // Of another daemon.
-  void BeginLife() { gone_ = 0; }
+  void BeginRun() { lost_ = 0; }
 
   uint64_t injected() const {
     uint64_t sum = 0;
@@ -107,7 +107,7 @@ class Injector {
   }
 
  private:
-  static bool IsGone(HostStep step, HostFault fault) {
+  static bool IsLost(HostStep step, HostFault fault) {
     return (step.kind == Kind::kUnmap || step.kind == Kind::kUnpin) && fault != HostFault::kNone &&
            fault != HostFault::kIsLate;
   }
@@ -126,7 +126,7 @@ class Injector {
   const uint64_t seed_;
   std::array<std::atomic<uint64_t>, kOften.size()> steps_{};
   std::array<std::atomic<uint64_t>, kOften.size()> injected_{};
-  std::atomic<uint64_t> gone_{0};  // in this life
+  std::atomic<uint64_t> lost_{0};  // in this run
   std::atomic<int> in_a_row_{0};
   std::atomic<bool> peers_are_dead_{false};
 };
@@ -259,9 +259,9 @@ class Client {
 };
 
 // A daemon from its start to its end.
-class Life {
+class DaemonRun {
  public:
-  Life(FaultyServer::Peers peers, uint64_t seed, Injector* injector, Counts* counts)
+  DaemonRun(FaultyServer::Peers peers, uint64_t seed, Injector* injector, Counts* counts)
       : seed_(seed),
         injector_(*injector),
         counts_(*counts),
@@ -273,7 +273,7 @@ class Life {
                  .fault = [injector](HostStep step) { return injector->Next(step); }}) {}
 
   // Runs until `until` faults were injected in total. With `peers_die` the peers die at the end.
-  void Live(uint64_t until, bool peers_die) {
+  void Run(uint64_t until, bool peers_die) {
     std::deque<Client> clients;
     for (uint64_t i = 0; i < kClients; ++i) {
       clients.emplace_back(server_.socket(),
@@ -283,13 +283,13 @@ class Life {
                                            .budget = kBudget},
                            &counts_);
     }
-    injector_.BeginLife();
+    injector_.BeginRun();
     server_.SetFaults(true);
     std::vector<std::thread> threads;
     for (Client& client : clients) threads.emplace_back([&] { Work(client); });
-    threads.emplace_back([&] { Own(); });
-    threads.emplace_back([&] { GiveBack(); });
-    const core::Tick end = ipc::Now() + kLongestLife;
+    threads.emplace_back([&] { RunOwner(); });
+    threads.emplace_back([&] { RequestReturns(); });
+    const core::Tick end = ipc::Now() + kLongestRun;
     while (injector_.injected() < until && ipc::Now() < end && counts_.wrong == 0)
       std::this_thread::sleep_for(milliseconds(1));
     if (peers_die) {
@@ -320,7 +320,7 @@ class Life {
     }
   }
   // The owner of the last device comes, uses its memory, and goes.
-  void Own() {
+  void RunOwner() {
     for (uint64_t visit = 0; !over_; ++visit) {
       Client owner(server_.socket(), {.seed = seed_ * 1000 + 100 + visit, .device = kOwner},
                    &counts_);
@@ -329,7 +329,7 @@ class Life {
     }
   }
   // Operators, other jobs and legacy jobs want memory of the devices.
-  void GiveBack() {
+  void RequestReturns() {
     std::mt19937_64 random(seed_);
     while (!over_) {
       const core::DeviceId device{static_cast<uint16_t>(random() % kDevices)};
@@ -337,12 +337,12 @@ class Life {
       if (by_others) {
         server_.SetOthers(core::ToInt(device), core::MiB(random() % 8));
       } else {
-        const auto given = [this](const daemon::Harvest::GivenBack&) { ++counts_.returned; };
+        const auto on_returned = [this](const daemon::Harvest::GivenBack&) { ++counts_.returned; };
         const bool asked = server_.Ask([&](daemon::Loop& loop) {
           const core::Bytes held = loop.store().Harvested(device);
           const core::Bytes wanted(random() % (held.count() + 1));
           return wanted > core::Bytes{} &&
-                 loop.GiveBackHarvest(device, wanted, milliseconds(50), given).ok();
+                 loop.GiveBackHarvest(device, wanted, milliseconds(50), on_returned).ok();
         });
         static_cast<void>(asked);
       }
@@ -369,12 +369,11 @@ void MeasureHarvestFaults(uint64_t faults, uint64_t seed, const Report& report) 
   spdlog::set_level(spdlog::level::off);
   Injector injector(seed);
   Counts counts;
-  uint64_t life = 0;
-  for (uint64_t until = 0; until < faults && counts.wrong == 0 && counts.unanswered == 0; ++life) {
-    until = std::min(faults, until + kFaultsPerLife);
-    const auto peers =
-        life % 4 == 1 ? FaultyServer::Peers::kShare : FaultyServer::Peers::kHarvested;
-    Life(peers, seed + life, &injector, &counts).Live(until, /*peers_die=*/life % 4 == 3);
+  uint64_t run = 0;
+  for (uint64_t until = 0; until < faults && counts.wrong == 0 && counts.unanswered == 0; ++run) {
+    until = std::min(faults, until + kFaultsPerRun);
+    const auto peers = run % 4 == 1 ? FaultyServer::Peers::kShare : FaultyServer::Peers::kHarvested;
+    DaemonRun(peers, seed + run, &injector, &counts).Run(until, /*peers_die=*/run % 4 == 3);
   }
   const bool right = counts.wrong == 0 && counts.unanswered == 0;
   const auto text = [](const std::atomic<uint64_t>& count) { return std::to_string(count); };
@@ -389,7 +388,7 @@ void MeasureHarvestFaults(uint64_t faults, uint64_t seed, const Report& report) 
                     text(counts.unanswered) + " without an answer" + counts.why + ", " +
                     text(counts.returned) + " give-backs asked for; " + text(counts.compared) +
                     " moves compared, " + text(counts.lies) + " of them seen to be wrong; " +
-                    injector.ByKind() + "; " + std::to_string(life) + " daemons, seed " +
+                    injector.ByKind() + "; " + std::to_string(run) + " daemons, seed " +
                     std::to_string(seed)});
 }
 

@@ -107,14 +107,14 @@ class Harvested {
     RAVEN_CHECK(session.SetLimits(limits).ok());
     Sweep(Access::kReadOnly);
   }
-  proto::HarvestGivenBack GiveBack() {
+  proto::HarvestGivenBack ReturnHarvest() {
     proto::GiveBackHarvest wanted;
     wanted.set_device(1);
     wanted.set_bytes(Use().peer_pool());
     wanted.set_within_ns(static_cast<uint64_t>(core::Duration(kPatience).count()));
-    const auto given = Ask().GiveBackHarvest(wanted);
-    RAVEN_CHECK(given.ok());
-    return *given;
+    const auto returned = Ask().GiveBackHarvest(wanted);
+    RAVEN_CHECK(returned.ok());
+    return *returned;
   }
   // Bytes per second from device 1 to the host.
   double Link() { return static_cast<double>(Ask().welcome().devices(1).link_down()); }
@@ -157,20 +157,20 @@ std::string GibText(uint64_t bytes) {
   return std::to_string(static_cast<double>(bytes) / 0x1p30) + " GiB";
 }
 
-void MeasureGiveBacks(const Node& node, const Report& report) {
+void MeasureReturns(const Node& node, const Report& report) {
   constexpr const char* kNotFilled = "too little of it came to lie in harvested memory";
   Harvested dirty(node);
   if (!dirty.Fill()) return Skip(kDirty, report, kNotFilled);
   const double bound = static_cast<double>(dirty.Use().harvest().used()) / dirty.Link();
-  const proto::HarvestGivenBack given = dirty.GiveBack();
+  const proto::HarvestGivenBack first = dirty.ReturnHarvest();
   Figure figure = kDirty;
   figure.bound = bound * 1e3;
-  ReportFigure(figure, report, static_cast<double>(given.took_ns()) / 1e9 / bound,
-               GibText(given.bytes()) + given.late());
+  ReportFigure(figure, report, static_cast<double>(first.took_ns()) / 1e9 / bound,
+               GibText(first.bytes()) + first.late());
   Harvested clean(node);
   if (!clean.Fill()) return Skip(kClean, report, kNotFilled);
   clean.BringAll();
-  const proto::HarvestGivenBack second = clean.GiveBack();
+  const proto::HarvestGivenBack second = clean.ReturnHarvest();
   ReportFigure(kClean, report, static_cast<double>(second.took_ns()) / 1e6,
                GibText(second.bytes()) + second.late());
 }
@@ -217,7 +217,7 @@ void MeasureHarvestNode(const std::string& backend, const Report& report) {
     total = devices->front()->info().total.count();
   }
   const Node node(backend, unit, total);
-  MeasureGiveBacks(node, report);
+  MeasureReturns(node, report);
   MeasureOwner(node, report);
 }
 

@@ -38,8 +38,8 @@ std::string Words(const char* format, double a, double b) {
 }
 
 // Of all GPUs, with what is harvested summed.
-UnawareOutcome PlayUnawareOwners(const std::vector<std::vector<Bytes>>& used,
-                                 const UnawareOptions& options) {
+UnawareOutcome SimulateUnawareOwners(const std::vector<std::vector<Bytes>>& used,
+                                     const UnawareOptions& options) {
   UnawareOutcome sum;
   for (const std::vector<Bytes>& gpu : used) {
     UnawareOptions of_gpu = options;
@@ -56,7 +56,7 @@ void ReportUnawareOwners(const std::vector<std::vector<Bytes>>& used, Bytes rese
                          const Report& report) {
   UnawareOptions options{
       .memory = sim::FindHardware(kNode)->memory, .reserve = reserve, .rate = kGrowth};
-  const UnawareOutcome outcome = PlayUnawareOwners(used, options);
+  const UnawareOutcome outcome = SimulateUnawareOwners(used, options);
   const auto gpus = static_cast<double>(used.size());
   figure.value =
       static_cast<double>(outcome.errors) * kHours * 60 / static_cast<double>(used.front().size());
@@ -66,8 +66,8 @@ void ReportUnawareOwners(const std::vector<std::vector<Bytes>>& used, Bytes rese
   for (const double rate : kFasterGrowths) {
     options.rate = rate;
     figure.detail +=
-        Words("; %.0f at %.0f GiB/s", static_cast<double>(PlayUnawareOwners(used, options).errors),
-              rate * 0x1p-30);
+        Words("; %.0f at %.0f GiB/s",
+              static_cast<double>(SimulateUnawareOwners(used, options).errors), rate * 0x1p-30);
   }
   report(figure);
 }

@@ -56,8 +56,8 @@ def captured(programs, jobs, daemon):
                     job.quit()
                 job.kill()
                 pid = job.pid
-                gone = eventually(lambda pid=pid: daemon.held(pid) is None, 5)
-                right = right and bool(gone)
+                removed = eventually(lambda pid=pid: daemon.held(pid) is None, 5)
+                right = right and bool(removed)
         good += right
     return good / len(WAYS)
 

@@ -44,7 +44,7 @@ OWNER, USER = 1, 0
 PAIRS = 5  # of a loop during sweeps, and without
 LOOPS = {"gemm": "multiply 200", "memory_bound": "stream 400", "training": "train 12"}
 # The figures of each loop during sweeps, by the GPU on which the loop runs.
-BESIDE = {
+SLOWDOWN_FIGURES = {
     OWNER: {
         "gemm": ("owner_slowdown.gemm", "peer_gemm_slowdown.owner"),
         "memory_bound": ("owner_slowdown.memory_bound",),
@@ -186,10 +186,10 @@ def slowdown(daemon, loops, sweeper, command):
     for _ in range(PAIRS):
         alone = loops.ask(command)["ms"]
         sweeper.ask("begin write")
-        beside = loops.ask(command)["ms"]
+        during = loops.ask(command)["ms"]
         seen = harvested(daemon)
         swept = sweeper.ask("end")
-        ratios.append(beside / alone)
+        ratios.append(during / alone)
         rates.append((swept["in"] + swept["out"]) / swept["seconds"])
     note(f"{command}: {ratios}; {seen}")
     return statistics.median(ratios), statistics.median(rates), alone
@@ -203,7 +203,7 @@ def measure_owner(bench):
             serving(bench, flags) as daemon,
             user(daemon, 14 * GIB, 64 * MIB, 2 * GIB) as sweeper,
         ):
-            for device, loops in BESIDE.items():
+            for device, loops in SLOWDOWN_FIGURES.items():
                 with job("torch_job.py", device) as program:
                     for loop, names in loops.items():
                         ratio, moved, ms = slowdown(daemon, program, sweeper, LOOPS[loop])
@@ -338,10 +338,10 @@ def measure_killed(bench):
             owner.send(f"allocate {10 * GIB} {256 * MIB}")
             eventually(lambda: harvested(daemon)["give_backs"] > 0, 10)
             owner.kill()
-            gone = eventually(lambda: not daemon.jobs(), 10)
+            removed = eventually(lambda: not daemon.jobs(), 10)
         sweeper.ask("end")
         wrong = sweeper.ask("check")["wrong"]
-        bench.emit("owner_killed_wrong_tensors", wrong, "tensors", 0, job_gone=bool(gone))
+        bench.emit("owner_killed_wrong_tensors", wrong, "tensors", 0, job_gone=bool(removed))
         second = stack.enter_context(user(daemon, 3 * GIB, 64 * MIB, GIB))
         sweeper.send("sweep 1000 write")
         sweeper.kill()

@@ -17,14 +17,14 @@ struct Failures {
   int failed = 0;
   std::string where;
 
-  void Take(const sim::Outcome& outcome, const std::string& whose);
+  void Take(const sim::Outcome& outcome, const std::string& case_name);
 };
 
 // How much longer the same takes where nothing moves before it must, and all of it: demand paging.
 class LruRatios {
  public:
   void Take(const sim::Outcome& demand, const sim::Outcome& hinted, const sim::Outcome& learned,
-            const std::string& whose);
+            const std::string& case_name);
   // The worst ratio only, with the geometric means as its detail.
   void ReportWorst(const std::string& name, double target, const Report& report) const;
 

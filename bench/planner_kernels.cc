@@ -100,15 +100,15 @@ class Kernels {
   std::string learned_where_;
 };
 
-// `named`: a failure is reported with its budget and machine; otherwise only with `whose`.
-void ReplayTightly(const Trace& trace, const sim::Hardware& hardware, const std::string& whose,
+// `named`: a failure is reported with its budget and machine; otherwise only with `case_name`.
+void ReplayTightly(const Trace& trace, const sim::Hardware& hardware, const std::string& case_name,
                    bool named, Failures* failures) {
   const Replay replay = ReplayOnPagesByHints();
   for (const uint64_t share : kTight) {
     const Bytes budget = Bytes(trace.LargestStep().count() / 100 * share).RoundUp(core::MiB(2));
-    const std::string where = named ? whose + " at " + std::to_string(share) +
+    const std::string where = named ? case_name + " at " + std::to_string(share) +
                                           "% of its largest step on " + std::string(hardware.name)
-                                    : whose;
+                                    : case_name;
     for (const Hints hints : {Hints::kNone, Hints::kTime, Hints::kOrder})
       failures->Take(replay(sim::WithHints(trace, hints), hardware, budget, hints != Hints::kNone),
                      where);

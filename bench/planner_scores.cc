@@ -103,22 +103,22 @@ std::string Score::Detail(const TraceSet& set) const {
   return text;
 }
 
-void Failures::Take(const Outcome& outcome, const std::string& whose) {
+void Failures::Take(const Outcome& outcome, const std::string& case_name) {
   if (outcome.failure.empty()) return;
   ++failed;
   // Once for all variants of a case.
-  if (where.find(whose) == std::string::npos) where += (where.empty() ? "" : "; ") + whose;
+  if (where.find(case_name) == std::string::npos) where += (where.empty() ? "" : "; ") + case_name;
 }
 
 void LruRatios::Take(const Outcome& demand, const Outcome& hinted, const Outcome& learned,
-                     const std::string& whose) {
+                     const std::string& case_name) {
   if (!demand.failure.empty() || !hinted.failure.empty() || !learned.failure.empty()) return;
   const double with_hints = Seconds(demand.time) / Seconds(hinted.time);
   const double without = Seconds(demand.time) / Seconds(learned.time);
   for (const auto& [ratio, how] : {std::pair(with_hints, ", hinted"), {without, ", learned"}}) {
     if (cases_ > 0 && ratio >= worst_) continue;
     worst_ = ratio;
-    where_ = whose + how;
+    where_ = case_name + how;
   }
   hinted_ += std::log(with_hints);
   learned_ += std::log(without);

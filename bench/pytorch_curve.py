@@ -146,8 +146,8 @@ def peak_figure(bench, points, kind):
         return bench.miss(name)
     most = PEAK_MOST[kind]
     budgets = [p for p in of_kind if p.family == "memory_budget" and p.step / plain[0].step <= 1.05]
-    beside = min((p.live / plain[0].live for p in budgets), default=None)
-    more = {"pytorch_memory_budget": None if beside is None else round(beside, 4)}
+    lowest_budget = min((p.live / plain[0].live for p in budgets), default=None)
+    more = {"pytorch_memory_budget": None if lowest_budget is None else round(lowest_budget, 4)}
     if not own:
         fastest = min(p.times for p in of_kind if p.family == "ours_with_states")
         more["fastest_step_over_plain"] = round(fastest, 4)

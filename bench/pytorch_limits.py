@@ -81,13 +81,13 @@ def smallest(bench):
             bench.ratio(name, high, 1.10, **more)
 
 
-def search_least(fits, tries, at_once):
+def search_least(fits, tries, workers):
     """Looks for the least ratio at which fits(ratio) is true: (the largest that is known not to,
     the least that is known to or None, tries). fits(ratio) is None where that is not known."""
     low, high, done = 1.0, None, 0
-    with ThreadPoolExecutor(at_once) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         while done < tries and (high is None or high - low > CLOSE):
-            count = min(at_once, tries - done)
+            count = min(workers, tries - done)
             if high is None:
                 ratios = [low * growth for growth in (1.05, 1.1, 1.25, 1.5, 2.0)[:count]]
             else:

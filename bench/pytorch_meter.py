@@ -39,7 +39,7 @@ class Meter:
     def __exit__(self, *_):
         self._ended.set()
         self._thread.join()
-        self._look()
+        self._sample()
         if self.device == "cuda":
             # Exact where nothing is parked; a look may miss the moment.
             self.live = max(self.live, torch.cuda.max_memory_allocated())
@@ -47,9 +47,9 @@ class Meter:
 
     def _watch(self):
         while not self._ended.wait(LOOKS_EVERY_S):
-            self._look()
+            self._sample()
 
-    def _look(self):
+    def _sample(self):
         allocated, reserved = self._own()
         stored = sum(store.stats().device_bytes for store in self.stores)
         module, idle = native(), 0

@@ -61,8 +61,8 @@ class Harvested {
     if (now >= changed_at_) {
       changed_at_ = core::kNever;
       changed_ = now;
-      const auto [size, comes] = *std::exchange(changing_, std::nullopt);
-      if (comes) {
+      const auto [size, is_new] = *std::exchange(changing_, std::nullopt);
+      if (is_new) {
         chunks_.push_back(size);
         open_ += size;
       } else {
@@ -76,7 +76,7 @@ class Harvested {
  private:
   struct Changing {
     Bytes size;
-    bool comes;
+    bool is_new;
   };
 
   void Begin(Tick now) {

@@ -256,7 +256,7 @@ class RecordingTest(unittest.TestCase):
         self.bench.runs.job = lambda spec: elastic if spec.budget else unrecorded
 
     def test_budgets_are_of_plains_peak_and_what_else_the_process_holds(self):
-        self.assertEqual(self.measured.resident.besides, 500 * MIB)
+        self.assertEqual(self.measured.resident.outside_pages, 500 * MIB)
         self.assertEqual(self.measured.budget(100), 2400 * MIB)
         self.assertEqual(self.measured.budget(50), 1500 * MIB)
         self.assertEqual(self.measured.device(50), 1000 * MIB)

@@ -11,7 +11,7 @@ using core::Bytes;
 using core::GiB;
 
 constexpr double kSlow = 16 * 0x1p30;
-constexpr double kAtOnce = 1e18;
+constexpr double kImmediate = 1e18;
 constexpr size_t kMinutes = 10;
 
 // `before` for kMinutes, then `after` for as many.
@@ -31,18 +31,18 @@ TEST(UnawareOwnerTest, AllThatIsIdleBeyondTheReserveIsHarvested) {
 
 TEST(UnawareOwnerTest, GrowthWithinTheReserveMeetsNoErrorHoweverFast) {
   const UnawareOutcome outcome = SimulateUnawareOwner(
-      From(GiB(30), GiB(39)), {.memory = GiB(80), .reserve = GiB(10), .rate = kAtOnce});
+      From(GiB(30), GiB(39)), {.memory = GiB(80), .reserve = GiB(10), .rate = kImmediate});
   EXPECT_GT(outcome.pieces, 30u / 2 + 9 / 2);
   EXPECT_EQ(outcome.errors, 0u);
 }
 
-TEST(UnawareOwnerTest, SlowGrowthBeyondTheReserveIsGivenBackInTime) {
+TEST(UnawareOwnerTest, SlowGrowthBeyondTheReserveMeetsNoError) {
   const UnawareOptions options{.memory = GiB(80), .reserve = GiB(10), .rate = kSlow};
   EXPECT_EQ(SimulateUnawareOwner(From(GiB(30), GiB(70)), options).errors, 0u);
 }
 
 TEST(UnawareOwnerTest, GrowthThatIsFasterThanChunksGoMeetsErrors) {
-  const UnawareOptions options{.memory = GiB(80), .reserve = GiB(10), .rate = kAtOnce};
+  const UnawareOptions options{.memory = GiB(80), .reserve = GiB(10), .rate = kImmediate};
   EXPECT_GT(SimulateUnawareOwner(From(GiB(30), GiB(70)), options).errors, 0u);
 }
 

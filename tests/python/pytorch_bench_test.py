@@ -44,8 +44,8 @@ class Said:
 
 class SearchTest(unittest.TestCase):
     def test_the_least_ratio_at_which_something_fits(self):
-        for at_once in (1, 3):
-            low, high, _ = pytorch_limits.search_least(lambda ratio: ratio >= 1.163, 20, at_once)
+        for workers in (1, 3):
+            low, high, _ = pytorch_limits.search_least(lambda ratio: ratio >= 1.163, 20, workers)
             self.assertLess(low, 1.163)
             self.assertGreaterEqual(high, 1.163)
             self.assertLess(high - low, 0.0101)
