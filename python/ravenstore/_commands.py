@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 
-def _become(name: str) -> None:
+def _exec_program(name: str) -> None:
     program = pathlib.Path(__file__).with_name(name)
     try:
         os.execv(program, [str(program), *sys.argv[1:]])
@@ -17,19 +17,19 @@ def _become(name: str) -> None:
 
 def ravenctl() -> None:
     """The tool of operators."""
-    _become("ravenctl")
+    _exec_program("ravenctl")
 
 
 def ravenrun() -> None:
     """Runs a job that knows nothing of Ravenstore."""
-    _become("ravenrun")
+    _exec_program("ravenrun")
 
 
 def ravensim() -> None:
     """The simulator."""
-    _become("ravensim")
+    _exec_program("ravensim")
 
 
 def ravenstored() -> None:
     """The daemon."""
-    _become("ravenstored")
+    _exec_program("ravenstored")

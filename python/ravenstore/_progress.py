@@ -12,7 +12,7 @@ from ravenstore._units import size_text
 T = TypeVar("T")
 
 # Fewer bytes are done before a user would ask.
-_TOLD_BYTES_MIN = 4 << 30
+_REPORTED_BYTES_MIN = 4 << 30
 _SECONDS_BETWEEN = 0.5
 
 
@@ -46,7 +46,7 @@ class BytesProgress:
     def add(self, count: int) -> None:
         """Counts `count` more bytes. Bytes past the total are not reported."""
         before, self._done = self._done, self._done + count
-        if self.total < _TOLD_BYTES_MIN or before >= self.total or not sys.stderr.isatty():
+        if self.total < _REPORTED_BYTES_MIN or before >= self.total or not sys.stderr.isatty():
             return
         is_last = self._done >= self.total
         now = time.monotonic()

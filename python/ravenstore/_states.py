@@ -178,7 +178,7 @@ class States:
         base = chunk.bytes()
         bound = [(piece, _bind(opt, piece, base)) for piece in pieces]
         bound = self._run_step(opt, bound, groups)
-        fits = [_settle(piece, state, base) for piece, state in bound]
+        fits = [_copy_into_chunk(piece, state, base) for piece, state in bound]
         if not all(fits):
             others = [piece for piece in chunk.pieces if piece not in pieces]
             chunk.lay_out(bound + [(piece, _bind(opt, piece, base)) for piece in others])
@@ -811,7 +811,7 @@ def _keep_plain(opt: Any, bound: Bound) -> None:
             opt.state[piece.param] = state
 
 
-def _settle(piece: Piece, state: dict[str, Any], base: torch.Tensor | None) -> bool:
+def _copy_into_chunk(piece: Piece, state: dict[str, Any], base: torch.Tensor | None) -> bool:
     """Copies states that the step code or the user made into the open chunk; False if the chunk has
     no place for one."""
     for key, value in state.items():

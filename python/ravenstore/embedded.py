@@ -197,9 +197,9 @@ def _number_in(path: str) -> int:
 
 
 def _announcement(pool: int, is_shared: bool) -> str:
-    whom = "this job's ranks" if is_shared else "this process"
+    clients = "this job's ranks" if is_shared else "this process"
     return (
-        f"ravenstore: no daemon at {DEFAULT_SOCKET}: a private one serves {whom}, with at most "
+        f"ravenstore: no daemon at {DEFAULT_SOCKET}: a private one serves {clients}, with at most "
         f"{size_text(pool)} of host memory (RAVENSTORE_EMBEDDED=0 forbids it)"
     )
 

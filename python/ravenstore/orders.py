@@ -46,7 +46,7 @@ def take_orders(*, anytime: bool = False, job: str | None = None) -> None:
     global _thread  # noqa: PLW0603 - one for all tags
     regions.take_orders((job or program_name()).encode(), _run())
     if anytime and (_thread is None or not _thread.is_alive()):
-        _thread = threading.Thread(target=_obey_anytime, name="raven-orders", daemon=True)
+        _thread = threading.Thread(target=_execute_orders_anytime, name="raven-orders", daemon=True)
         _thread.start()
 
 
@@ -70,11 +70,11 @@ def sleep_point(*, agree: Callable[[bool], bool] | None = None) -> None:
         ordered = bool(library.ravenstore_region_await_order(_ON_ITS_WAY_NS))
     if not ordered or regions.is_capturing():
         return
-    while _obey():
+    while _execute_orders():
         library.ravenstore_region_await_order(_SLICE_NS)
 
 
-def _obey() -> bool:
+def _execute_orders() -> bool:
     """Whether a tag sleeps by an order."""
     any_sleeps = False
     sleeps = c_uint64()
@@ -88,11 +88,11 @@ def _obey() -> bool:
     return any_sleeps
 
 
-def _obey_anytime() -> None:
+def _execute_orders_anytime() -> None:
     library = _abi.library()
     try:
         while library.ravenstore_region_await_order(0):
-            _obey()
+            _execute_orders()
     except Lost:
         return  # the program's next use of its memory says so
 

@@ -141,7 +141,7 @@ class Describe(unittest.TestCase):
         with self.assertRaises(RuntimeError):
             described(layer, torch.randn(2, 5))
         self.assertFalse(layer._forward_hooks)
-        self.assertIsNot(functional.scaled_dot_product_attention, _describe._attended)
+        self.assertIsNot(functional.scaled_dot_product_attention, _describe._traced_attention)
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ class OrdersTest(unittest.TestCase):
             second = torch.ones(COUNT)
         thread, outcome = self.order(ravenstore.sleep)
         while not ravenstore.tags()[self.job].asleep:
-            orders._obey()
+            orders._execute_orders()
         thread.join()
         self.assertGreaterEqual(outcome[0], 2 * 4 * COUNT)
         thread, outcome = self.order(ravenstore.wake)

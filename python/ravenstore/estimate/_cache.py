@@ -494,7 +494,7 @@ class _StoreRun(_Run):
         try:
             return self._arena.allocate(size)
         except OutOfBudget:
-            self._give_back(self._idle_bytes, largest=False)
+            self._release_idle(self._idle_bytes, largest=False)
             for each in (*self._segments.values(), self._arena):
                 each.trim()
             return self._arena.allocate(size)
@@ -506,11 +506,11 @@ class _StoreRun(_Run):
         most = self._budget // _IDLE_SHARE
         if needed <= self._budget:
             most = max(most, self._budget - others)
-        self._give_back(self._idle_bytes - most, largest=False)
-        beside = needed - others + max(needed // _WASTE_SHARE, _WASTE_LEAST)
-        self._give_back(self._idle_bytes - beside, largest=True)
+        self._release_idle(self._idle_bytes - most, largest=False)
+        allowed = needed - others + max(needed // _WASTE_SHARE, _WASTE_LEAST)
+        self._release_idle(self._idle_bytes - allowed, largest=True)
 
-    def _give_back(self, size: int, *, largest: bool) -> None:
+    def _release_idle(self, size: int, *, largest: bool) -> None:
         while size > 0 and self._ages:
             if largest:
                 key = max(self._ages.values(), key=lambda each: each[1])

@@ -101,7 +101,7 @@ class _Kept(torch.autograd.Function):
         return out
 
 
-def _attended(
+def _traced_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any,
     enable_gqa: bool = False, **__: Any
 ) -> Any:  # fmt: skip
@@ -129,7 +129,7 @@ class _Watching(TorchFunctionMode):
         super().__init__()
         self.kind = ""
         self.instead: dict[str, Callable[..., Any]] = {
-            "scaled_dot_product_attention": _attended,
+            "scaled_dot_product_attention": _traced_attention,
             "dropout": _dropped,
             "lstm": self.recur,
             "gru": self.recur,
@@ -173,7 +173,7 @@ class _Watching(TorchFunctionMode):
         """For attention that is called inside of another function, which no mode sees."""
         outer, self.kind = self.kind, "attention"
         try:
-            return _attended(*args, **named)
+            return _traced_attention(*args, **named)
         finally:
             self.kind = outer
 

@@ -115,7 +115,7 @@ def of_recording(
     notes = list(recorder.notes)
     if not _overheads.known(gpu):
         notes.append(f"what libraries take was not measured on {gpu}: that of {GPU} was taken")
-    return beside_context(
+    return with_context(
         Estimate(
             used=peaks.used,
             reserved=peaks.reserved,
@@ -132,7 +132,7 @@ def of_recording(
     )
 
 
-def beside_context(estimate: Estimate, *, gpu: str, total_memory: int, in_group: bool) -> Estimate:
+def with_context(estimate: Estimate, *, gpu: str, total_memory: int, in_group: bool) -> Estimate:
     """The estimate with what the job takes of that GPU outside its allocator, and a note if all of
     it does not fit. in_group: the process is one of several, over NCCL."""
     overheads = _overheads.of(gpu)

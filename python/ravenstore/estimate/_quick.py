@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ravenstore.estimate import _formula, _models
-from ravenstore.estimate._estimate import CaptureRefused, Estimate, beside_context, memory_of
+from ravenstore.estimate._estimate import CaptureRefused, Estimate, memory_of, with_context
 
 
 def estimate(
@@ -26,7 +26,7 @@ def estimate(
     exchanged = description.trainable if in_group else 0
     fitted = _formula.fitted()["gpu"]
     notes = () if gpu == fitted else (f"the formula is fitted to jobs on a {fitted}",)
-    return beside_context(
+    return with_context(
         Estimate(
             used=said.used + exchanged,
             reserved=said.reserved + exchanged,
