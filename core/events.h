@@ -180,7 +180,7 @@ struct FetchRequested {
   DeviceId device;
   Tick deadline;
   bool fail_stuck = false;  // as a create's
-  bool awaits = false;      // the client waits for the bytes: it is promised none
+  bool awaits = false;      // the client waits for the bytes: it is not granted early
 };
 // The client freed the tensor, behind the work of this stream, which is not done. Freed follows.
 struct FreeSeen {

@@ -38,7 +38,7 @@ class ClientPages final : public core::PageBackend {
     virtual void Publish(ClientPages* pages, core::TensorNumber tensor) = 0;
     virtual void Grant(ClientPages* pages, core::TensorNumber tensor) = 0;
     virtual void Refuse(ClientPages* pages, core::TensorNumber tensor) = 0;
-    virtual bool Promise(ClientPages* pages, core::TensorNumber tensor) = 0;
+    virtual bool GrantEarly(ClientPages* pages, core::TensorNumber tensor) = 0;
     virtual void Arrived(ClientPages* pages, core::TensorNumber tensor) = 0;
     virtual void Break(ClientPages* pages, core::TensorNumber tensor) = 0;
   };
@@ -116,7 +116,7 @@ class ClientPages final : public core::PageBackend {
   void Publish(core::TensorNumber tensor) override { owner_->Publish(this, tensor); }
   void Grant(core::TensorNumber tensor) override { owner_->Grant(this, tensor); }
   void Refuse(core::TensorNumber tensor) override { owner_->Refuse(this, tensor); }
-  bool Promise(core::TensorNumber tensor) override { return owner_->Promise(this, tensor); }
+  bool GrantEarly(core::TensorNumber tensor) override { return owner_->GrantEarly(this, tensor); }
   void Arrived(core::TensorNumber tensor) override { owner_->Arrived(this, tensor); }
   void Break(core::TensorNumber tensor) override { owner_->Break(this, tensor); }
   bool Map(const MapOrder& order) override { return memory_.Map(order); }

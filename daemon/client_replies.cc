@@ -35,11 +35,11 @@ PageStore::Hooks ClientReplies::StoreHooks() {
     if (session.LeaseOf(slot).Publish(ToInt(device), offset, &idle_word))
       session.RowOf(slot).SetStreamComplete(idle_word);
   };
-  hooks.promise = [this](ClientId client, SlotId slot, DeviceId device, Bytes offset) {
-    return Promise(client, slot, device, offset);
+  hooks.grant_early = [this](ClientId client, SlotId slot, DeviceId device, Bytes offset) {
+    return GrantEarly(client, slot, device, offset);
   };
-  hooks.end_promise = [this](ClientId client, SlotId slot, const core::Status& outcome) {
-    EndPromise(*sessions_.Find(client), slot, outcome);
+  hooks.end_early_grant = [this](ClientId client, SlotId slot, const core::Status& outcome) {
+    EndEarlyGrant(*sessions_.Find(client), slot, outcome);
   };
   hooks.send_maps = [this](ClientId client) { SendMaps(*sessions_.Find(client)); };
   return hooks;
@@ -103,22 +103,22 @@ void ClientReplies::Do(const core::FetchReply& action) {
   recorders_.Answered(*session);
 }
 
-bool ClientReplies::Promise(ClientId client, SlotId slot, DeviceId device, Bytes offset) {
+bool ClientReplies::GrantEarly(ClientId client, SlotId slot, DeviceId device, Bytes offset) {
   Session* const session = sessions_.FindPresent(client);
   if (session == nullptr) return false;
   LeaseRow lease = session->LeaseOf(slot);
   if (lease.state() != proto::LeaseState::kFetching) return false;
   const auto arrival = session->arrivals.Take();
   if (!arrival) return false;
-  session->promises[slot] = *arrival;
+  session->early_grants[slot] = *arrival;
   session->RowOf(slot).ForgetPut();
   lease.CompleteFetch(ToInt(device), offset, *arrival, /*recompute=*/false);
   recorders_.Answered(*session);
   return true;
 }
 
-void ClientReplies::EndPromise(Session& session, SlotId slot, const core::Status& outcome) {
-  const proto::WordValue arrival = session.promises.extract(slot).mapped();
+void ClientReplies::EndEarlyGrant(Session& session, SlotId slot, const core::Status& outcome) {
+  const proto::WordValue arrival = session.early_grants.extract(slot).mapped();
   recorders_.Answered(session);
   if (!outcome.ok()) MarkLost(session, slot, outcome.error().message);
   session.segment()->arrivals[arrival.index].store(arrival.value, std::memory_order_release);

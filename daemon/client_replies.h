@@ -58,9 +58,11 @@ class ClientReplies {
   // The session of the tensor's client, with the tensor's slot, or null when either is gone.
   Session* SessionOf(const core::TensorOfClient& tensor) const;
   // As PageStore::Hooks.
-  bool Promise(core::ClientId client, core::SlotId slot, core::DeviceId device, core::Bytes offset);
-  void EndPromise(Session& session, core::SlotId slot, const core::Status& outcome);
-  // The promised bytes of a fetch are lost. REQUIRES: its arrival is written after this.
+  bool GrantEarly(core::ClientId client, core::SlotId slot, core::DeviceId device,
+                  core::Bytes offset);
+  void EndEarlyGrant(Session& session, core::SlotId slot, const core::Status& outcome);
+  // The bytes of a fetch that was granted early are lost. REQUIRES: its arrival is written after
+  // this.
   void MarkLost(Session& session, core::SlotId slot, const std::string& why);
   // Sends the client's mapper the instructions that wait for it.
   void SendMaps(Session& session);

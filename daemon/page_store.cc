@@ -194,7 +194,7 @@ void PageStore::RunPart(Part& part) {
     }
   }
   for (const SlotId slot : std::exchange(part.granted, {})) requests_.Answer(part, slot);
-  for (const SlotId slot : std::exchange(part.ended_promises, {})) EndPromise(part, slot);
+  for (const SlotId slot : std::exchange(part.ended_early_grants, {})) EndEarlyGrant(part, slot);
   for (const SlotId slot : std::exchange(part.refused, {})) requests_.Refused(part, slot);
   rooms_.MakeRoomForCopies(part);
 }
@@ -281,8 +281,8 @@ void PageStore::On(const core::StreamComplete& event) {
 // A put's ticket is behind those of earlier puts: its stream has waited for them.
 void PageStore::Reach(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
-  row.is_reached |= row.is_promised;
-  if (row.is_promised) return;
+  row.is_reached |= row.is_granted_early;
+  if (row.is_granted_early) return;
   const size_t puts = row.ends.size() - (row.has_free() ? 1 : 0);
   if (puts == 0) {
     // After a get that failed: it was no use, and no report of it comes. If the client has begun
@@ -333,8 +333,8 @@ void PageStore::On(const core::Freed& event) {
   // The client frees what it has asked for: its own concern.
   if (client == nullptr || client->rows[ToInt(slot)].request) return;
   Row& row = client->rows[ToInt(slot)];
-  row.is_left |= row.is_promised;
-  if (row.is_promised) return;
+  row.is_left |= row.is_granted_early;
+  if (row.is_granted_early) return;
   Part& part = client->parts.at(row.device);
   if (!row.has_free()) Free(part, slot);
   if (row.is_kept) RAVEN_CHECK(KeepInPlace(client->id, slot, Keeping::kEnds).ok());
@@ -349,9 +349,9 @@ void PageStore::On(const core::Freed& event) {
   tables_.Progressed(part);
 }
 
-void PageStore::EndPromise(Part& part, SlotId slot) {
+void PageStore::EndEarlyGrant(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
-  row.is_promised = false;
+  row.is_granted_early = false;
   if (std::exchange(row.is_reached, false)) Reach(part, slot);
   if (row.is_left) On(core::Freed{row.id});
 }

@@ -121,8 +121,8 @@ class PageStore final : private core::PageMaker {
   void Reach(Part& part, core::SlotId slot);
   // Its client has freed it.
   void Free(Part& part, core::SlotId slot);
-  // The row's promise has ended: the client's uses of it may end, too.
-  void EndPromise(Part& part, core::SlotId slot);
+  // The row's early grant has ended: the client's uses of it may end, too.
+  void EndEarlyGrant(Part& part, core::SlotId slot);
   // The scheduler of a device begins what there is to do, and requests are answered.
   void RunDevice(Device& device);
   void RunPart(Part& part);

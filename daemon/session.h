@@ -110,7 +110,7 @@ class Session {
   TicketQueues tickets;
   ArrivalWords arrivals;
   // The arrival words of fetches that were answered before their copies ended.
-  std::unordered_map<core::SlotId, proto::WordValue> promises;
+  std::unordered_map<core::SlotId, proto::WordValue> early_grants;
   MapOrders maps;
   uint32_t rescan = 0;       // next row to look at in one
   uint32_t rescan_left = 0;  // rows; it goes round

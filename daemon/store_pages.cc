@@ -55,20 +55,20 @@ void StorePages::Refuse(ClientPages* pages, TensorNumber tensor) {
   tables_.Progressed(part);
 }
 
-bool StorePages::Promise(ClientPages* pages, TensorNumber tensor) {
+bool StorePages::GrantEarly(ClientPages* pages, TensorNumber tensor) {
   Part& part = tables_.PartOf(pages);
   const SlotId slot = SlotOf(tensor);
-  if (!requests_.CanPromise(part, slot) ||
-      !hooks_.promise(part.client->id, slot, pages->device(), pages->AddressOf(tensor)))
+  if (!requests_.CanGrantEarly(part, slot) ||
+      !hooks_.grant_early(part.client->id, slot, pages->device(), pages->AddressOf(tensor)))
     return false;
-  requests_.Promised(part, slot);
+  requests_.NoteGrantedEarly(part, slot);
   return true;
 }
 
 void StorePages::Arrived(ClientPages* pages, TensorNumber tensor) {
   Part& part = tables_.PartOf(pages);
-  hooks_.end_promise(part.client->id, SlotOf(tensor), core::Ok());
-  part.ended_promises.push_back(SlotOf(tensor));
+  hooks_.end_early_grant(part.client->id, SlotOf(tensor), core::Ok());
+  part.ended_early_grants.push_back(SlotOf(tensor));
   tables_.Progressed(part);
 }
 
@@ -78,12 +78,12 @@ void StorePages::Break(ClientPages* pages, TensorNumber tensor) {
   const std::string why = row.lost
                               ? requests_.ErrorOf(pages, tensor, core::CallResult::kLost).message
                               : "a copy of its bytes failed";
-  hooks_.end_promise(part.client->id, SlotOf(tensor), Error{ErrorCode::kLost, why});
+  hooks_.end_early_grant(part.client->id, SlotOf(tensor), Error{ErrorCode::kLost, why});
   if (!row.lost) row.lost_by = PoolOf(part, tensor);
   row.lost = true;
   row.lives = false;
   part.client->live -= row.size;
-  part.ended_promises.push_back(SlotOf(tensor));
+  part.ended_early_grants.push_back(SlotOf(tensor));
   // It was about to move to another device.
   if (row.request) part.refused.push_back(SlotOf(tensor));
   tables_.Progressed(part);

@@ -28,11 +28,11 @@ class StorePages final : public ClientPages::Owner {
     std::function<bool(core::ClientId, core::SlotId)> drop;
     // Lease Away -> Idle, unless a fetch is on its way.
     std::function<void(core::ClientId, core::SlotId, core::DeviceId, core::Bytes)> publish;
-    // Lease Fetching -> InUse; the client's stream waits for the bytes, until EndPromise. Returns
-    // false if they cannot be promised: there is no fetch, or no word to wait for.
-    std::function<bool(core::ClientId, core::SlotId, core::DeviceId, core::Bytes)> promise;
+    // Lease Fetching -> InUse; the client's stream waits for the bytes, until end_early_grant.
+    // Returns false if it cannot be granted early: there is no fetch, or no word to wait for.
+    std::function<bool(core::ClientId, core::SlotId, core::DeviceId, core::Bytes)> grant_early;
     // The bytes are there, or are lost. The client may be gone.
-    std::function<void(core::ClientId, core::SlotId, const core::Status&)> end_promise;
+    std::function<void(core::ClientId, core::SlotId, const core::Status&)> end_early_grant;
     // Its word is that of its last put, whose stream has come there.
     std::function<bool(core::ClientId, core::SlotId)> is_idle;
     // Of MapOrders.
@@ -55,7 +55,7 @@ class StorePages final : public ClientPages::Owner {
   void Publish(ClientPages* pages, core::TensorNumber tensor) override;
   void Grant(ClientPages* pages, core::TensorNumber tensor) override;
   void Refuse(ClientPages* pages, core::TensorNumber tensor) override;
-  bool Promise(ClientPages* pages, core::TensorNumber tensor) override;
+  bool GrantEarly(ClientPages* pages, core::TensorNumber tensor) override;
   void Arrived(ClientPages* pages, core::TensorNumber tensor) override;
   void Break(ClientPages* pages, core::TensorNumber tensor) override;
   void Mapped(ClientPages* pages, core::plan::Unit unit) override;

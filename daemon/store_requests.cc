@@ -324,14 +324,14 @@ void StoreRequests::Refused(Part& part, SlotId slot) {
   }
 }
 
-bool StoreRequests::CanPromise(const Part& part, SlotId slot) const {
+bool StoreRequests::CanGrantEarly(const Part& part, SlotId slot) const {
   const Row& row = part.client->rows[ToInt(slot)];
   return row.request && !row.request->awaits && !moves_.Moves(part.client->id, ToInt(slot));
 }
 
-void StoreRequests::Promised(Part& part, SlotId slot) {
+void StoreRequests::NoteGrantedEarly(Part& part, SlotId slot) {
   Row& row = part.client->rows[ToInt(slot)];
-  row.is_promised = true;
+  row.is_granted_early = true;
   ++row.past.gets;
   TakeAnswered(part, slot);
   part.client->SetAway(slot, false);

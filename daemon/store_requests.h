@@ -45,9 +45,9 @@ class StoreRequests final : private DeviceMoves::Owner {
   // Its bytes did not come.
   void Refused(StoreTables::Part& part, core::SlotId slot);
   // A fetch waits for the tensor, and may go on before its bytes are there.
-  bool CanPromise(const StoreTables::Part& part, core::SlotId slot) const;
-  // The fetch goes on: the client's stream waits for the bytes. REQUIRES: CanPromise().
-  void Promised(StoreTables::Part& part, core::SlotId slot);
+  bool CanGrantEarly(const StoreTables::Part& part, core::SlotId slot) const;
+  // The fetch goes on: the client's stream waits for the bytes. REQUIRES: CanGrantEarly().
+  void NoteGrantedEarly(StoreTables::Part& part, core::SlotId slot);
   // The row is free.
   void EndRow(StoreTables::Part& part, core::SlotId slot);
   // The client's virtual time: without its waits for the store.

@@ -59,7 +59,7 @@ struct StoreTables {
     bool is_kept = false;   // in place
     // Its bytes are on their way, and the client's stream waits for them. Until then its uses do
     // not end, whatever the client's tickets say.
-    bool is_promised = false;
+    bool is_granted_early = false;
     bool is_reached = false;                    // since then
     bool is_left = false;                       // and the stream has come to its free
     core::StreamId freed_on = core::kNoStream;  // its client has freed it behind this stream's work
@@ -81,7 +81,7 @@ struct StoreTables {
     std::unique_ptr<ClientPages> pages;
     std::vector<core::SlotId> granted;
     std::vector<core::SlotId> refused;
-    std::vector<core::SlotId> ended_promises;
+    std::vector<core::SlotId> ended_early_grants;
     core::PageExecutor::Stats counted;  // of its moves
     core::ForesightStats followed;      // of its calls
   };

@@ -38,7 +38,7 @@ enum class PageEvent : uint8_t {
   kArrived,       // the copy in has ended well
   kArrivedEmpty,  // the copy in has ended, and no tensor lives there any more
   kNotArrived,    // the mapping or the copy in has failed, or is not wanted any more
-  kTryAgain,      // the same, but a stream that was promised the bytes may touch the memory
+  kTryAgain,      // the same, but a stream that was granted early may touch the memory
   kChange,        // the device's bytes are newer: a put after writes, or a new tensor
   kEmpty,         // the last tensor has died
   kCopyOut,       // the copy out begins

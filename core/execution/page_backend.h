@@ -57,8 +57,8 @@ class PageBackend {
   virtual void Grant(TensorNumber tensor) = 0;
   // Bytes of the tensor that the call waits for are on their way. Returns true if the call goes on
   // now: its stream waits until Arrived or Break. Otherwise Grant follows when they are there.
-  virtual bool Promise(TensorNumber /*tensor*/) { return false; }
-  // The bytes of a promise are there.
+  virtual bool GrantEarly(TensorNumber /*tensor*/) { return false; }
+  // The bytes of an early grant are there.
   virtual void Arrived(TensorNumber /*tensor*/) {}
   // They do not come. The tensor does not live any more. Another call that waits for it fails, too.
   virtual void Break(TensorNumber /*tensor*/) {}

@@ -97,7 +97,7 @@ void PageExecutor::Modify(TensorNumber tensor) {
 void PageExecutor::Remove(TensorNumber tensor) {
   RAVEN_CHECK(!tensors_[tensor].lives());
   RAVEN_CHECK(!tensors_[tensor].pinned);
-  RAVEN_CHECK(!words_.IsPromised(tensor));
+  RAVEN_CHECK(!words_.IsGrantedEarly(tensor));
   tensors_.Remove(tensor);
 }
 
@@ -153,7 +153,7 @@ void PageExecutor::Lose(Unit unit, std::vector<TensorNumber>* lost) {
   const auto living = tensors_.In(unit);
   const std::vector<TensorNumber> tensors(living.begin(), living.end());
   for (const TensorNumber tensor : tensors) {
-    if (words_.IsPromised(tensor)) {
+    if (words_.IsGrantedEarly(tensor)) {
       Break(tensor);
       continue;
     }
@@ -176,7 +176,7 @@ void PageExecutor::Mapped(Unit unit, bool ok, std::vector<TensorNumber>* refused
 
 void PageExecutor::CopiedIn(Unit unit, bool ok, std::vector<TensorNumber>* refused) {
   if (!ok) {
-    for (const TensorNumber tensor : words_.TakePromised(unit)) Break(tensor);
+    for (const TensorNumber tensor : words_.TakeGrantedEarly(unit)) Break(tensor);
     for (const TensorNumber tensor : words_.TakeWaiting(unit)) {
       Refuse(tensor);
       if (refused != nullptr) refused->push_back(tensor);
@@ -186,7 +186,7 @@ void PageExecutor::CopiedIn(Unit unit, bool ok, std::vector<TensorNumber>* refus
 }
 
 void PageExecutor::Break(TensorNumber tensor) {
-  words_.EndPromise(tensor);
+  words_.EndEarlyGrant(tensor);
   words_.EndWait(tensor);
   End(tensor);
   if (!tensors_[tensor].pinned) Hold(tensor);

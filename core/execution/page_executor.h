@@ -4,7 +4,7 @@
 // ended. Start() then begins what there is to do (page_moves.h).
 //
 // A copy in that fails refuses the calls that wait for the unit; its bytes stay in the other pool,
-// and the next get tries again. If a call has gone on by a promise, its tensor is lost. A copy out
+// and the next get tries again. If a call was granted early, its tensor is lost. A copy out
 // that fails leaves the unit where it is. A pool may lose a copy: the tensors of which bytes were
 // only there are lost.
 //
@@ -78,7 +78,7 @@ class PageExecutor {
   void SetRecomputes(TensorNumber tensor, bool recomputes) {
     tensors_[tensor].recomputes = recomputes;
   }
-  // Its place is free. REQUIRES: it does not live, is not pinned, and nothing is promised.
+  // Its place is free. REQUIRES: it does not live, is not pinned, and has no early grant.
   void Remove(TensorNumber tensor);
   // The units as the calls so far leave them: tensors whose create the stream has not come to live.
   std::vector<plan::UnitSnapshot> Snapshot() const;
@@ -128,7 +128,7 @@ class PageExecutor {
 
  private:
   void Hold(TensorNumber tensor);
-  // The promised bytes of the tensor do not come. It holds its pages until its client frees it:
+  // The bytes of the early grant do not come. It holds its pages until its client frees it:
   // streams that do not know use the memory.
   void Break(TensorNumber tensor);
 

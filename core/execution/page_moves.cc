@@ -90,7 +90,7 @@ bool PageMoves::Start(bool maps_ahead) {
   StartMaps(maps_ahead);
   StartIn();
   HandleArrivals();
-  words_.PromiseWaiting();
+  words_.GrantWaitingEarly();
   FreeCopies();
   return std::exchange(arrived_, false);
 }

@@ -60,20 +60,20 @@ void TensorWords::Arrive(std::span<const PageBooks::Arrival> arrivals) {
   for (const auto& arrival : arrivals) Publish(std::span(&arrival.unit, 1));
   if (arrivals.empty()) return;
   const auto is_resident = [this](TensorNumber tensor) { return IsResident(tensor); };
-  for (const TensorNumber tensor : Take(&promised_, is_resident)) backend_->Arrived(tensor);
+  for (const TensorNumber tensor : Take(&granted_early_, is_resident)) backend_->Arrived(tensor);
   for (const TensorNumber tensor : Take(&waiting_, is_resident)) backend_->Grant(tensor);
 }
 
-void TensorWords::PromiseWaiting() {
+void TensorWords::GrantWaitingEarly() {
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     const TensorNumber tensor = *next;
-    // One promise for a tensor: a call that waits while there is one is for a move.
-    if (IsPromised(tensor) || !Arrives(tensor) || !backend_->Promise(tensor)) {
+    // One early grant for a tensor: a call that waits while there is one is for a move.
+    if (IsGrantedEarly(tensor) || !Arrives(tensor) || !backend_->GrantEarly(tensor)) {
       ++next;
       continue;
     }
     next = waiting_.erase(next);
-    promised_.insert(tensor);
+    granted_early_.insert(tensor);
     (*tensors_)[tensor].away = false;
   }
 }
@@ -92,8 +92,8 @@ std::vector<TensorNumber> TensorWords::TakeWaiting(Unit unit) {
   return Take(&waiting_, [&](TensorNumber tensor) { return IsIn(tensor, unit); });
 }
 
-std::vector<TensorNumber> TensorWords::TakePromised(Unit unit) {
-  return Take(&promised_, [&](TensorNumber tensor) { return IsIn(tensor, unit); });
+std::vector<TensorNumber> TensorWords::TakeGrantedEarly(Unit unit) {
+  return Take(&granted_early_, [&](TensorNumber tensor) { return IsIn(tensor, unit); });
 }
 
 template <typename Matches>

@@ -2,11 +2,11 @@
 //
 // A tensor's word is "away" from the revocation before one of its units leaves until all of them
 // are resident. A get of such a tensor asks and waits. When all of its units are there or are being
-// copied in, the call may go on, with the promise that they arrive.
+// copied in, the call may go on before they arrive: an early grant.
 //
-// Owns: which calls wait, and the promises. The rows are the executor's; the words are the
+// Owns: which calls wait, and the early grants. The rows are the executor's; the words are the
 // backend's. Threads: one at a time. Errors: none. Cost: O(tensors of a unit) for each unit;
-// O(waiting calls and promises) when any arrives or begins to.
+// O(waiting calls and early grants) when any arrives or begins to.
 #pragma once
 
 #include <optional>
@@ -44,17 +44,17 @@ class TensorWords {
   // These units are resident: words say so, and calls that wait for nothing else are granted.
   void Arrive(std::span<const PageBooks::Arrival> arrivals);
   // Calls that wait only for copies under way go on, if the backend says so.
-  void PromiseWaiting();
-  bool IsPromised(TensorNumber tensor) const { return promised_.count(tensor) > 0; }
-  void EndPromise(TensorNumber tensor) { promised_.erase(tensor); }
+  void GrantWaitingEarly();
+  bool IsGrantedEarly(TensorNumber tensor) const { return granted_early_.count(tensor) > 0; }
+  void EndEarlyGrant(TensorNumber tensor) { granted_early_.erase(tensor); }
   // The calls that wait for tensors of the unit. They wait no more; the caller refuses them.
   std::vector<TensorNumber> TakeWaiting(plan::Unit unit);
-  // The promised tensors of the unit. The caller breaks these promises.
-  std::vector<TensorNumber> TakePromised(plan::Unit unit);
-  // No call waits any more, and nothing is promised.
+  // The tensors of the unit that were granted early. The caller breaks these grants.
+  std::vector<TensorNumber> TakeGrantedEarly(plan::Unit unit);
+  // No call waits any more, and there is no early grant.
   void Clear() {
     waiting_.clear();
-    promised_.clear();
+    granted_early_.clear();
   }
 
  private:
@@ -72,7 +72,7 @@ class TensorWords {
   const PageBooks& books_;
   PageTensors* const tensors_;
   std::set<TensorNumber> waiting_;
-  std::set<TensorNumber> promised_;
+  std::set<TensorNumber> granted_early_;
 };
 
 }  // namespace ravenstore::core

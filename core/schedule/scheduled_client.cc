@@ -165,7 +165,7 @@ void ScheduledClient::EndUse(const CallEnd& end) {
   if (open_) Done(*open_);
   open_ = std::nullopt;
   if (!end.frees) return;
-  // A promise was broken after the free.
+  // An early grant was broken after the free.
   if (executor_.tensors()[end.tensor].pinned) {
     executor_.Unpin(end.tensor);
     executor_.Reach(end.tensor);

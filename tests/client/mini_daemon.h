@@ -58,7 +58,7 @@ class MiniDaemon {
   void HoldRequests(bool hold);
   // Maps no slab until HoldSlabs(false).
   void HoldSlabs(bool hold);
-  // Fetches are promised, but their bytes come only with Arrive().
+  // Fetches are granted early, and their bytes come only with Arrive().
   void HoldArrivals(bool hold);
   void Arrive();
   // The next create (fetch) fails so.

@@ -164,7 +164,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   void Publish(ClientPages*, TensorNumber tensor) override { tensors_[tensor].word = Word::kIdle; }
   void Grant(ClientPages*, TensorNumber tensor) override { granted_.insert(tensor); }
   void Refuse(ClientPages*, TensorNumber tensor) override { refused_.insert(tensor); }
-  bool Promise(ClientPages*, TensorNumber) override { return false; }
+  bool GrantEarly(ClientPages*, TensorNumber) override { return false; }
   void Arrived(ClientPages*, TensorNumber) override {}
   void Break(ClientPages*, TensorNumber) override {}
   void Mapped(ClientPages*, core::plan::Unit unit) override {

@@ -127,7 +127,7 @@ TEST_F(LeasesTest, RefuseSaysWhy) {
   EXPECT_EQ(slot_.error, static_cast<uint32_t>(ErrorCode::kOutOfMemory));
 }
 
-TEST_F(LeasesTest, PromiseSaysWhereAndWhatToWaitFor) {
+TEST_F(LeasesTest, AnEarlyGrantSaysWhereAndWhatToWaitFor) {
   Set(LeaseState::kFetching);
   slot_.error = 5;
   lease_.CompleteFetch(1, MiB(8), {.index = 3, .value = 12});
@@ -139,7 +139,7 @@ TEST_F(LeasesTest, PromiseSaysWhereAndWhatToWaitFor) {
   EXPECT_EQ(slot_.error, 0u);
 }
 
-TEST_F(LeasesTest, PromiseOfBytesThatWereDiscardedSaysSo) {
+TEST_F(LeasesTest, AnEarlyGrantOfBytesThatWereDiscardedSaysSo) {
   Set(LeaseState::kFetching);
   lease_.CompleteFetch(0, MiB(8), {}, /*recompute=*/true);
   ExpectNext(LeaseState::kInUse, 1);

@@ -106,7 +106,7 @@ TEST_F(LoopActionsTest, AMoveToAFullDeviceFailsInBoundAndKeepsTheTensor) {
 
 // A get elsewhere that is given up while the tensor still comes, and another where it comes: both
 // wait for the same copy.
-TEST_F(LoopActionsTest, ACopyThatIsPromisedTwiceArrivesForBoth) {
+TEST_F(LoopActionsTest, ACopyThatTwoGetsWaitForArrivesForBoth) {
   DaemonProcess slow(
       {"--devices", "2", "--device-total", "64MiB", "--link-bytes-per-second", "50e6"});
   const TestStream stream;  // before the tensor that it frees

@@ -43,7 +43,7 @@ struct FakeProcess {
   MapOrders maps;
   ipc::MapConsumer mapper;
   std::set<core::SlotId> away;
-  std::set<core::SlotId> promised;
+  std::set<core::SlotId> granted_early;
   std::set<core::SlotId> getting;  // their words are the client's
   bool is_stopped = false;
 };
@@ -88,14 +88,15 @@ class PageStoreFixture : public testing::Test {
     hooks.publish = [this](core::ClientId id, core::SlotId slot, core::DeviceId, core::Bytes) {
       processes_.at(id)->away.erase(slot);
     };
-    hooks.promise = [this](core::ClientId id, core::SlotId slot, core::DeviceId, core::Bytes) {
-      if (promises_) processes_.at(id)->promised.insert(slot);
-      if (promises_) processes_.at(id)->away.erase(slot);
-      return promises_;
+    hooks.grant_early = [this](core::ClientId id, core::SlotId slot, core::DeviceId, core::Bytes) {
+      if (grants_early_) processes_.at(id)->granted_early.insert(slot);
+      if (grants_early_) processes_.at(id)->away.erase(slot);
+      return grants_early_;
     };
-    hooks.end_promise = [this](core::ClientId id, core::SlotId slot, const core::Status& outcome) {
-      EXPECT_EQ(processes_.at(id)->promised.erase(slot), 1u);
-      promises_ended_.push_back(outcome);
+    hooks.end_early_grant = [this](core::ClientId id, core::SlotId slot,
+                                   const core::Status& outcome) {
+      EXPECT_EQ(processes_.at(id)->granted_early.erase(slot), 1u);
+      early_grants_ended_.push_back(outcome);
     };
     hooks.send_maps = [this](core::ClientId id) { processes_.at(id)->maps.Send(); };
     store_ = std::make_unique<PageStore>(options, devices_, memory_.get(), workers_.get(),
@@ -249,8 +250,8 @@ class PageStoreFixture : public testing::Test {
   std::map<core::PoolId, AwayMemory*> pool_memory_;
   std::map<core::ClientId, std::unique_ptr<FakeProcess>> processes_;
   core::Plan plan_;
-  bool promises_ = false;  // bytes that are on their way
-  std::vector<core::Status> promises_ended_;
+  bool grants_early_ = false;  // bytes that are on their way
+  std::vector<core::Status> early_grants_ended_;
   std::unique_ptr<PageStore> store_;
 };
 

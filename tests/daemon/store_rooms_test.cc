@@ -75,15 +75,15 @@ class StoreRoomsTest : private RemoteMemoryOfATest, public PageStoreFixture {
   }
   void Fetch(uint32_t i) { Apply(core::FetchRequested{tensors_[i], kDevice, core::kNever}); }
   // Its copy is under way until the lenders are released.
-  uint32_t FetchWithAPromise() {
+  uint32_t FetchGrantedEarly() {
     MakeEight();
-    promises_ = true;
+    grants_early_ = true;
     const uint32_t first = *FirstIn(kRemote);
     lenders().Hold(Way::kRead);
     Fetch(first);
-    PumpUntil([this] { return !processes_.at(kClient)->promised.empty(); });
+    PumpUntil([this] { return !processes_.at(kClient)->granted_early.empty(); });
     for (int i = 0; i < 100; ++i) Pump();
-    EXPECT_EQ(processes_.at(kClient)->promised.size(), 1u);
+    EXPECT_EQ(processes_.at(kClient)->granted_early.size(), 1u);
     return first;
   }
   void ExpectLost(uint32_t i) {
@@ -206,30 +206,30 @@ TEST_F(StoreRoomsTest, AGetOfBytesThatAreLostOnTheirWayFails) {
 }
 
 TEST_F(StoreRoomsTest, AGetGoesOnWhileItsBytesAreOnTheirWay) {
-  const uint32_t first = FetchWithAPromise();
+  const uint32_t first = FetchGrantedEarly();
   EXPECT_EQ(store_->views().View(tensors_[first]).residency, core::Residency::kOnDevice);
   EXPECT_EQ(store_->views().View(kClient).waiting, 0u);
   lenders().Release();
-  PumpUntil([this] { return promises_ended_.size() == 1; });
-  EXPECT_TRUE(promises_ended_[0].ok());
+  PumpUntil([this] { return early_grants_ended_.size() == 1; });
+  EXPECT_TRUE(early_grants_ended_[0].ok());
   Put(tensors_[first], 2);
   Apply(core::Freed{tensors_[first]});
   EXPECT_TRUE(Take<core::Release>(SlotId{first}).has_value());
 }
 
-TEST_F(StoreRoomsTest, AGetThatWaitsForItsBytesIsPromisedNone) {
+TEST_F(StoreRoomsTest, AGetThatWaitsForItsBytesIsNotGrantedEarly) {
   MakeEight();
-  promises_ = true;
+  grants_early_ = true;
   const uint32_t first = *FirstIn(kRemote);
   Apply(core::FetchRequested{
       .tensor = tensors_[first], .device = kDevice, .deadline = core::kNever, .awaits = true});
   EXPECT_EQ(Await<core::FetchReply>(SlotId{first}).tensor, tensors_[first]);
-  EXPECT_TRUE(promises_ended_.empty());
+  EXPECT_TRUE(early_grants_ended_.empty());
 }
 
 // Tickets are the client's memory: it may write any value there.
-TEST_F(StoreRoomsTest, UsesDoNotEndBeforePromisedBytesAreThere) {
-  const uint32_t first = FetchWithAPromise();
+TEST_F(StoreRoomsTest, UsesGrantedEarlyDoNotEndBeforeTheBytesAreThere) {
+  const uint32_t first = FetchGrantedEarly();
   Put(tensors_[first], 2);
   Apply(core::GetSeen{tensors_[first]});
   Put(tensors_[first], 3);
@@ -244,17 +244,17 @@ TEST_F(StoreRoomsTest, UsesDoNotEndBeforePromisedBytesAreThere) {
   EXPECT_FALSE(store_->views().Knows(tensors_[first]));
 }
 
-TEST_F(StoreRoomsTest, PromisedBytesThatAreLostAreSaidToBe) {
-  const uint32_t first = FetchWithAPromise();
+TEST_F(StoreRoomsTest, LostBytesOfAnEarlyGrantAreReported) {
+  const uint32_t first = FetchGrantedEarly();
   EXPECT_TRUE(store_->KeepInPlace(kClient, SlotId{first}, Keeping::kBegins).ok());
   for (const Bytes piece : lenders().pieces()) {
     EXPECT_TRUE(lenders().Lose(piece));
     Apply(core::ChunkLost{kRemote, piece});
   }
   lenders().Release();
-  PumpUntil([this] { return promises_ended_.size() == 1; });
-  EXPECT_EQ(promises_ended_[0].error().code, core::ErrorCode::kLost);
-  EXPECT_EQ(promises_ended_[0].error().message, "remote 0 lost its bytes");
+  PumpUntil([this] { return early_grants_ended_.size() == 1; });
+  EXPECT_EQ(early_grants_ended_[0].error().code, core::ErrorCode::kLost);
+  EXPECT_EQ(early_grants_ended_[0].error().message, "remote 0 lost its bytes");
   Put(tensors_[first], 2);
   Fetch(first);
   ExpectLost(first);
@@ -263,45 +263,45 @@ TEST_F(StoreRoomsTest, PromisedBytesThatAreLostAreSaidToBe) {
   PumpUntil([this] { return !store_->IsCopying(); });
 }
 
-TEST_F(StoreRoomsTest, AnErrorNamesThePoolThatPromisedBytesDidNotComeFrom) {
-  const uint32_t first = FetchWithAPromise();
+TEST_F(StoreRoomsTest, AnErrorNamesThePoolThatLostBytesOfAnEarlyGrant) {
+  const uint32_t first = FetchGrantedEarly();
   for (const Bytes piece : lenders().pieces()) EXPECT_TRUE(lenders().Lose(piece));
   lenders().Release();
-  PumpUntil([this] { return promises_ended_.size() == 1; });
-  EXPECT_EQ(promises_ended_[0].error().message, "a copy of its bytes failed");
+  PumpUntil([this] { return early_grants_ended_.size() == 1; });
+  EXPECT_EQ(early_grants_ended_[0].error().message, "a copy of its bytes failed");
   Fetch(first);
   ExpectLost(first);
 }
 
-TEST_F(StoreRoomsTest, ATensorMayBeFreedBeforeItsPromisedBytesAreThere) {
-  const uint32_t first = FetchWithAPromise();
+TEST_F(StoreRoomsTest, ATensorGrantedEarlyMayBeFreedBeforeItsBytesAreThere) {
+  const uint32_t first = FetchGrantedEarly();
   Apply(core::FreeSeen{tensors_[first], core::StreamId{1}});
   lenders().Release();
-  PumpUntil([this] { return promises_ended_.size() == 1; });
+  PumpUntil([this] { return early_grants_ended_.size() == 1; });
   EXPECT_FALSE(Take<core::Release>(SlotId{first}).has_value());
   Apply(core::Freed{tensors_[first]});
   EXPECT_TRUE(Take<core::Release>(SlotId{first}).has_value());
 }
 
-TEST_F(StoreRoomsTest, ATensorMayBeFreedBeforeItsPromisedBytesAreLost) {
-  const uint32_t first = FetchWithAPromise();
+TEST_F(StoreRoomsTest, ATensorGrantedEarlyMayBeFreedBeforeItsBytesAreLost) {
+  const uint32_t first = FetchGrantedEarly();
   Apply(core::FreeSeen{tensors_[first], core::StreamId{1}});
   for (const Bytes piece : lenders().pieces()) EXPECT_TRUE(lenders().Lose(piece));
   lenders().Release();
-  PumpUntil([this] { return promises_ended_.size() == 1; });
-  EXPECT_FALSE(promises_ended_[0].ok());
+  PumpUntil([this] { return early_grants_ended_.size() == 1; });
+  EXPECT_FALSE(early_grants_ended_[0].ok());
   Apply(core::Freed{tensors_[first]});
   EXPECT_TRUE(Take<core::Release>(SlotId{first}).has_value());
   store_->views().CheckInvariants();
 }
 
-TEST_F(StoreRoomsTest, AClientMayGoWhileBytesArePromised) {
-  FetchWithAPromise();
+TEST_F(StoreRoomsTest, AClientMayLeaveWhileItHasAnEarlyGrant) {
+  FetchGrantedEarly();
   Apply(core::ClientGone{kClient});
   Pump();
   lenders().Release();
   AwaitEnd(kClient);
-  EXPECT_TRUE(promises_ended_.empty());
+  EXPECT_TRUE(early_grants_ended_.empty());
 }
 
 TEST_F(StoreRoomsTest, APoolThatFailsTakesNoCopyAnyMore) {

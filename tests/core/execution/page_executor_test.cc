@@ -137,10 +137,10 @@ TEST_F(PageExecutorTest, AnIdlePageLeavesForACallThatWaits) {
 }
 
 TEST_F(PageExecutorTest, ACallGoesOnWhenItsBytesAreOnTheirWay) {
-  backend_.promises = true;
+  backend_.grants_early = true;
   WaitForTensorThatLeft();
   ASSERT_TRUE(backend_.in);
-  EXPECT_EQ(backend_.promised, std::vector<TensorNumber>({0}));
+  EXPECT_EQ(backend_.granted_early, std::vector<TensorNumber>({0}));
   EXPECT_FALSE(executor_.Waits(0));
   // The stream waits: the tensor is in use until it has come to the end of that use.
   executor_.Unpin(0);
@@ -152,16 +152,16 @@ TEST_F(PageExecutorTest, ACallGoesOnWhenItsBytesAreOnTheirWay) {
   EXPECT_FALSE(executor_.books()[0].InUse());
 }
 
-TEST_F(PageExecutorTest, ACreateIsPromisedNothing) {
-  backend_.promises = true;
+TEST_F(PageExecutorTest, ACreateIsNotGrantedEarly) {
+  backend_.grants_early = true;
   FillAndCreateOneMore();
   EndOut(true);
-  EXPECT_TRUE(backend_.promised.empty());
+  EXPECT_TRUE(backend_.granted_early.empty());
   EXPECT_EQ(backend_.granted, std::vector<TensorNumber>({2}));
 }
 
-TEST_F(PageExecutorTest, ATensorWhosePromisedBytesDoNotComeIsLostInItsPlace) {
-  backend_.promises = true;
+TEST_F(PageExecutorTest, ATensorGrantedEarlyWhoseBytesDoNotArriveIsLostInItsPlace) {
+  backend_.grants_early = true;
   WaitForTensorThatLeft();
   EndIn(false);
   EXPECT_EQ(backend_.broken, std::vector<TensorNumber>({0}));
@@ -174,8 +174,8 @@ TEST_F(PageExecutorTest, ATensorWhosePromisedBytesDoNotComeIsLostInItsPlace) {
   CheckBooks(executor_.books());
 }
 
-TEST_F(PageExecutorTest, PromisedBytesThatThePoolLosesBreakThePromise) {
-  backend_.promises = true;
+TEST_F(PageExecutorTest, BytesThatThePoolLosesBreakTheEarlyGrant) {
+  backend_.grants_early = true;
   WaitForTensorThatLeft();
   std::vector<TensorNumber> lost;
   executor_.Lose(0, &lost);
@@ -453,7 +453,7 @@ TEST_F(PageExecutorTest, PagesThatACallWaitsForAreMappedSideBySide) {
 
 TEST_F(PageExecutorTest, AheadOfNeedHalfAsManyPagesAreMappedSideBySide) {
   backend_.maps_most = 4;
-  backend_.promises = true;
+  backend_.grants_early = true;
   executor_.books().SetShare(8);
   for (int i = 0; i < 6; ++i) executor_.AddPage();
   std::vector<plan::PlannedCall> calls;

@@ -62,7 +62,7 @@ void Add(const PageWorld::Counts& of, PageWorld::Counts* counts) {
   counts->fetched += of.fetched;
   counts->moved += of.moved;
   counts->recomputed += of.recomputed;
-  counts->promised += of.promised;
+  counts->granted_early += of.granted_early;
   counts->broken += of.broken;
   counts->in_place += of.in_place;
   counts->born_away += of.born_away;
@@ -91,12 +91,13 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
       "seeds from %lu: %lu programs, %lu reads checked, %lu copies failed, %lu calls refused, "
       "%lu deaths, %lu stuck; in %lu, out %lu cells, %lu units not revoked, %lu copies dropped, "
       "%lu pages released, %lu tensors moved to slots, %lu lost, %lu pages fetched, "
-      "%lu copies moved, %lu recomputed, %lu promised, %lu of them broken, %lu uses of copies in "
+      "%lu copies moved, %lu recomputed, %lu granted early, %lu of them broken, %lu uses of copies "
+      "in "
       "place, %lu tensors created there\n",
       first, programs, counts.reads, counts.failures, counts.refused, counts.kills, counts.stuck,
       counts.in.count() / 512, counts.out.count() / 512, counts.not_revoked, counts.dropped_copies,
       counts.released, counts.to_slots, counts.lost, counts.fetched, counts.moved,
-      counts.recomputed, counts.promised, counts.broken, counts.in_place, counts.born_away);
+      counts.recomputed, counts.granted_early, counts.broken, counts.in_place, counts.born_away);
   // Each kind of adversity was there.
   EXPECT_GT(counts.failures, 0u);
   EXPECT_GT(counts.kills, 0u);
@@ -107,7 +108,7 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   EXPECT_GT(counts.fetched, 0u);
   EXPECT_GT(counts.moved, 0u);
   EXPECT_GT(counts.recomputed, 0u);
-  EXPECT_GT(counts.promised, 0u);
+  EXPECT_GT(counts.granted_early, 0u);
   EXPECT_GT(counts.broken, 0u);
   EXPECT_GT(counts.in_place, 0u);
   EXPECT_GT(counts.born_away, 0u);

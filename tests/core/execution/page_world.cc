@@ -159,7 +159,7 @@ void PageWorld::Kill() {
   stream_.clear();
   pending_.clear();
   granted_.clear();
-  promised_.clear();
+  granted_early_.clear();
   executor_->Retire();
   executor_->Start();
   while (!under_way_.empty()) {
@@ -295,7 +295,7 @@ uint64_t* PageWorld::CellAt(const Tensor& tensor, const Copies& in_place, uint64
 bool PageWorld::RunKernel() {
   if (stream_.empty()) return false;
   const Kernel kernel = stream_.front();
-  if (kernel.kind == Kernel::Kind::kAwait && promised_.count(kernel.tensor) > 0) return false;
+  if (kernel.kind == Kernel::Kind::kAwait && granted_early_.count(kernel.tensor) > 0) return false;
   stream_.pop_front();
   ++executed_;
   if (kernel.kind == Kernel::Kind::kAwait) return true;
@@ -365,7 +365,7 @@ void PageWorld::HandleReport(const Report& report) {
     HandleGrants();
   } else if (report.kind == Kind::kGet) {
     const bool resides = executor_->Pin(report.tensor);
-    if (!resides && promised_.count(report.tensor) == 0 && !tensor.broken)
+    if (!resides && granted_early_.count(report.tensor) == 0 && !tensor.broken)
       Fail("a tensor that was in use had left");
   } else {
     Report ends = report;
@@ -415,7 +415,7 @@ void PageWorld::RemoveTensor(TensorNumber tensor) {
 void PageWorld::HandleGrants() {
   for (const TensorNumber number : std::exchange(granted_, {})) {
     Tensor& tensor = tensors_[number];
-    if (!tensor.has_request) continue;  // a use of a promised tensor, without a request
+    if (!tensor.has_request) continue;  // a use of a tensor granted early, without a request
     if (!executor_->tensors()[number].in_place) tensor.in_place.clear();
     const bool lives = executor_->tensors()[number].lives();
     if (!lives || !tensor.created) {
@@ -485,16 +485,16 @@ void PageWorld::Refuse(TensorNumber tensor) {
   executor_->Remove(tensor);
 }
 
-bool PageWorld::Promise(TensorNumber tensor) {
+bool PageWorld::GrantEarly(TensorNumber tensor) {
   Tensor& of = tensors_[tensor];
   if (!of.has_request || random_->OneIn(3)) return false;
-  ++counts_.promised;
+  ++counts_.granted_early;
   of.in_place.clear();
   of.word = Word::kInUse;
   of.uses = executor_->tensors()[tensor].uses;
   of.has_request = false;
   SetSlot(&of);
-  promised_.insert(tensor);
+  granted_early_.insert(tensor);
   stream_.push_back({Kernel::Kind::kAwait, tensor});
   ++enqueued_;
   return true;
@@ -504,7 +504,7 @@ bool PageWorld::Promise(TensorNumber tensor) {
 void PageWorld::Break(TensorNumber tensor) {
   ++counts_.broken;
   Tensor& of = tensors_[tensor];
-  promised_.erase(tensor);
+  granted_early_.erase(tensor);
   of.broken = true;
   if (of.word != Word::kIdle) return;
   of.word = Word::kFreed;

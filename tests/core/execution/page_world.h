@@ -57,15 +57,15 @@ class PageWorld : public PageBackend {
     Bytes out;
     uint64_t not_revoked = 0;
     uint64_t dropped_copies = 0;
-    uint64_t released = 0;    // pages
-    uint64_t to_slots = 0;    // tensors of away pages
-    uint64_t lost = 0;        // tensors
-    uint64_t fetched = 0;     // pages
-    uint64_t moved = 0;       // copies, to another pool
-    uint64_t recomputed = 0;  // tensors, after they were discarded
-    uint64_t promised = 0;    // tensors, while their bytes were on their way
-    uint64_t broken = 0;      // of these
-    uint64_t in_place = 0;    // calls that used copies where they are; of these, creates
+    uint64_t released = 0;       // pages
+    uint64_t to_slots = 0;       // tensors of away pages
+    uint64_t lost = 0;           // tensors
+    uint64_t fetched = 0;        // pages
+    uint64_t moved = 0;          // copies, to another pool
+    uint64_t recomputed = 0;     // tensors, after they were discarded
+    uint64_t granted_early = 0;  // tensors, while their bytes were on their way
+    uint64_t broken = 0;         // of these
+    uint64_t in_place = 0;       // calls that used copies where they are; of these, creates
     uint64_t born_away = 0;
   };
 
@@ -86,8 +86,8 @@ class PageWorld : public PageBackend {
   void Publish(TensorNumber tensor) override;
   void Grant(TensorNumber tensor) override;
   void Refuse(TensorNumber tensor) override;
-  bool Promise(TensorNumber tensor) override;
-  void Arrived(TensorNumber tensor) override { promised_.erase(tensor); }
+  bool GrantEarly(TensorNumber tensor) override;
+  void Arrived(TensorNumber tensor) override { granted_early_.erase(tensor); }
   void Break(TensorNumber tensor) override;
   bool Map(const MapOrder& order) override;
   void Unmap(plan::PhysicalPage page) override;
@@ -124,7 +124,7 @@ class PageWorld : public PageBackend {
     bool writes = false;       // a kernel of this use writes
     bool is_kept = false;
     bool lost = false;    // the client does not know it yet
-    bool broken = false;  // its bytes were promised, and did not come
+    bool broken = false;  // it was granted early, and its bytes did not come
   };
   struct Report {
     enum class Kind : uint8_t { kCreate, kGet, kGetAsked, kPut, kFree, kFreeIdle } kind;
@@ -157,7 +157,7 @@ class PageWorld : public PageBackend {
   void EndKeeps();
   // Its copies are used where they are, if that may be.
   bool UseInPlace(TensorNumber tensor);
-  // Returns false if there is none, or it waits for promised bytes.
+  // Returns false if there is none, or it waits for bytes of an early grant.
   bool RunKernel();
   // All kernels run. The copies that they wait for go on.
   void RunKernels();
@@ -207,7 +207,7 @@ class PageWorld : public PageBackend {
   std::deque<Kernel> stream_;
   std::vector<Report> pending_;  // puts and frees that were reported, until the stream comes there
   std::vector<TensorNumber> granted_;
-  std::set<TensorNumber> promised_;
+  std::set<TensorNumber> granted_early_;
   std::vector<UnderWay> under_way_;
   std::map<plan::Unit, plan::PhysicalPage> kept_;
   uint64_t enqueued_ = 0;

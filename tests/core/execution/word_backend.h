@@ -1,6 +1,6 @@
 // A backend that knows lease words alone: it begins no move, and any may begin.
 //
-// Owns: the tensors that it granted, refused and promised, in order. Threads: one.
+// Owns: the tensors that it granted, refused and granted early, in order. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ class WordBackend : public PageBackend {
   void Publish(TensorNumber tensor) override { away.erase(tensor); }
   void Grant(TensorNumber tensor) override { granted.push_back(tensor); }
   void Refuse(TensorNumber tensor) override { refused.push_back(tensor); }
-  bool Promise(TensorNumber tensor) override {
-    if (promises) promised.push_back(tensor);
-    return promises;
+  bool GrantEarly(TensorNumber tensor) override {
+    if (grants_early) granted_early.push_back(tensor);
+    return grants_early;
   }
   void Arrived(TensorNumber tensor) override { arrived.push_back(tensor); }
   void Break(TensorNumber tensor) override { broken.push_back(tensor); }
@@ -42,8 +42,8 @@ class WordBackend : public PageBackend {
   std::set<TensorNumber> away;
   std::vector<TensorNumber> granted;
   std::vector<TensorNumber> refused;
-  bool promises = false;
-  std::vector<TensorNumber> promised;
+  bool grants_early = false;
+  std::vector<TensorNumber> granted_early;
   std::vector<TensorNumber> arrived;
   std::vector<TensorNumber> broken;
 };
