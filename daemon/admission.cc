@@ -21,12 +21,12 @@ std::string Factor(double factor) {
   return text;
 }
 
-std::string GivenBackWords(const Judgement& judgement) {
-  std::string words = core::SizeText(judgement.given_back) +
+std::string WordsOfReturn(const Judgement& judgement) {
+  std::string words = core::SizeText(judgement.to_return) +
                       " of it is the store's until the job allocates, and is given back then";
-  if (judgement.give_back_s <= 0) return words;
+  if (judgement.return_s <= 0) return words;
   std::array<char, 32> text;
-  std::snprintf(text.data(), text.size(), ", in some %.1f s", judgement.give_back_s);
+  std::snprintf(text.data(), text.size(), ", in some %.1f s", judgement.return_s);
   return words + text.data();
 }
 
@@ -55,11 +55,11 @@ Judgement Judge(const DeviceRoom& room, const JobNeed& need, double slowdown_mos
   } else if (judgement.slowdown > std::max(slowdown_most, 1.0)) {
     judgement.verdict = Verdict::kTooSlow;
   }
-  if (judgement.verdict == Verdict::kMayCome) {
-    judgement.given_back = Minus(room.committed + need.bytes, Minus(room.total, room.held));
-    if (room.give_back_bytes_per_s > 0) {
-      judgement.give_back_s =
-          static_cast<double>(judgement.given_back.count()) / room.give_back_bytes_per_s;
+  if (judgement.verdict == Verdict::kMayStart) {
+    judgement.to_return = Minus(room.committed + need.bytes, Minus(room.total, room.held));
+    if (room.return_bytes_per_s > 0) {
+      judgement.return_s =
+          static_cast<double>(judgement.to_return.count()) / room.return_bytes_per_s;
     }
   }
   return judgement;
@@ -73,11 +73,11 @@ std::string WordsOf(const Judgement& judgement, double slowdown_most) {
     case Verdict::kTooSlow:
       return "for the jobs there to compute less: all would take " + Factor(judgement.slowdown) +
              " times as long, and at most " + Factor(slowdown_most) + " is allowed";
-    case Verdict::kMayCome: break;
+    case Verdict::kMayStart: break;
   }
   const std::string harm = HarmWords(judgement, slowdown_most);
-  if (judgement.given_back == core::Bytes{0}) return harm;
-  return (harm.empty() ? "" : harm + "; ") + GivenBackWords(judgement);
+  if (judgement.to_return == core::Bytes{0}) return harm;
+  return (harm.empty() ? "" : harm + "; ") + WordsOfReturn(judgement);
 }
 
 }  // namespace ravenstore::daemon

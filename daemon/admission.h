@@ -26,11 +26,11 @@ struct ResourceUse {
 // A device as the next job finds it.
 struct DeviceRoom {
   core::Bytes total{};
-  core::Bytes committed{};           // promised to jobs, and used by those that did not ask
-  core::Bytes own{};                 // of that, the user's who asks
-  core::Bytes held{};                // by the store, which gives it back when a job allocates
-  double give_back_bytes_per_s = 0;  // at most so fast: the link's rate; 0: not known
-  ResourceUse measured{};            // of all that runs there
+  core::Bytes committed{};        // reserved for jobs, and used by those that did not ask
+  core::Bytes own{};              // of that, the user's who asks
+  core::Bytes held{};             // by the store, which gives it back when a job allocates
+  double return_bytes_per_s = 0;  // at most so fast: the link's rate; 0: not known
+  ResourceUse measured{};         // of all that runs there
   // Jobs that were admitted and whose use is not in what is measured yet.
   size_t unmeasured = 0;
 };
@@ -42,7 +42,7 @@ struct JobNeed {
 };
 
 enum class Verdict {
-  kMayCome,
+  kMayStart,
   kUserIsAtLimit,  // until another job of its user ends
   kNotItsTurn,     // others came before it
   kNoMemory,
@@ -50,12 +50,12 @@ enum class Verdict {
 };
 
 struct Judgement {
-  Verdict verdict = Verdict::kMayCome;
+  Verdict verdict = Verdict::kMayStart;
   double slowdown = 1;       // expected of all jobs there, if it came
   bool is_measured = false;  // else by memory alone
   // Of what the job needs, what the store has until then, and the time that its way back takes.
-  core::Bytes given_back{};
-  double give_back_s = 0;
+  core::Bytes to_return{};
+  double return_s = 0;
 };
 
 // `slowdown_most`: 0: by memory alone.

@@ -153,11 +153,11 @@ void LegacyJobs::Record(uint64_t key) {
                             .peak = taken->peak,
                             .seen = std::chrono::system_clock::now()};
   ended.use = uses_.Of(key);
-  const auto* promise = waits_.queue().PromiseTo(core::TenantId{taken->uid}, taken->pid,
-                                                 static_cast<pid_t>(taken->run));
-  if (promise != nullptr) {
-    ended.model = promise->model;
-    ended.estimate = promise->estimate;
+  const auto* reservation = waits_.queue().FindReservation(core::TenantId{taken->uid}, taken->pid,
+                                                           static_cast<pid_t>(taken->run));
+  if (reservation != nullptr) {
+    ended.model = reservation->model;
+    ended.estimate = reservation->estimate;
   }
   options_.history->Add(ended);
 }
@@ -173,7 +173,7 @@ bool LegacyJobs::HangUp(uint64_t key) {
   bool holds = options_.ledger->HangUp(key);
   const auto place = jobs_.find(key);
   if (place != jobs_.end() && place->second.admits)
-    holds = waits_.queue().PromiseOf(*place->second.admits) != nullptr;
+    holds = waits_.queue().ReservationOf(*place->second.admits) != nullptr;
   if (holds) place->second.hung_up = true;
   return holds;
 }
@@ -326,28 +326,28 @@ void LegacyJobs::FillWaits(proto::LegacyJob* job) const {
   const auto place = queue.PlaceOf(pid);
   job->set_waiting(place.position);
   job->set_waiting_bytes(place.bytes.count());
-  const auto* promise =
-      queue.PromiseTo(core::TenantId{job->uid()}, pid, static_cast<pid_t>(job->run()));
-  if (promise == nullptr || !promise->estimate) return;
-  FillEstimate(*promise->estimate, promise->bytes, job->mutable_estimate());
+  const auto* reservation =
+      queue.FindReservation(core::TenantId{job->uid()}, pid, static_cast<pid_t>(job->run()));
+  if (reservation == nullptr || !reservation->estimate) return;
+  FillEstimate(*reservation->estimate, reservation->bytes, job->mutable_estimate());
   job->mutable_estimate()->set_actual(job->peak());
 }
 
 void LegacyJobs::FillWaiting(const Caller& caller, proto::LegacyJobs* answer) const {
-  for (const WaitQueue::Told& told : waits_.queue().All()) {
-    const bool is_job = options_.ledger->KeyOfProcess(told.process.pid) != 0;
+  for (const WaitQueue::Notification& waiter : waits_.queue().All()) {
+    const bool is_job = options_.ledger->KeyOfProcess(waiter.process.pid) != 0;
     const auto audience = caller.audience();
     // One that waits by --wait and has hung up as a job is none that is to become one.
-    if (is_job || !told.estimate || (audience && *audience != core::ToInt(told.user))) continue;
+    if (is_job || !waiter.estimate || (audience && *audience != core::ToInt(waiter.user))) continue;
     if (answer->ByteSizeLong() > kBytesOfList) return;
     proto::LegacyJob& job = *answer->add_jobs();
-    job.set_pid(static_cast<uint32_t>(told.process.pid));
-    job.set_uid(core::ToInt(told.user));
-    job.set_name(told.name);
-    job.set_waiting(told.position);
-    job.set_waiting_bytes(told.need.bytes.count());
-    job.set_waits_for(WordsOf(told.judgement, told.slowdown_most));
-    FillEstimate(*told.estimate, told.need.bytes, job.mutable_estimate());
+    job.set_pid(static_cast<uint32_t>(waiter.process.pid));
+    job.set_uid(core::ToInt(waiter.user));
+    job.set_name(waiter.name);
+    job.set_waiting(waiter.position);
+    job.set_waiting_bytes(waiter.need.bytes.count());
+    job.set_waits_for(WordsOf(waiter.judgement, waiter.slowdown_most));
+    FillEstimate(*waiter.estimate, waiter.need.bytes, job.mutable_estimate());
   }
 }
 

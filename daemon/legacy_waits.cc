@@ -29,10 +29,10 @@ void LegacyWaits::Enqueue(const Caller& caller, uint64_t request, WaitQueue::Wai
   waiter.connection = caller.key;
   waiter.request = request;
   if (!queue_.Add(waiter)) return LookAgain();
-  const auto* promise = queue_.PromiseOf(waiter.process);
+  const auto* reservation = queue_.ReservationOf(waiter.process);
   waiter.slowdown_most = 0;  // how it came there was said
-  waiter.need.bytes = promise->bytes;
-  Tell({std::move(waiter), 0, promise->device, {}});
+  waiter.need.bytes = reservation->bytes;
+  Notify({std::move(waiter), 0, reservation->device, {}});
 }
 
 void LegacyWaits::LookAgain() {
@@ -56,7 +56,7 @@ void LegacyWaits::OnFound(const DeviceMemory::Usage& usage) {
     devices.push_back({.total = info.total,
                        .used = Minus(Minus(info.total, usage.held[i]), usage.free[i]),
                        .held = usage.held[i],
-                       .give_back_bytes_per_s =
+                       .return_bytes_per_s =
                            i < options_.links.size() ? options_.links[i].down_bytes_per_second : 0,
                        .measured = measured[i],
                        .uses = std::move(uses[i])});
@@ -64,27 +64,30 @@ void LegacyWaits::OnFound(const DeviceMemory::Usage& usage) {
   const WaitQueue::News news = queue_.Update(ipc::Now(), devices);
   for (const auto& corrected : news.corrected)
     options_.ledger->LowerRun(corrected.process, corrected.user, corrected.bytes);
-  for (const auto& told : news.told) {
+  for (const auto& notification : news.notifications) {
     // A client that does not read is notified only when its turn comes.
-    if (told.position != 0 && options_.connections->HasUnsent(told.connection)) continue;
-    if (told.position == 0 && options_.log->Allow(core::ToInt(told.user), ipc::Now()))
-      spdlog::info("legacy job of pid {} waits no more", told.process.pid);
-    Tell(told);
+    if (notification.position != 0 && options_.connections->HasUnsent(notification.connection))
+      continue;
+    if (notification.position == 0 &&
+        options_.log->Allow(core::ToInt(notification.user), ipc::Now()))
+      spdlog::info("legacy job of pid {} waits no more", notification.process.pid);
+    Notify(notification);
   }
   LookAgain();
 }
 
-void LegacyWaits::Tell(const WaitQueue::Told& told) {
+void LegacyWaits::Notify(const WaitQueue::Notification& notification) {
   proto::DaemonPacket packet;
-  packet.set_request(told.request);
+  packet.set_request(notification.request);
   proto::LegacyTurn& turn = *packet.mutable_legacy_turn();
-  turn.set_position(told.position);
-  turn.set_bytes(told.need.bytes.count());
-  if (told.estimate) {
-    if (told.position == 0) turn.set_uuid(options_.devices[told.device]->info().uuid);
-    turn.set_words(WordsOf(told.judgement, told.slowdown_most));
+  turn.set_position(notification.position);
+  turn.set_bytes(notification.need.bytes.count());
+  if (notification.estimate) {
+    if (notification.position == 0)
+      turn.set_uuid(options_.devices[notification.device]->info().uuid);
+    turn.set_words(WordsOf(notification.judgement, notification.slowdown_most));
   }
-  options_.connections->Send(told.connection, packet, {});
+  options_.connections->Send(notification.connection, packet, {});
 }
 
 }  // namespace ravenstore::daemon

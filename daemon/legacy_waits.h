@@ -45,7 +45,7 @@ class LegacyWaits {
   };
   explicit LegacyWaits(Options options) : options_(std::move(options)), queue_(options_.settle) {}
 
-  // The job waits until it may use `bytes` of the device, which are promised to it then until its
+  // The job waits until it may use `bytes` of the device, which are reserved for it then until its
   // process ends. It is notified whenever its place changes. If it had its turn already, it is
   // notified of that immediately.
   // REQUIRES: device < devices.size(); the process has a number.
@@ -68,7 +68,7 @@ class LegacyWaits {
  private:
   void Enqueue(const Caller& caller, uint64_t request, WaitQueue::Waiter waiter);
   void OnFound(const DeviceMemory::Usage& usage);
-  void Tell(const WaitQueue::Told& told);
+  void Notify(const WaitQueue::Notification& notification);
   void LookAgain();
 
   const Options options_;

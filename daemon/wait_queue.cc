@@ -22,11 +22,11 @@ std::map<WaitQueue::Turn, WaitQueue::Waiting>::iterator WaitQueue::Find(const Pr
 }
 
 bool WaitQueue::Add(const Waiter& waiter) {
-  if (promises_.contains(waiter.process)) return true;
+  if (reservations_.contains(waiter.process)) return true;
   if (const auto known = Find(waiter.process); known != waiting_.end()) {
     known->second.waiter.connection = waiter.connection;
     known->second.waiter.request = waiter.request;
-    known->second.told = 0;
+    known->second.notified_position = 0;
     return false;
   }
   uint64_t turn = 0;
@@ -48,7 +48,7 @@ void WaitQueue::Leave(uint64_t connection) {
 }
 
 void WaitQueue::Ended(const Process& process) {
-  promises_.erase(process);
+  reservations_.erase(process);
   std::erase_if(waiting_,
                 [&](const auto& entry) { return entry.second.waiter.process == process; });
 }
@@ -56,7 +56,7 @@ void WaitQueue::Ended(const Process& process) {
 // What jobs report counts up to what is used, by any process. A false report counts only where a
 // job that waited uses as much.
 Bytes WaitQueue::Committed::At(Bytes used) const {
-  return promised + std::min(said, used);
+  return reserved + std::min(reported, used);
 }
 
 WaitQueue::Devices WaitQueue::WaitedFor() const {
@@ -65,39 +65,40 @@ WaitQueue::Devices WaitQueue::WaitedFor() const {
   return all;
 }
 
-bool WaitQueue::IsMember(const Use& use, const Process& process, const Promise& promise) {
-  return use.process == process || (use.run == process.pid && use.user == promise.user);
+bool WaitQueue::IsMember(const Use& use, const Process& process, const Reservation& reservation) {
+  return use.process == process || (use.run == process.pid && use.user == reservation.user);
 }
 
 void WaitQueue::Correct(Tick now, const std::vector<Device>& devices, News* news) {
   const Devices waited_for = WaitedFor();
-  for (auto& [process, promise] : promises_) {
-    if (!waited_for.test(promise.device) || promise.device >= devices.size()) continue;
-    const Bytes total = devices[promise.device].total;
+  for (auto& [process, reservation] : reservations_) {
+    if (!waited_for.test(reservation.device) || reservation.device >= devices.size()) continue;
+    const Bytes total = devices[reservation.device].total;
     Bytes peak;
-    for (const Use& use : devices[promise.device].uses) {
-      if (IsMember(use, process, promise)) peak += std::min(use.peak, total);
+    for (const Use& use : devices[reservation.device].uses) {
+      if (IsMember(use, process, reservation)) peak += std::min(use.peak, total);
     }
-    const bool looked = std::exchange(promise.looked, true);
-    if (peak > promise.peak) {
+    const bool looked = std::exchange(reservation.looked, true);
+    if (peak > reservation.peak) {
       // Usage is read only while a job waits, so it may have held memory from the start.
-      if (promise.peak == Bytes{0}) promise.holds_since = looked ? now : promise.since;
-      promise.peak = peak;
-      promise.peak_since = now;
+      if (reservation.peak == Bytes{0}) reservation.holds_since = looked ? now : reservation.since;
+      reservation.peak = peak;
+      reservation.peak_since = now;
     }
-    const bool is_guess = promise.estimate && promise.estimate->source != "given";
-    if (!is_guess || promise.peak == Bytes{0} || now - promise.peak_since < settle_) continue;
-    const Bytes shown = promise.peak + Bytes(promise.peak.count() / kMarginPart);
-    if (shown >= promise.bytes) continue;
-    promise.bytes = shown;
-    news->corrected.push_back({process, promise.user, shown});
+    const bool is_guess = reservation.estimate && reservation.estimate->source != "given";
+    if (!is_guess || reservation.peak == Bytes{0} || now - reservation.peak_since < settle_)
+      continue;
+    const Bytes shown = reservation.peak + Bytes(reservation.peak.count() / kMarginPart);
+    if (shown >= reservation.bytes) continue;
+    reservation.bytes = shown;
+    news->corrected.push_back({process, reservation.user, shown});
   }
 }
 
-bool WaitQueue::IsUnmeasured(Tick now, const Promise& promise) {
-  if (!promise.estimate) return false;
-  if (promise.peak == Bytes{0}) return now - promise.since < kBeginsWithin;
-  return now - promise.holds_since < kMeasuredAfter;
+bool WaitQueue::IsUnmeasured(Tick now, const Reservation& reservation) {
+  if (!reservation.estimate) return false;
+  if (reservation.peak == Bytes{0}) return now - reservation.since < kBeginsWithin;
+  return now - reservation.holds_since < kMeasuredAfter;
 }
 
 WaitQueue::Commitments WaitQueue::CommitmentsOf(Tick now, size_t index,
@@ -105,27 +106,28 @@ WaitQueue::Commitments WaitQueue::CommitmentsOf(Tick now, size_t index,
   Commitments commitments;
   std::set<Process> waits;
   for (const auto& [turn, waiting] : waiting_) waits.insert(waiting.waiter.process);
-  std::vector<std::pair<const Process*, const Promise*>> here;
-  for (const auto& [process, promise] : promises_) {
-    if (promise.device != index) continue;
-    here.emplace_back(&process, &promise);
-    commitments.all.promised += promise.bytes;
-    commitments.by_user[promise.user].promised += promise.bytes;
-    if (IsUnmeasured(now, promise)) ++commitments.unmeasured;
+  std::vector<std::pair<const Process*, const Reservation*>> here;
+  for (const auto& [process, reservation] : reservations_) {
+    if (reservation.device != index) continue;
+    here.emplace_back(&process, &reservation);
+    commitments.all.reserved += reservation.bytes;
+    commitments.by_user[reservation.user].reserved += reservation.bytes;
+    if (IsUnmeasured(now, reservation)) ++commitments.unmeasured;
   }
-  Bytes said;
+  Bytes reported;
   for (const Use& use : device.uses) {
-    said += std::min(use.bytes, device.total);
-    const bool is_promised = std::any_of(here.begin(), here.end(), [&](const auto& entry) {
+    reported += std::min(use.bytes, device.total);
+    const bool has_reservation = std::any_of(here.begin(), here.end(), [&](const auto& entry) {
       return IsMember(use, *entry.first, *entry.second);
     });
-    if (is_promised || promises_.contains(use.process) || waits.contains(use.process)) continue;
+    if (has_reservation || reservations_.contains(use.process) || waits.contains(use.process))
+      continue;
     // Strangers' numbers: bounded before they are added up.
     const Bytes bytes = std::min(use.bytes, device.total);
-    commitments.all.said += bytes;
-    commitments.by_user[use.user].said += bytes;
+    commitments.all.reported += bytes;
+    commitments.by_user[use.user].reported += bytes;
   }
-  commitments.foreign = Minus(device.used, said);
+  commitments.foreign = Minus(device.used, reported);
   return commitments;
 }
 
@@ -137,7 +139,7 @@ DeviceRoom WaitQueue::RoomOn(const Device& device, Commitments& commitments, con
           .committed = commitments.all.At(device.used) + foreign,
           .own = commitments.by_user[waiter.user].At(device.used),
           .held = device.held,
-          .give_back_bytes_per_s = device.give_back_bytes_per_s,
+          .return_bytes_per_s = device.return_bytes_per_s,
           .measured = device.measured,
           .unmeasured = commitments.unmeasured};
 }
@@ -153,9 +155,9 @@ WaitQueue::Choice WaitQueue::Choose(const Waiter& waiter, const std::vector<Devi
     if (!waiter.devices.test(i)) continue;
     const DeviceRoom room = RoomOn(devices[i], commitments[i], waiter);
     const Judgement judgement = Judge(room, waiter.need, waiter.slowdown_most);
-    const bool kept =
-        commitments[i].all_kept_back || commitments[i].kept_back.contains(waiter.user);
-    if (judgement.verdict != Verdict::kMayCome || kept) {
+    const bool blocked =
+        commitments[i].all_blocked || commitments[i].blocked_users.contains(waiter.user);
+    if (judgement.verdict != Verdict::kMayStart || blocked) {
       if (!std::exchange(looked, true)) choice.judgement = judgement;
       continue;
     }
@@ -168,36 +170,37 @@ WaitQueue::Choice WaitQueue::Choose(const Waiter& waiter, const std::vector<Devi
     looked = true;
   }
   // It may come but for those before it.
-  if (!choice.device && choice.judgement.verdict == Verdict::kMayCome)
+  if (!choice.device && choice.judgement.verdict == Verdict::kMayStart)
     choice.judgement.verdict = Verdict::kNotItsTurn;
   return choice;
 }
 
-void WaitQueue::KeepBack(const Waiter& waiter, const std::vector<Device>& devices,
-                         std::vector<Commitments>& commitments) const {
+void WaitQueue::BlockBehind(const Waiter& waiter, const std::vector<Device>& devices,
+                            std::vector<Commitments>& commitments) const {
   for (size_t i = 0; i < devices.size(); ++i) {
-    if (!waiter.devices.test(i) || !commitments[i].kept_back.insert(waiter.user).second) continue;
+    if (!waiter.devices.test(i) || !commitments[i].blocked_users.insert(waiter.user).second)
+      continue;
     // Whether it would come if only its own user's jobs were there.
     DeviceRoom room = RoomOn(devices[i], commitments[i], waiter);
     const bool is_alone = room.committed == room.own;
     room.committed = room.own;
     if (!is_alone) room.measured = {};
     const bool waits_for_others =
-        Judge(room, waiter.need, waiter.slowdown_most).verdict == Verdict::kMayCome;
-    if (waits_for_others) commitments[i].all_kept_back = true;
+        Judge(room, waiter.need, waiter.slowdown_most).verdict == Verdict::kMayStart;
+    if (waits_for_others) commitments[i].all_blocked = true;
   }
 }
 
-void WaitQueue::Grant(Tick now, const Waiter& waiter, size_t device, Commitments* commitments) {
-  commitments->all.promised += waiter.need.bytes;
-  commitments->by_user[waiter.user].promised += waiter.need.bytes;
+void WaitQueue::Reserve(Tick now, const Waiter& waiter, size_t device, Commitments* commitments) {
+  commitments->all.reserved += waiter.need.bytes;
+  commitments->by_user[waiter.user].reserved += waiter.need.bytes;
   if (waiter.estimate) ++commitments->unmeasured;
-  promises_[waiter.process] = {.user = waiter.user,
-                               .device = device,
-                               .bytes = waiter.need.bytes,
-                               .model = waiter.model,
-                               .estimate = waiter.estimate,
-                               .since = now};
+  reservations_[waiter.process] = {.user = waiter.user,
+                                   .device = device,
+                                   .bytes = waiter.need.bytes,
+                                   .model = waiter.model,
+                                   .estimate = waiter.estimate,
+                                   .since = now};
 }
 
 WaitQueue::News WaitQueue::Update(Tick now, const std::vector<Device>& devices) {
@@ -214,21 +217,21 @@ WaitQueue::News WaitQueue::Update(Tick now, const std::vector<Device>& devices) 
     if (choice.device) {
       const size_t device = *choice.device;
       turns_[device] = std::max(turns_[device], next->first.turn);
-      Grant(now, waiter, device, &commitments[device]);
-      news.told.push_back({waiter, 0, device, choice.judgement});
+      Reserve(now, waiter, device, &commitments[device]);
+      news.notifications.push_back({waiter, 0, device, choice.judgement});
       next = waiting_.erase(next);
       continue;
     }
-    KeepBack(waiter, devices, commitments);
+    BlockBehind(waiter, devices, commitments);
     const auto shares = [&](const Devices& others) { return (others & waiter.devices).any(); };
     const auto position =
         static_cast<uint32_t>(1 + std::count_if(before.begin(), before.end(), shares));
     before.push_back(waiter.devices);
     waiting.place = {position, waiter.need.bytes, choice.judgement};
-    const bool moved = std::exchange(waiting.told, position) != position;
+    const bool moved = std::exchange(waiting.notified_position, position) != position;
     const Verdict verdict = choice.judgement.verdict;
-    if ((std::exchange(waiting.told_verdict, verdict) != verdict) || moved)
-      news.told.push_back({waiter, position, 0, choice.judgement});
+    if ((std::exchange(waiting.notified_verdict, verdict) != verdict) || moved)
+      news.notifications.push_back({waiter, position, 0, choice.judgement});
     ++next;
   }
   return news;
@@ -246,17 +249,18 @@ WaitQueue::Place WaitQueue::PlaceOf(pid_t pid) const {
   return {};
 }
 
-std::vector<WaitQueue::Told> WaitQueue::All() const {
-  std::vector<Told> all;
+std::vector<WaitQueue::Notification> WaitQueue::All() const {
+  std::vector<Notification> all;
   for (const auto& [turn, waiting] : waiting_)
     all.push_back({waiting.waiter, waiting.Shown().position, 0, waiting.place.judgement});
   return all;
 }
 
-const WaitQueue::Promise* WaitQueue::PromiseTo(TenantId user, pid_t pid, pid_t run) const {
-  for (const auto& [owner, promise] : promises_) {
+const WaitQueue::Reservation* WaitQueue::FindReservation(TenantId user, pid_t pid,
+                                                         pid_t run) const {
+  for (const auto& [owner, reservation] : reservations_) {
     const bool is_its = owner.pid == pid || (run != 0 && owner.pid == run);
-    if (is_its && promise.user == user) return &promise;
+    if (is_its && reservation.user == user) return &reservation;
   }
   return nullptr;
 }

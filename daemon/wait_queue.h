@@ -1,5 +1,5 @@
 // Legacy jobs that wait for their turn on a device (`ravenrun --wait`, `--admit`). Each waits for
-// the memory that it may use, which is promised to it until its process ends.
+// the memory that it may use, which is reserved for it until its process ends.
 //
 // Order: of one user that of arrival. Users take turns, so that who comes with many jobs does not
 // keep others waiting: a job's place is behind as many jobs of each other user as of its own. A job
@@ -10,8 +10,8 @@
 // What jobs that did not wait use counts as they say, but together no more than somebody truly
 // uses of the device. Waiting is a courtesy: who does not wait is not stopped.
 //
-// A promise that was an estimate is corrected: once the job's peak has not grown for a while, what
-// it was promised beyond that and a margin is others', as soon as somebody waits for the device.
+// A reservation that was an estimate is corrected: once the job's peak has not grown for a while,
+// what it reserved beyond that and a margin is others', as soon as somebody waits for the device.
 //
 // Pure: the jobs' use and the time are arguments, the notifications to send are results.
 //
@@ -50,7 +50,7 @@ class WaitQueue {
   // begins keeps others waiting.
   static constexpr core::Duration kBeginsWithin = std::chrono::seconds(30);
 
-  // `settle`: so long a peak has not grown before a promise is corrected.
+  // `settle`: so long a peak has not grown before a reservation is corrected.
   explicit WaitQueue(core::Duration settle) : settle_(settle) {}
 
   struct Process {
@@ -75,7 +75,7 @@ class WaitQueue {
   bool Add(const Waiter& waiter);
   // The connection ended: who waited there waits no more.
   void Leave(uint64_t connection);
-  // What it waited for, or was promised, is others'.
+  // What it waited for, or had reserved, is others'.
   void Ended(const Process& process);
 
   // What a job holds of a device, by its own word.
@@ -88,13 +88,13 @@ class WaitQueue {
   };
   struct Device {
     core::Bytes total{};
-    core::Bytes used{};                // not free, and not the store's
-    core::Bytes held{};                // the store's
-    double give_back_bytes_per_s = 0;  // as DeviceRoom has it
+    core::Bytes used{};             // not free, and not the store's
+    core::Bytes held{};             // the store's
+    double return_bytes_per_s = 0;  // as DeviceRoom has it
     ResourceUse measured{};
     std::vector<Use> uses{};
   };
-  struct Told : Waiter {
+  struct Notification : Waiter {
     uint32_t position = 0;  // 1: the next; 0: it is its turn
     size_t device = 0;      // on which
     Judgement judgement{};
@@ -102,11 +102,11 @@ class WaitQueue {
   struct Corrected {
     Process process{};
     core::TenantId user{};
-    core::Bytes bytes{};  // that it is promised from now on
+    core::Bytes bytes{};  // that it has reserved from now on
   };
   // What changed since the last notification.
   struct News {
-    std::vector<Told> told{};
+    std::vector<Notification> notifications{};
     std::vector<Corrected> corrected{};
   };
   News Update(core::Tick now, const std::vector<Device>& devices);
@@ -119,9 +119,9 @@ class WaitQueue {
   // As of the last Update; position 0: the process does not wait.
   Place PlaceOf(pid_t pid) const;
   // All that wait, in order, with their places.
-  std::vector<Told> All() const;
+  std::vector<Notification> All() const;
 
-  struct Promise {
+  struct Reservation {
     core::TenantId user{};
     size_t device = 0;
     core::Bytes bytes{};
@@ -133,13 +133,13 @@ class WaitQueue {
     core::Bytes peak{};
     core::Tick peak_since{};
   };
-  // The promise to the user's process, or to the one with which its run began (0: not known);
+  // The reservation of the user's process, or of the one with which its run began (0: not known);
   // null: there is none.
-  const Promise* PromiseTo(core::TenantId user, pid_t pid, pid_t run) const;
-  // To this very process, whichever user it has now.
-  const Promise* PromiseOf(const Process& process) const {
-    const auto found = promises_.find(process);
-    return found == promises_.end() ? nullptr : &found->second;
+  const Reservation* FindReservation(core::TenantId user, pid_t pid, pid_t run) const;
+  // Of this very process, whichever user it has now.
+  const Reservation* ReservationOf(const Process& process) const {
+    const auto found = reservations_.find(process);
+    return found == reservations_.end() ? nullptr : &found->second;
   }
   bool empty() const { return waiting_.empty(); }
 
@@ -155,12 +155,12 @@ class WaitQueue {
 
     Waiter waiter;
     Place place{};  // as of the last Update
-    uint32_t told = 0;
-    Verdict told_verdict = Verdict::kMayCome;
+    uint32_t notified_position = 0;
+    Verdict notified_verdict = Verdict::kMayStart;
   };
   struct Committed {
-    core::Bytes promised{};
-    core::Bytes said{};  // of jobs that did not wait
+    core::Bytes reserved{};
+    core::Bytes reported{};  // of jobs that did not wait
     core::Bytes At(core::Bytes used) const;
   };
   // Of one device, while those who wait are looked at in their order.
@@ -169,8 +169,8 @@ class WaitQueue {
     std::map<core::TenantId, Committed> by_user{};
     core::Bytes foreign{};  // used, but reported by no job
     size_t unmeasured = 0;
-    std::set<core::TenantId> kept_back{};
-    bool all_kept_back = false;
+    std::set<core::TenantId> blocked_users{};
+    bool all_blocked = false;
   };
   struct Choice {
     std::optional<size_t> device{};
@@ -179,21 +179,21 @@ class WaitQueue {
 
   std::map<Turn, Waiting>::iterator Find(const Process& process);
   Devices WaitedFor() const;
-  static bool IsMember(const Use& use, const Process& process, const Promise& promise);
+  static bool IsMember(const Use& use, const Process& process, const Reservation& reservation);
   // Its compute time is not part of the measured values yet.
-  static bool IsUnmeasured(core::Tick now, const Promise& promise);
+  static bool IsUnmeasured(core::Tick now, const Reservation& reservation);
   void Correct(core::Tick now, const std::vector<Device>& devices, News* news);
   Commitments CommitmentsOf(core::Tick now, size_t index, const Device& device) const;
   static DeviceRoom RoomOn(const Device& device, Commitments& commitments, const Waiter& waiter);
   Choice Choose(const Waiter& waiter, const std::vector<Device>& devices,
                 std::vector<Commitments>& commitments) const;
-  void KeepBack(const Waiter& waiter, const std::vector<Device>& devices,
-                std::vector<Commitments>& commitments) const;
-  void Grant(core::Tick now, const Waiter& waiter, size_t device, Commitments* commitments);
+  void BlockBehind(const Waiter& waiter, const std::vector<Device>& devices,
+                   std::vector<Commitments>& commitments) const;
+  void Reserve(core::Tick now, const Waiter& waiter, size_t device, Commitments* commitments);
 
   const core::Duration settle_;
   std::map<Turn, Waiting> waiting_;  // in order
-  std::map<Process, Promise> promises_;
+  std::map<Process, Reservation> reservations_;
   std::map<size_t, uint64_t> turns_;  // the turn that each device's last one had
   uint64_t next_arrival_ = 0;
 };

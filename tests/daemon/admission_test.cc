@@ -18,7 +18,7 @@ JobNeed Need(Bytes bytes, std::optional<double> compute = std::nullopt) {
 }
 
 TEST(AdmissionTest, WhatFitsToTheByteMayCome) {
-  EXPECT_EQ(Judge(Room(GiB(60)), Need(GiB(40)), kMost).verdict, Verdict::kMayCome);
+  EXPECT_EQ(Judge(Room(GiB(60)), Need(GiB(40)), kMost).verdict, Verdict::kMayStart);
   EXPECT_EQ(Judge(Room(GiB(60)), Need(GiB(40) + Bytes{1}), kMost).verdict, Verdict::kNoMemory);
 }
 
@@ -29,12 +29,12 @@ TEST(AdmissionTest, AUsersLimitHoldsWhereThereIsMemory) {
   need.limit = GiB(40);
   EXPECT_EQ(Judge(room, need, kMost).verdict, Verdict::kUserIsAtLimit);
   need.bytes = GiB(10);
-  EXPECT_EQ(Judge(room, need, kMost).verdict, Verdict::kMayCome);
+  EXPECT_EQ(Judge(room, need, kMost).verdict, Verdict::kMayStart);
 }
 
 TEST(AdmissionTest, SlowdownIsTheSumOfWhatJobsUse) {
   const Judgement busy = Judge(Room(GiB(1), 0.9), Need(GiB(1), 0.5), kMost);
-  EXPECT_EQ(busy.verdict, Verdict::kMayCome);
+  EXPECT_EQ(busy.verdict, Verdict::kMayStart);
   EXPECT_DOUBLE_EQ(busy.slowdown, 1.4);
   const Judgement idle = Judge(Room(GiB(1), 0.2), Need(GiB(1), 0.3), kMost);
   EXPECT_DOUBLE_EQ(idle.slowdown, 1);
@@ -44,7 +44,7 @@ TEST(AdmissionTest, SlowdownIsTheSumOfWhatJobsUse) {
 }
 
 TEST(AdmissionTest, AJobOfUnknownUseCountsAsOneThatComputesAllTheTime) {
-  EXPECT_EQ(Judge(Room(GiB(1), 0.5), Need(GiB(1)), kMost).verdict, Verdict::kMayCome);
+  EXPECT_EQ(Judge(Room(GiB(1), 0.5), Need(GiB(1)), kMost).verdict, Verdict::kMayStart);
   EXPECT_EQ(Judge(Room(GiB(1), 0.6), Need(GiB(1)), kMost).verdict, Verdict::kTooSlow);
 }
 
@@ -67,7 +67,7 @@ TEST(AdmissionTest, TheLinkCountsWhereItIsTheNarrowerOne) {
 
 TEST(AdmissionTest, WithoutAMeasurementMemoryAloneCountsAndThatIsSaid) {
   const Judgement judgement = Judge(Room(GiB(1)), Need(GiB(1)), kMost);
-  EXPECT_EQ(judgement.verdict, Verdict::kMayCome);
+  EXPECT_EQ(judgement.verdict, Verdict::kMayStart);
   EXPECT_FALSE(judgement.is_measured);
   EXPECT_EQ(WordsOf(judgement, kMost),
             "by memory alone: how busy the device is cannot be measured");
@@ -76,13 +76,13 @@ TEST(AdmissionTest, WithoutAMeasurementMemoryAloneCountsAndThatIsSaid) {
 TEST(AdmissionTest, WhatTheStoreHasIsNoHindranceAndItsWayBackIsSaid) {
   DeviceRoom room = Room(GiB(50), 0.1);
   room.held = GiB(30);
-  room.give_back_bytes_per_s = 20e9;
+  room.return_bytes_per_s = 20e9;
   const Judgement fits = Judge(room, Need(GiB(20), 0.1), kMost);
-  EXPECT_EQ(fits.given_back, Bytes{0});
+  EXPECT_EQ(fits.to_return, Bytes{0});
   EXPECT_EQ(WordsOf(fits, kMost), "");
   Judgement judgement = Judge(room, Need(GiB(40), 0.1), kMost);
-  EXPECT_EQ(judgement.verdict, Verdict::kMayCome);
-  EXPECT_EQ(judgement.given_back, GiB(20));
+  EXPECT_EQ(judgement.verdict, Verdict::kMayStart);
+  EXPECT_EQ(judgement.to_return, GiB(20));
   EXPECT_EQ(WordsOf(judgement, kMost),
             "20.0 GiB of it is the store's until the job allocates, and is given back then, in "
             "some 1.1 s");
@@ -90,14 +90,14 @@ TEST(AdmissionTest, WhatTheStoreHasIsNoHindranceAndItsWayBackIsSaid) {
   EXPECT_EQ(WordsOf(judgement, kMost),
             "all jobs there may take 1.2 times as long; 20.0 GiB of it is the store's until the "
             "job allocates, and is given back then, in some 1.1 s");
-  room.give_back_bytes_per_s = 0;
+  room.return_bytes_per_s = 0;
   EXPECT_EQ(WordsOf(Judge(room, Need(GiB(40), 0.1), kMost), kMost),
             "20.0 GiB of it is the store's until the job allocates, and is given back then");
 }
 
 TEST(AdmissionTest, WithoutACapMemoryAloneCountsAsConfigured) {
   const Judgement judgement = Judge(Room(GiB(1), 1.0), Need(GiB(1)), 0);
-  EXPECT_EQ(judgement.verdict, Verdict::kMayCome);
+  EXPECT_EQ(judgement.verdict, Verdict::kMayStart);
   EXPECT_EQ(WordsOf(judgement, 0), "");
 }
 

@@ -413,7 +413,7 @@ TEST_F(LegacyJobsTest, HowMuchAJobComputesAloneIsRememberedAndLetsOthersBeside) 
   EXPECT_EQ(Ask(job, command).record().compute(), 0.8);
 }
 
-TEST_F(LegacyJobsTest, WhatNeverFitsIsToldAtOnceAndWhy) {
+TEST_F(LegacyJobsTest, WhatNeverFitsIsRefusedImmediatelyWithTheReason) {
   Caller large = connections_.Connect(1);
   Say(large, Admit(MiB(64), Bytes{1}));
   EXPECT_EQ(connections_.Refused(large), ErrorCode::kOutOfMemory);
@@ -438,7 +438,7 @@ TEST_F(LegacyJobsTest, AnEstimateOfNoKnownSourceIsRefused) {
   EXPECT_EQ(connections_.Refused(asks), ErrorCode::kInvalidArgument);
 }
 
-TEST_F(LegacyJobsTest, AProcessThatBecameAnotherUsersIsToldOfItsPromise) {
+TEST_F(LegacyJobsTest, AProcessThatBecameAnotherUsersIsNotifiedOfItsReservation) {
   memory_.usage.free = {kDevice};
   Caller asks = connections_.Connect(1);
   Say(asks, Admit(MiB(30)));

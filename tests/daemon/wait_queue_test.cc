@@ -36,10 +36,10 @@ class WaitQueueTest : public testing::Test {
   // "1:0 2:1": the first has its turn, and the second is the next.
   std::string Look() {
     std::string text;
-    for (const auto& told : queue_.Update(now_, {Device()}).told) {
-      EXPECT_EQ(told.request, 9u);
-      text += (text.empty() ? "" : " ") + std::to_string(told.connection) + ":" +
-              std::to_string(told.position);
+    for (const auto& notification : queue_.Update(now_, {Device()}).notifications) {
+      EXPECT_EQ(notification.request, 9u);
+      text += (text.empty() ? "" : " ") + std::to_string(notification.connection) + ":" +
+              std::to_string(notification.position);
     }
     return text;
   }
@@ -52,7 +52,7 @@ class WaitQueueTest : public testing::Test {
   Bytes used_;
 };
 
-TEST_F(WaitQueueTest, WhatIsPromisedIsNobodyElsesUntilTheProcessEnds) {
+TEST_F(WaitQueueTest, AReservationLastsUntilTheProcessEnds) {
   Wait(1, 7, GiB(60));
   Wait(2, 7, GiB(60));
   EXPECT_EQ(Look(), "1:0 2:1");
@@ -121,7 +121,7 @@ TEST_F(WaitQueueTest, WhatAJobSaysCountsOnlyAsFarAsSomethingIsUsed) {
   EXPECT_EQ(Look(), "1:0");
 }
 
-TEST_F(WaitQueueTest, WhoWaitsOrIsPromisedSomethingIsNotCountedTwice) {
+TEST_F(WaitQueueTest, WhoWaitsOrHasAReservationIsNotCountedTwice) {
   Wait(1, 7, GiB(60));
   Wait(2, 7, GiB(40));
   Use(1, 7, GiB(55));
@@ -162,12 +162,12 @@ TEST_F(WaitQueueTest, DevicesHaveQueuesOfTheirOwn) {
   WaitQueue::Waiter other = Waiter(2, 7, GiB(10));
   other.devices = 2;
   EXPECT_FALSE(queue_.Add(other));
-  const auto told = queue_.Update(now_, {Device(), {.total = kTotal}}).told;
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_EQ(told[0].position, 1u);
-  EXPECT_EQ(told[1].position, 0u);
-  EXPECT_EQ(told[1].device, 1u);
-  EXPECT_EQ(told[1].need.bytes, GiB(10));
+  const auto notifications = queue_.Update(now_, {Device(), {.total = kTotal}}).notifications;
+  ASSERT_EQ(notifications.size(), 2u);
+  EXPECT_EQ(notifications[0].position, 1u);
+  EXPECT_EQ(notifications[1].position, 0u);
+  EXPECT_EQ(notifications[1].device, 1u);
+  EXPECT_EQ(notifications[1].need.bytes, GiB(10));
 }
 
 // Several devices, and jobs that are admitted by what is expected of them.
@@ -201,10 +201,10 @@ class AdmissionQueueTest : public testing::Test {
     std::string text;
     corrected_ = {};
     WaitQueue::News news = queue_.Update(now_, devices_);
-    for (const auto& told : news.told) {
-      text += (text.empty() ? "" : " ") + std::to_string(told.connection);
-      text += told.position == 0 ? "@" + std::to_string(told.device)
-                                 : ":" + std::to_string(told.position);
+    for (const auto& notification : news.notifications) {
+      text += (text.empty() ? "" : " ") + std::to_string(notification.connection);
+      text += notification.position == 0 ? "@" + std::to_string(notification.device)
+                                         : ":" + std::to_string(notification.position);
     }
     for (const auto& one : news.corrected) corrected_ += one.bytes;
     return text;
@@ -339,7 +339,7 @@ TEST_F(AdmissionQueueTest, ASizeThatTheUserGaveIsNotCorrected) {
   EXPECT_EQ(corrected_, Bytes{0});
 }
 
-TEST_F(AdmissionQueueTest, TheProcessesOfARunAreWithinItsPromise) {
+TEST_F(AdmissionQueueTest, TheProcessesOfARunAreWithinItsReservation) {
   Admit(1, 7, GiB(60), 1);
   Look();
   Use(0, 2, 7, GiB(30), /*run=*/1);
@@ -348,8 +348,8 @@ TEST_F(AdmissionQueueTest, TheProcessesOfARunAreWithinItsPromise) {
   Use(0, 4, 8, GiB(1), /*run=*/1);  // another user says so
   Admit(5, 6, Bytes{1}, 1);
   EXPECT_EQ(Look(), "5:1");
-  EXPECT_NE(queue_.PromiseTo(core::TenantId{7}, 2, 1), nullptr);
-  EXPECT_EQ(queue_.PromiseTo(core::TenantId{8}, 4, 1), nullptr);
+  EXPECT_NE(queue_.FindReservation(core::TenantId{7}, 2, 1), nullptr);
+  EXPECT_EQ(queue_.FindReservation(core::TenantId{8}, 4, 1), nullptr);
 }
 
 }  // namespace
