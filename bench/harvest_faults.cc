@@ -337,12 +337,12 @@ class DaemonRun {
       if (by_others) {
         server_.SetOthers(core::ToInt(device), core::MiB(random() % 8));
       } else {
-        const auto on_returned = [this](const daemon::Harvest::GivenBack&) { ++counts_.returned; };
+        const auto on_returned = [this](const daemon::Harvest::Returned&) { ++counts_.returned; };
         const bool asked = server_.Ask([&](daemon::Loop& loop) {
           const core::Bytes held = loop.store().Harvested(device);
           const core::Bytes wanted(random() % (held.count() + 1));
           return wanted > core::Bytes{} &&
-                 loop.GiveBackHarvest(device, wanted, milliseconds(50), on_returned).ok();
+                 loop.ReturnHarvest(device, wanted, milliseconds(50), on_returned).ok();
         });
         static_cast<void>(asked);
       }

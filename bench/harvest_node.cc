@@ -107,12 +107,12 @@ class Harvested {
     RAVEN_CHECK(session.SetLimits(limits).ok());
     Sweep(Access::kReadOnly);
   }
-  proto::HarvestGivenBack ReturnHarvest() {
-    proto::GiveBackHarvest wanted;
+  proto::HarvestReturned ReturnHarvested() {
+    proto::ReturnHarvest wanted;
     wanted.set_device(1);
     wanted.set_bytes(Use().peer_pool());
     wanted.set_within_ns(static_cast<uint64_t>(core::Duration(kPatience).count()));
-    const auto returned = Ask().GiveBackHarvest(wanted);
+    const auto returned = Ask().ReturnHarvest(wanted);
     RAVEN_CHECK(returned.ok());
     return *returned;
   }
@@ -162,7 +162,7 @@ void MeasureReturns(const Node& node, const Report& report) {
   Harvested dirty(node);
   if (!dirty.Fill()) return Skip(kDirty, report, kNotFilled);
   const double bound = static_cast<double>(dirty.Use().harvest().used()) / dirty.Link();
-  const proto::HarvestGivenBack first = dirty.ReturnHarvest();
+  const proto::HarvestReturned first = dirty.ReturnHarvested();
   Figure figure = kDirty;
   figure.bound = bound * 1e3;
   ReportFigure(figure, report, static_cast<double>(first.took_ns()) / 1e9 / bound,
@@ -170,7 +170,7 @@ void MeasureReturns(const Node& node, const Report& report) {
   Harvested clean(node);
   if (!clean.Fill()) return Skip(kClean, report, kNotFilled);
   clean.BringAll();
-  const proto::HarvestGivenBack second = clean.ReturnHarvest();
+  const proto::HarvestReturned second = clean.ReturnHarvested();
   ReportFigure(kClean, report, static_cast<double>(second.took_ns()) / 1e6,
                GibText(second.bytes()) + second.late());
 }

@@ -125,7 +125,7 @@ void CancelFetch(Session& session, TensorRecord& tensor, LeaseState from) {
 
 // Releases a holder that was taken for nothing: the last put's record stands, but for tickets of
 // the other threads that used it with us.
-void GiveBack(Session& session, TensorRecord& tensor) {
+void ReturnHolder(Session& session, TensorRecord& tensor) {
   proto::LeaseSlot& row = session.Row(tensor);
   uint64_t word = row.word.load(std::memory_order_acquire);
   while (true) {
@@ -423,7 +423,7 @@ class Batch {
     }
     if (!status.ok()) {
       for (size_t i = 0; i < tensors_.size(); ++i) {
-        if (begun_[i].hold == Hold::kTaken) GiveBack(session_, *tensors_[i]);
+        if (begun_[i].hold == Hold::kTaken) ReturnHolder(session_, *tensors_[i]);
       }
     }
     return status;
@@ -440,7 +440,7 @@ class Batch {
           tensor.turn.store(FetchTurn::kAbandoned, std::memory_order_release);
           break;
         case Hold::kAsk: CancelFetch(session_, tensor, begun_[i].from); break;
-        case Hold::kTaken: GiveBack(session_, tensor); break;
+        case Hold::kTaken: ReturnHolder(session_, tensor); break;
         case Hold::kElsewhere:
         case Hold::kNone: break;
       }
@@ -523,7 +523,7 @@ Result<void*> Get(TensorRecord& tensor, device::StreamHandle stream, const GetOp
   RAVEN_RETURN_IF_ERROR(Take(session, tensor, destination, deadline));
   Result<void*> address = BindToStream(session, tensor, stream, destination, options, deadline);
   if (!address.ok()) [[unlikely]]
-    GiveBack(session, tensor);
+    ReturnHolder(session, tensor);
   return address;
 }
 

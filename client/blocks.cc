@@ -162,9 +162,9 @@ std::vector<Block*> BlockAllocator::TakeUntilFits(uint64_t more, int device) {
   std::vector<Block*> taken;
   TakeIdleFrom(ledger, stats.idle - std::min(stats.idle, most), Victim::kOldest, &taken);
   const uint64_t needed = std::max(ledger.needed_ever, others);
-  const uint64_t beside = needed - others + std::max(needed / kWasteShare, kWasteLeast);
+  const uint64_t spare = needed - others + std::max(needed / kWasteShare, kWasteLeast);
   // Of few large ones more is had back, at the price of fewer calls, than of many small ones.
-  TakeIdleFrom(ledger, stats.idle - std::min(stats.idle, beside), Victim::kLargest, &taken);
+  TakeIdleFrom(ledger, stats.idle - std::min(stats.idle, spare), Victim::kLargest, &taken);
   return taken;
 }
 
@@ -250,12 +250,12 @@ Block* BlockAllocator::AllocateNew(uint64_t bytes, int device, Stream stream, Li
   block->bytes_ = RoundUp(bytes);
   block->device_ = device;
   block->stream_ = stream;
-  std::vector<Block*> given_back;
+  std::vector<Block*> evicted;
   {
     std::lock_guard lock(mutex_);
-    given_back = TakeUntilFits(block->bytes_, device);
+    evicted = TakeUntilFits(block->bytes_, device);
   }
-  Destroy(given_back);
+  Destroy(evicted);
   try {
     block->tensor_ = Create(block->bytes_, device, stream, life);
   } catch (const Error& error) {
@@ -326,9 +326,9 @@ void BlockAllocator::EndUse(Block* block, Stream stream, const PutOptions& next_
     return Put(block, block->stream_, next_read);
   }
   BecomeIdle(block);
-  const std::vector<Block*> given_back = TakeUntilFits(0, block->device_);
+  const std::vector<Block*> evicted = TakeUntilFits(0, block->device_);
   lock.unlock();
-  Destroy(given_back);
+  Destroy(evicted);
 }
 
 // --- Parking ---
@@ -371,12 +371,12 @@ void BlockAllocator::Unsave(Block* block) noexcept {
 void* BlockAllocator::Get(Block* block, Stream stream) {
   if (!block->tensor_.ready()) {
     // It needs room on the device, which for the daemon idle blocks are not.
-    std::vector<Block*> given_back;
+    std::vector<Block*> evicted;
     {
       std::lock_guard lock(mutex_);
-      TakeIdleFrom(ledgers_[block->device_], block->bytes_, Victim::kOldest, &given_back);
+      TakeIdleFrom(ledgers_[block->device_], block->bytes_, Victim::kOldest, &evicted);
     }
-    Destroy(given_back);
+    Destroy(evicted);
   }
   // Idle blocks lie between others: with all of them gone there may be one long run.
   bool any_idle = false;

@@ -122,7 +122,7 @@ void ClientReplies::EndEarlyGrant(Session& session, SlotId slot, const core::Sta
   recorders_.Answered(session);
   if (!outcome.ok()) MarkLost(session, slot, outcome.error().message);
   session.segment()->arrivals[arrival.index].store(arrival.value, std::memory_order_release);
-  session.arrivals.GiveBack(arrival.index);
+  session.arrivals.Release(arrival.index);
 }
 
 void ClientReplies::MarkLost(Session& session, SlotId slot, const std::string& why) {

@@ -337,8 +337,8 @@ std::optional<std::string> FaultOfRise(const Config& config) {
   return "must be at most 3600, not " + NumberText(rise);
 }
 
-std::optional<std::string> FaultOfGiveBack(const Config& config) {
-  return FaultOutside(1, 60'000, core::Milliseconds(config.harvest_give_back));
+std::optional<std::string> FaultOfHarvestReturn(const Config& config) {
+  return FaultOutside(1, 60'000, core::Milliseconds(config.harvest_return));
 }
 
 // Below that a chunk would take minutes.
@@ -548,7 +548,7 @@ std::map<std::string, Key> MakeKeys() {
       {"harvest.size",
        Checked(Size(&C::harvest_size), WholePages(&C::harvest_size, /*or_none=*/true))},
       {"harvest.give_back_ms_per_gib",
-       Checked(Time(&C::harvest_give_back, milliseconds(1), kMilliseconds), FaultOfGiveBack)},
+       Checked(Time(&C::harvest_return, milliseconds(1), kMilliseconds), FaultOfHarvestReturn)},
       {"harvest.busy_bytes_per_second",
        Checked(Rate(&C::harvest_busy_bytes_per_second, "for no cap"), FaultOfBusyRate)},
       {"history.path", Checked(Text(&C::history_path), FaultOfHistory)},

@@ -59,7 +59,7 @@ struct Config {
   core::Duration harvest_rise{std::chrono::seconds(10)};
   core::Bytes harvest_step = core::MiB(256);
   core::Bytes harvest_size;  // of each device at most; 0: nothing is harvested
-  core::Duration harvest_give_back{std::chrono::milliseconds(50)};  // of each GiB
+  core::Duration harvest_return{std::chrono::milliseconds(50)};  // of each GiB
   // Of others' copies together, from and to the memory of a device that computes; 0: no cap.
   double harvest_busy_bytes_per_second = 40e9;
   // [history] of jobs

@@ -45,7 +45,7 @@ constexpr core::Duration kSilenceMax = std::chrono::seconds(10);
 constexpr uint64_t kDescriptorsKept = 256;
 // What a daemon that is killed forgets of the history of jobs.
 constexpr core::Duration kHistoryEvery = std::chrono::seconds(5);
-constexpr uint64_t kGiveBackMostNs = 3'600'000'000'000;
+constexpr uint64_t kReturnMostNs = 3'600'000'000'000;
 
 // The descriptors that users' connections may take. A limit that is lowered later is met by
 // errors of the system.
@@ -418,8 +418,8 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
       return HandleInternName(connection, request, packet.intern_name().name());
     case Body::kRecord: return recordings_.Handle(connection, request, packet.record());
     case Body::kDetach: return clients_.HandleDetach(connection, request);
-    case Body::kGiveBackHarvest:
-      return HandleGiveBack(connection, request, packet.give_back_harvest());
+    case Body::kReturnHarvest:
+      return HandleReturnHarvest(connection, request, packet.return_harvest());
     case Body::kSetLimits: return limits_.Handle(connection, request, packet.set_limits());
     case Body::kListLegacy:
       return legacy_jobs_.HandleList(connection, request, packet.list_legacy());
@@ -433,30 +433,30 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
   Fail(connection, request, ErrorCode::kInvalidArgument, "this daemon does not know that message");
 }
 
-void Control::HandleGiveBack(const Connection& connection, uint64_t request,
-                             const proto::GiveBackHarvest& wanted) {
+void Control::HandleReturnHarvest(const Connection& connection, uint64_t request,
+                                  const proto::ReturnHarvest& wanted) {
   if (!connection.IsAdmin()) {
     return Fail(connection, request, ErrorCode::kPermission,
                 "only root and the daemon's own user may have memory given back");
   }
-  if (wanted.bytes() == 0 || wanted.within_ns() == 0 || wanted.within_ns() > kGiveBackMostNs) {
+  if (wanted.bytes() == 0 || wanted.within_ns() == 0 || wanted.within_ns() > kReturnMostNs) {
     return Fail(connection, request, ErrorCode::kInvalidArgument,
                 "a give-back is of some bytes, within some time of an hour at most");
   }
   PostToLoop(connection.key, kQuestion, [this, request, wanted, key = connection.key] {
-    const auto answer = [this, request, key](const Harvest::GivenBack& given) {
+    const auto answer = [this, request, key](const Harvest::Returned& returned) {
       proto::DaemonPacket packet;
       packet.set_request(request);
-      proto::HarvestGivenBack& told = *packet.mutable_harvest_given_back();
-      told.set_bytes(given.bytes.count());
-      told.set_took_ns(static_cast<uint64_t>(given.took.count()));
-      told.set_late(given.late);
+      proto::HarvestReturned& report = *packet.mutable_harvest_returned();
+      report.set_bytes(returned.bytes.count());
+      report.set_took_ns(static_cast<uint64_t>(returned.took.count()));
+      report.set_late(returned.late);
       PostAnswer(key, std::move(packet));
     };
     const core::DeviceId device{static_cast<uint16_t>(std::min(wanted.device(), 0xffffu))};
     const core::Status begun =
-        loop_->GiveBackHarvest(device, core::Bytes(wanted.bytes()),
-                               core::Duration(static_cast<int64_t>(wanted.within_ns())), answer);
+        loop_->ReturnHarvest(device, core::Bytes(wanted.bytes()),
+                             core::Duration(static_cast<int64_t>(wanted.within_ns())), answer);
     if (!begun.ok()) PostAnswer(key, FailureOf(request, begun.error()));
   });
 }

@@ -167,8 +167,8 @@ class Control : private Connections {
   void Handle(Connection& connection, const proto::ClientPacket& packet,
               std::vector<ipc::UniqueFd>& descriptors);
   // Answered when it is done, or late.
-  void HandleGiveBack(const Connection& connection, uint64_t request,
-                      const proto::GiveBackHarvest& wanted);
+  void HandleReturnHarvest(const Connection& connection, uint64_t request,
+                           const proto::ReturnHarvest& wanted);
   void HandleInternName(Connection& connection, uint64_t request, const std::string& name);
 
   // Connections.

@@ -33,16 +33,16 @@ void DepartedClients::ReturnMemory() {
 }
 
 void DepartedClients::TakeMemory() {
-  auto chunks = give_back_.Take();
+  auto chunks = heap_trim_.Take();
   if (chunks.empty()) return PutBackMemory();
   workers_.Run(kNoUser, [this, chunks = std::move(chunks)] {
-    GiveBack::Release(chunks);
+    HeapTrim::Release(chunks);
     mailbox_.Post([this] { TakeMemory(); });
   });
 }
 
 void DepartedClients::PutBackMemory() {
-  if (give_back_.PutBack()) return timer_.End();
+  if (heap_trim_.PutBack()) return timer_.End();
   // By way of a worker: posted here it would be done in the same pass.
   workers_.Run(kNoUser, [this] { mailbox_.Post([this] { PutBackMemory(); }); });
 }

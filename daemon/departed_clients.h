@@ -51,8 +51,8 @@ class DepartedClients {
   WorkerPool& workers_;
   Mailbox& mailbox_;
   std::unordered_map<core::ClientId, std::function<void()>> on_released_;
-  GiveBackTimer timer_;
-  GiveBack give_back_;
+  HeapTrimTimer timer_;
+  HeapTrim heap_trim_;
 };
 
 }  // namespace ravenstore::daemon

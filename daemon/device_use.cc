@@ -12,7 +12,7 @@ namespace {
 void FillHarvest(const Harvest::View& harvest, proto::HarvestUse* to) {
   to->set_most(harvest.most.count());
   to->set_used(harvest.used.count());
-  to->set_give_backs(harvest.counts.give_backs);
+  to->set_returns(harvest.counts.returns);
   to->set_missed(harvest.counts.missed);
   to->set_bytes(harvest.counts.bytes.count());
   to->set_last_ns(static_cast<uint64_t>(harvest.counts.last.count()));

@@ -25,22 +25,22 @@ constexpr size_t kPiecesPerStep = 64;
 constexpr uint64_t kBacked = uint64_t{3} << 62;
 
 // The whole pages of a piece.
-uintptr_t Begin(const GiveBack::Piece& piece) {
+uintptr_t Begin(const HeapTrim::Piece& piece) {
   return (reinterpret_cast<uintptr_t>(piece.at) + kPage - 1) / kPage * kPage;
 }
-size_t Bytes(const GiveBack::Piece& piece) {
+size_t Bytes(const HeapTrim::Piece& piece) {
   const uintptr_t end = (reinterpret_cast<uintptr_t>(piece.at) + piece.bytes) / kPage * kPage;
   return end - Begin(piece);
 }
 
 }  // namespace
 
-GiveBack::~GiveBack() {
+HeapTrim::~HeapTrim() {
   for (void* piece : taken_) std::free(piece);
 }
 
 // By pagemap: the service's filter of system calls has no mincore.
-bool GiveBack::HasMemory(const Piece& piece) {
+bool HeapTrim::HasMemory(const Piece& piece) {
   std::array<uint64_t, kSizes[0] / kPage> entries;
   const size_t pages = Bytes(piece) / kPage;
   const auto at = static_cast<off_t>(Begin(piece) / kPage * sizeof(uint64_t));
@@ -51,7 +51,7 @@ bool GiveBack::HasMemory(const Piece& piece) {
   return 2 * backed > pages;
 }
 
-std::vector<GiveBack::Piece> GiveBack::Take() {
+std::vector<HeapTrim::Piece> HeapTrim::Take() {
   if (!pagemap_) pagemap_.reset(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   std::vector<Piece> pieces;
   pieces.reserve(kPiecesPerStep);
@@ -74,13 +74,13 @@ std::vector<GiveBack::Piece> GiveBack::Take() {
   return pieces;
 }
 
-void GiveBack::Release(const std::vector<Piece>& pieces) {
+void HeapTrim::Release(const std::vector<Piece>& pieces) {
   for (const Piece& piece : pieces) {
     ::madvise(reinterpret_cast<void*>(Begin(piece)), Bytes(piece), MADV_DONTNEED);
   }
 }
 
-bool GiveBack::PutBack() {
+bool HeapTrim::PutBack() {
   const core::Tick begun = ipc::Now();
   while (!taken_.empty() && ipc::Now() - begun < kStep) {
     std::free(taken_.back());

@@ -19,7 +19,7 @@
 namespace ravenstore::daemon {
 
 // When it is worth looking: after something was freed, and not all the time.
-class GiveBackTimer {
+class HeapTrimTimer {
  public:
   static constexpr core::Duration kEvery{std::chrono::seconds(10)};
 
@@ -45,7 +45,7 @@ class GiveBackTimer {
   bool running_ = false;
 };
 
-class GiveBack {
+class HeapTrim {
  public:
   // A step takes about so long at most.
   static constexpr core::Duration kStep{std::chrono::microseconds(300)};
@@ -56,10 +56,10 @@ class GiveBack {
     size_t bytes;
   };
 
-  GiveBack() = default;
-  GiveBack(const GiveBack&) = delete;
-  GiveBack& operator=(const GiveBack&) = delete;
-  ~GiveBack();
+  HeapTrim() = default;
+  HeapTrim(const HeapTrim&) = delete;
+  HeapTrim& operator=(const HeapTrim&) = delete;
+  ~HeapTrim();
 
   // Takes the next pieces that are free and still have memory. Empty: there are none.
   std::vector<Piece> Take();

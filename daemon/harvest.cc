@@ -12,16 +12,16 @@ using core::Bytes;
 using core::Duration;
 using core::Tick;
 
-Bytes Harvest::Look(Tick now, Bytes held, const Beside& beside) {
-  const Bytes missing = core::Minus(options_.reserve, beside.free);
-  Bytes most = core::Minus(held + beside.idle, missing);
+Bytes Harvest::Look(Tick now, Bytes held, const Unharvested& unharvested) {
+  const Bytes missing = core::Minus(options_.reserve, unharvested.free);
+  Bytes most = core::Minus(held + unharvested.idle, missing);
   const bool capped = now < capped_until_ || (under_way_ && under_way_->by_operator);
   if (capped) most = std::min(most, cap_);
-  if (beside.is_stale) most = std::min(most, most_);
+  if (unharvested.is_stale) most = std::min(most, most_);
   return Begin(now, held, most);
 }
 
-Bytes Harvest::GiveBack(Tick now, Bytes held, Bytes bytes, Duration within, Then then) {
+Bytes Harvest::Return(Tick now, Bytes held, Bytes bytes, Duration within, Then then) {
   cap_ = held - bytes;
   if (under_way_ && under_way_->then) {
     under_way_->then({.bytes = core::Minus(under_way_->from, held),
@@ -60,7 +60,7 @@ void Harvest::Lose(Bytes bytes) {
 void Harvest::Update(Tick now, Bytes held, const std::function<std::string()>& why) {
   if (!under_way_) return;
   UnderWay& one = *under_way_;
-  const Bytes given = core::Minus(one.from, held);
+  const Bytes returned = core::Minus(one.from, held);
   const bool done = held <= one.goal;
   if (!done && !one.late && now >= one.deadline) {
     one.late = true;
@@ -70,16 +70,16 @@ void Harvest::Update(Tick now, Bytes held, const std::function<std::string()>& w
                  core::SizeText(one.from - one.goal),
                  (one.deadline - one.began).count() / 1'000'000, core::SizeText(held - one.goal),
                  cause);
-    if (one.then) std::exchange(one.then, {})({given, now - one.began, cause});
+    if (one.then) std::exchange(one.then, {})({returned, now - one.began, cause});
   }
   if (!done) return;
   counts_.last = now - one.began;
   counts_.longest = std::max(counts_.longest, counts_.last);
-  counts_.bytes += given;
-  ++counts_.give_backs;
+  counts_.bytes += returned;
+  ++counts_.returns;
   if (!one.late && now >= one.deadline) ++counts_.missed;
   if (one.by_operator) capped_until_ = now + options_.hold;
-  if (one.then) one.then({given, counts_.last, {}});
+  if (one.then) one.then({returned, counts_.last, {}});
   under_way_.reset();
 }
 

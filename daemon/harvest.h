@@ -1,8 +1,8 @@
-// The memory that the daemon harvests of one device: how much it may be, and how it is given back.
+// The memory that the daemon harvests of one device: how much it may be, and how it is returned.
 //
 // Its limit is its current size plus the device's idle memory. When less than the reserve is free,
 // the limit falls by the shortfall. It also falls by what an operator asks for, which then stays
-// given back for a while. A give-back begins when the limit is below the current size, and ends
+// returned for a while. A give-back begins when the limit is below the current size, and ends
 // when the excess is gone. It has a deadline, which grows with its size. One that misses its
 // deadline is counted, and the log says what it waits for.
 //
@@ -27,25 +27,25 @@ class Harvest {
     // The deadline of a give-back: `each_gib` for each GiB, and at least `least`.
     core::Duration each_gib = std::chrono::milliseconds(50);
     core::Duration least = std::chrono::milliseconds(100);
-    // How long memory stays given back once an operator's give-back is done.
+    // How long memory stays returned once an operator's give-back is done.
     core::Duration hold = std::chrono::seconds(10);
   };
   // The free and the idle memory of the device, without the harvested memory.
-  struct Beside {
+  struct Unharvested {
     core::Bytes free;
     core::Bytes idle;
     // Chunks came or went since it was looked at, or do so: some of them may be counted twice.
     bool is_stale = false;
   };
   // How an operator's give-back went.
-  struct GivenBack {
+  struct Returned {
     core::Bytes bytes;  // so far
     core::Duration took{};
     std::string late{};  // what it waits for, at its deadline; empty: it is done
   };
-  using Then = std::function<void(const GivenBack&)>;
+  using Then = std::function<void(const Returned&)>;
   struct Counts {
-    uint64_t give_backs = 0;
+    uint64_t returns = 0;
     uint64_t missed = 0;  // their deadline
     core::Bytes bytes;
     core::Duration last{};
@@ -63,13 +63,13 @@ class Harvest {
 
   // The device was looked at while `held` was harvested. Returns the new limit: after a stale look
   // no more than before.
-  core::Bytes Look(core::Tick now, core::Bytes held, const Beside& beside);
-  // An operator wants `bytes` of it given back within `within`; `then` is called with the outcome.
+  core::Bytes Look(core::Tick now, core::Bytes held, const Unharvested& unharvested);
+  // An operator wants `bytes` of it returned within `within`; `then` is called with the outcome.
   // Returns the new limit. REQUIRES: `bytes` and `within` are not zero, and `bytes` is no more than
   // `held`.
-  core::Bytes GiveBack(core::Tick now, core::Bytes held, core::Bytes bytes, core::Duration within,
-                       Then then);
-  // `bytes` of the harvested memory cannot be given back, and no longer count as harvested.
+  core::Bytes Return(core::Tick now, core::Bytes held, core::Bytes bytes, core::Duration within,
+                     Then then);
+  // `bytes` of the harvested memory cannot be returned, and no longer count as harvested.
   void Lose(core::Bytes bytes);
   // `held` is harvested now. `why` says what a give-back waits for; it is called at a deadline.
   void Update(core::Tick now, core::Bytes held, const std::function<std::string()>& why);
@@ -97,7 +97,7 @@ class Harvest {
 
   const Options options_;
   core::Bytes most_;
-  core::Bytes cap_;  // an operator's, while that is given back and until then
+  core::Bytes cap_;  // an operator's, while that is returned and until then
   core::Tick capped_until_{};
   std::optional<UnderWay> under_way_;
   Counts counts_;

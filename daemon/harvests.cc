@@ -25,8 +25,8 @@ void Harvests::Look(const std::vector<MemoryWatch::Seen>& seen) {
   }
 }
 
-core::Status Harvests::GiveBack(core::DeviceId device, core::Bytes bytes, core::Duration within,
-                                Harvest::Then then) {
+core::Status Harvests::Return(core::DeviceId device, core::Bytes bytes, core::Duration within,
+                              Harvest::Then then) {
   const auto found = harvests_.find(device);
   const std::string name = "device " + std::to_string(ToInt(device));
   if (found == harvests_.end())
@@ -40,7 +40,7 @@ core::Status Harvests::GiveBack(core::DeviceId device, core::Bytes bytes, core::
   }
   One& one = found->second;
   state_.Apply(core::PoolLimit{
-      one.pool, one.harvest.GiveBack(state_.now, held, bytes, within, std::move(then))});
+      one.pool, one.harvest.Return(state_.now, held, bytes, within, std::move(then))});
   return core::Ok();
 }
 

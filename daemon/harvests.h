@@ -1,6 +1,6 @@
 // What is harvested of each device (daemon/harvest.h), with the pool that has it.
 //
-// Owns: the harvests. Threads: the planner loop. Units: bytes. Errors: as GiveBack says. Cost:
+// Owns: the harvests. Threads: the planner loop. Units: bytes. Errors: as Return says. Cost:
 // O(devices) a call.
 #pragma once
 
@@ -32,8 +32,8 @@ class Harvests {
   void Look(const std::vector<MemoryWatch::Seen>& seen);
   // Returns `bytes` of the device's harvested memory within that time. `then` gets the outcome.
   // Errors: kInvalidArgument if less is harvested, or none.
-  core::Status GiveBack(core::DeviceId device, core::Bytes bytes, core::Duration within,
-                        Harvest::Then then);
+  core::Status Return(core::DeviceId device, core::Bytes bytes, core::Duration within,
+                      Harvest::Then then);
   // A chunk of the pool begins to come or to go, or has ended that.
   void NoteChunk(core::PoolId pool, bool begins);
   // Memory of the pool could not be destroyed.

@@ -251,9 +251,9 @@ void Loop::LookAtDevices(const std::vector<MemoryWatch::Seen>& seen) {
   actions_.Execute();
 }
 
-core::Status Loop::GiveBackHarvest(core::DeviceId device, core::Bytes bytes, Duration within,
-                                   Harvest::Then then) {
-  RAVEN_RETURN_IF_ERROR(harvests_.GiveBack(device, bytes, within, std::move(then)));
+core::Status Loop::ReturnHarvest(core::DeviceId device, core::Bytes bytes, Duration within,
+                                 Harvest::Then then) {
+  RAVEN_RETURN_IF_ERROR(harvests_.Return(device, bytes, within, std::move(then)));
   actions_.Execute();
   return core::Ok();
 }

@@ -111,9 +111,9 @@ class Loop {
   // What the watch saw of every device: harvested memory grows, or is given back; and others'
   // copies from and to the memory of one that is busy are capped.
   void LookAtDevices(const std::vector<MemoryWatch::Seen>& seen);
-  // As Harvests::GiveBack.
-  core::Status GiveBackHarvest(core::DeviceId device, core::Bytes bytes, core::Duration within,
-                               Harvest::Then then);
+  // As Harvests::Return.
+  core::Status ReturnHarvest(core::DeviceId device, core::Bytes bytes, core::Duration within,
+                             Harvest::Then then);
   void Attach(std::shared_ptr<Attachment> attachment);
   // The client is dead, or detached: everything of it goes. `done` runs once its memory is given
   // back.

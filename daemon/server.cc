@@ -344,7 +344,7 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
                                 device,
                                 {.name = "harvest of device " + std::to_string(core::ToInt(device)),
                                  .reserve = ReserveOf(*devices_[core::ToInt(device)]),
-                                 .each_gib = config_.harvest_give_back,
+                                 .each_gib = config_.harvest_return,
                                  .hold = config_.harvest_rise}});
   }
   store.links = links_;

@@ -29,7 +29,7 @@ class ArrivalWords {
   ArrivalWords();
   // nullopt while all are in use.
   std::optional<proto::WordValue> Take();
-  void GiveBack(uint16_t index) { free_.push_back(index); }
+  void Release(uint16_t index) { free_.push_back(index); }
   bool any() const { return !free_.empty(); }
 
  private:

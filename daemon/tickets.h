@@ -50,7 +50,7 @@ class TicketQueues {
         reached(waiting);
       }
       if (queue.empty()) {
-        queue.GiveBack();
+        queue.Shrink();
         active_[i] = active_.back();
         active_.pop_back();
       } else {
@@ -67,7 +67,7 @@ class TicketQueues {
   // puts may be read before a request that was sent earlier, or long after.
   struct Queue : std::priority_queue<Waiting, std::vector<Waiting>, Later> {
     // Once empty, what few need is kept.
-    void GiveBack() {
+    void Shrink() {
       constexpr size_t kKept = 64;
       if (c.capacity() > kKept) c = {};
     }

@@ -416,14 +416,14 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
 }
 
 int RunHarvest(const Common& common, const HarvestOptions& options, Streams streams) {
-  proto::GiveBackHarvest wanted;
-  if (!options.give_back.empty()) {
-    const auto bytes = core::ParseBytes(options.give_back);
+  proto::ReturnHarvest wanted;
+  if (!options.return_bytes.empty()) {
+    const auto bytes = core::ParseBytes(options.return_bytes);
     const auto within = DurationOf(options.within);
     if (!options.device)
       return Misused("--give-back needs --device: whose memory is wanted", streams);
     if (!bytes || *bytes == core::Bytes(0))
-      return Misused("'" + options.give_back + "' is no size above zero such as 8GiB", streams);
+      return Misused("'" + options.return_bytes + "' is no size above zero such as 8GiB", streams);
     if (!within) {
       return Misused("'" + options.within + "' is no time such as 500ms or 2s, an hour at most",
                      streams);
@@ -434,17 +434,17 @@ int RunHarvest(const Common& common, const HarvestOptions& options, Streams stre
   }
   auto session = Session::Open(common.socket, common.timeout);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
-  if (options.give_back.empty()) {
+  if (options.return_bytes.empty()) {
     const auto stats = session->Stats();
     if (!stats.ok()) return Report(common, stats.error(), streams);
     streams.out << (common.json ? HarvestJson(*stats, options.device)
                                 : HarvestText(*stats, options.device, common.columns));
     return kExitOk;
   }
-  const auto given = session->GiveBackHarvest(wanted);
-  if (!given.ok()) return Report(common, given.error(), streams);
-  streams.out << (common.json ? GivenBackJson(*given) : GivenBackText(wanted, *given));
-  return given->late().empty() ? kExitOk : kExitFailed;
+  const auto returned = session->ReturnHarvest(wanted);
+  if (!returned.ok()) return Report(common, returned.error(), streams);
+  streams.out << (common.json ? ReturnedJson(*returned) : ReturnedText(wanted, *returned));
+  return returned->late().empty() ? kExitOk : kExitFailed;
 }
 
 int RunSleep(const Common& common, const SleepOptions& options, Streams streams) {

@@ -77,7 +77,7 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
 
 struct HarvestOptions {
   std::optional<uint32_t> device{};
-  std::string give_back{};  // bytes; empty: what is harvested is shown
+  std::string return_bytes{};  // bytes; empty: what is harvested is shown
   std::string within = "1s";
 };
 // What is harvested of the devices; or some of it is given back, which fails where it takes longer.

@@ -167,7 +167,7 @@ void AddHarvest(CLI::App* app, HarvestOptions* options) {
       "harvest", "What of the devices' idle memory is harvested, or have some given back");
   harvest->add_option("--device", options->device, "The device's number")
       ->check(CLI::Range(0u, 65535u));
-  harvest->add_option("--give-back", options->give_back, "Bytes to give back, e.g. 8GiB");
+  harvest->add_option("--give-back", options->return_bytes, "Bytes to give back, e.g. 8GiB");
   harvest->add_option("--within", options->within, "Fail where that takes longer, e.g. 500ms")
       ->capture_default_str();
 }

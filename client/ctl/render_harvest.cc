@@ -39,7 +39,7 @@ std::string HarvestText(const proto::Stats& stats, std::optional<uint32_t> devic
   ForEach(stats, device, [&](int number, const proto::DeviceUse& use) {
     const proto::HarvestUse& harvest = use.harvest();
     table.Row({std::to_string(number), ComputeText(use), Size(use.peer_pool()),
-               Size(harvest.used()), Size(harvest.most()), std::to_string(harvest.give_backs()),
+               Size(harvest.used()), Size(harvest.most()), std::to_string(harvest.returns()),
                Size(harvest.bytes()), std::to_string(harvest.missed()),
                MillisecondsText(harvest.last_ns()), MillisecondsText(harvest.longest_ns())});
     any = true;
@@ -61,7 +61,7 @@ std::string HarvestJson(const proto::Stats& stats, std::optional<uint32_t> devic
         .Field("harvested_bytes", use.peer_pool())
         .Field("used_bytes", harvest.used())
         .Field("most_bytes", harvest.most())
-        .Field("give_backs", harvest.give_backs())
+        .Field("give_backs", harvest.returns())
         .Field("given_bytes", harvest.bytes())
         .Field("late", harvest.missed())
         .Field("last_ns", harvest.last_ns())
@@ -71,22 +71,22 @@ std::string HarvestJson(const proto::Stats& stats, std::optional<uint32_t> devic
   return json.EndArray().EndObject().Take();
 }
 
-std::string GivenBackText(const proto::GiveBackHarvest& wanted,
-                          const proto::HarvestGivenBack& given) {
+std::string ReturnedText(const proto::ReturnHarvest& wanted,
+                         const proto::HarvestReturned& returned) {
   const std::string text = "device " + std::to_string(wanted.device()) + ": " +
-                           Size(given.bytes()) + " given back in " +
-                           MillisecondsText(given.took_ns());
-  if (given.late().empty()) return text + "\n";
-  return text + ", of " + Size(wanted.bytes()) + ": " + core::Printable(given.late()) +
+                           Size(returned.bytes()) + " given back in " +
+                           MillisecondsText(returned.took_ns());
+  if (returned.late().empty()) return text + "\n";
+  return text + ", of " + Size(wanted.bytes()) + ": " + core::Printable(returned.late()) +
          "; the rest follows\n";
 }
 
-std::string GivenBackJson(const proto::HarvestGivenBack& given) {
+std::string ReturnedJson(const proto::HarvestReturned& returned) {
   return JsonWriter()
       .BeginObject()
-      .Field("given_bytes", given.bytes())
-      .Field("took_ns", given.took_ns())
-      .Field("late", given.late())
+      .Field("given_bytes", returned.bytes())
+      .Field("took_ns", returned.took_ns())
+      .Field("late", returned.late())
       .EndObject()
       .Take();
 }

@@ -16,8 +16,8 @@ std::string HarvestText(const proto::Stats& stats, std::optional<uint32_t> devic
                         size_t columns = kColumns);
 std::string HarvestJson(const proto::Stats& stats, std::optional<uint32_t> device);
 
-std::string GivenBackText(const proto::GiveBackHarvest& wanted,
-                          const proto::HarvestGivenBack& given);
-std::string GivenBackJson(const proto::HarvestGivenBack& given);
+std::string ReturnedText(const proto::ReturnHarvest& wanted,
+                         const proto::HarvestReturned& returned);
+std::string ReturnedJson(const proto::HarvestReturned& returned);
 
 }  // namespace ravenstore::client::ctl

@@ -265,13 +265,13 @@ Result<Snapshot> Session::Look() {
   return seen;
 }
 
-Result<proto::HarvestGivenBack> Session::GiveBackHarvest(const proto::GiveBackHarvest& wanted) {
+Result<proto::HarvestReturned> Session::ReturnHarvest(const proto::ReturnHarvest& wanted) {
   timeout_ += core::Duration(static_cast<int64_t>(wanted.within_ns()));
   ClientPacket packet;
-  *packet.mutable_give_back_harvest() = wanted;
+  *packet.mutable_return_harvest() = wanted;
   RAVEN_ASSIGN_OR_RETURN(DaemonPacket answer,
-                         Ask(std::move(packet), DaemonPacket::kHarvestGivenBack));
-  return std::move(*answer.mutable_harvest_given_back());
+                         Ask(std::move(packet), DaemonPacket::kHarvestReturned));
+  return std::move(*answer.mutable_harvest_returned());
 }
 
 Result<proto::JobOrdered> Session::OrderJob(const proto::OrderJob& order) {

@@ -57,7 +57,7 @@ class Session {
   core::Result<Snapshot> Look();
   core::Result<proto::LimitsSet> SetLimits(const proto::SetLimits& limits);
   // Answered when that is done or its time is over: by then this session's answers may take longer.
-  core::Result<proto::HarvestGivenBack> GiveBackHarvest(const proto::GiveBackHarvest& wanted);
+  core::Result<proto::HarvestReturned> ReturnHarvest(const proto::ReturnHarvest& wanted);
   // Answered when all have done it, or when it is undone: by then this session's answers may take
   // longer. Errors: also kNotFound.
   core::Result<proto::JobOrdered> OrderJob(const proto::OrderJob& order);

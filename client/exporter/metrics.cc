@@ -125,7 +125,7 @@ void AddHarvests(const Seen& seen, Families* to) {
   to->Counter("harvest_give_backs_total", "By whether they kept their deadline.");
   for (const auto& [uuid, use] : devices) {
     const uint64_t late = use->harvest().missed();
-    const uint64_t all = std::max(use->harvest().give_backs(), late);
+    const uint64_t all = std::max(use->harvest().returns(), late);
     to->Add(all - late, {{"device", uuid}, {"late", "no"}});
     to->Add(late, {{"device", uuid}, {"late", "yes"}});
   }

@@ -147,7 +147,7 @@ TEST_F(LifetimeTest, ImpossibleSizesAreRefusedHere) {
   EXPECT_EQ(daemon_.counts().creates, 0u);
 }
 
-TEST_F(LifetimeTest, CreateTheDaemonAnswersTooLateIsGivenBack) {
+TEST_F(LifetimeTest, CreateTheDaemonAnswersTooLateIsReleased) {
   daemon_.HoldRequests(true);
   std::string words;
   EXPECT_EQ(CodeOf([&] { store_.create(kBytes, {.timeout = milliseconds(1)}); }, &words),

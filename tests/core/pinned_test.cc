@@ -119,7 +119,7 @@ TEST_P(PinnedBooksTest, ASlabThatFailedCountsNoMore) {
   books_.CheckInvariants();
 }
 
-TEST_P(PinnedBooksTest, ASlabThatCannotBeGivenBackCountsForGoodAndIsNotAwaited) {
+TEST_P(PinnedBooksTest, ASlabThatCannotBeReleasedCountsForGoodAndIsNotAwaited) {
   Take(kUser, {kRank0, 1}, MiB(2));
   books_.Free({kRank0, 1});
   const auto idle = books_.Idle(kUser);

@@ -40,7 +40,7 @@ TEST(ShareTest, WhatAUserHoldsCountsAgainstItsPartOfTheLastEighth) {
   EXPECT_EQ(TakeAll(clients, User(1)), 8);
 }
 
-TEST(ShareTest, WhatIsGivenBackMayBeTakenByAnybody) {
+TEST(ShareTest, WhatIsReturnedMayBeTakenByAnyUser) {
   Shares clients("clients", 64);
   EXPECT_EQ(TakeAll(clients, kGreedy), 56);
   EXPECT_FALSE(clients.Fits(kGreedy));

@@ -32,7 +32,7 @@ class ClientsTest : public ClientsFixture {
     return connections_.Refused(caller);
   }
   // The loop releases the clients that left, and a worker returns their memory.
-  void GiveBack() {
+  void ReturnMemory() {
     loop_.RunPosts();
     pollfd bells[] = {{mailbox_.descriptor(), POLLIN, 0},
                       {loop_->mailbox().descriptor(), POLLIN, 0}};
@@ -85,7 +85,7 @@ TEST_F(ClientsTest, HelloIsSaidOnceAndInOneLanguage) {
   EXPECT_EQ(Refused(caller), ErrorCode::kWrongState);
 }
 
-TEST_F(ClientsTest, APlaceIsTheClientsUntilItsMemoryIsGivenBack) {
+TEST_F(ClientsTest, APlaceIsTheClientsUntilItsMemoryIsReturned) {
   std::vector<Caller> callers;
   for (pid_t pid = 1; pid <= 7; ++pid) {
     callers.push_back(connections_.Connect(pid));
@@ -99,7 +99,7 @@ TEST_F(ClientsTest, APlaceIsTheClientsUntilItsMemoryIsGivenBack) {
   EXPECT_EQ(leaving.client, ClientId{});
   EXPECT_EQ(Refused(late), ErrorCode::kLimit);
   EXPECT_TRUE(connections_.WasToldNothing(leaving));
-  GiveBack();
+  ReturnMemory();
   connections_.AwaitAnswer();
   EXPECT_TRUE(connections_.Told(leaving).has_detached());
   EXPECT_EQ(descriptors_.taken(), 12u);
@@ -128,7 +128,7 @@ TEST_F(SingleUserTest, AnotherUserIsRefusedInWordsUntilTheFirstOnesClientsAreGon
   for (Caller* gone : {&first, &second}) {
     EXPECT_EQ(Refused(other), ErrorCode::kLimit);
     clients_.Died(*gone);
-    GiveBack();
+    ReturnMemory();
   }
   Attach(other);
   Caller again = connections_.Connect(5);
@@ -140,7 +140,7 @@ TEST_F(ClientsTest, AClientWhoseProcessEndsLeaves) {
   Attach(caller);
   clients_.Died(caller);
   EXPECT_EQ(clients_.KeyOf(ClientId{5}), 0u);
-  GiveBack();
+  ReturnMemory();
   EXPECT_EQ(descriptors_.taken(), 0u);
   EXPECT_EQ(loop_->sessions().all().size(), 0u);
 }

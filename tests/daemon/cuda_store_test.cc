@@ -362,14 +362,14 @@ class PartsTest : public CudaStoreTest {
       store.put(tensors_[i], gpu.stream());
     }
   }
-  static proto::HarvestGivenBack GiveAllBack(const DaemonProcess& daemon) {
-    proto::GiveBackHarvest wanted;
+  static proto::HarvestReturned ReturnAll(const DaemonProcess& daemon) {
+    proto::ReturnHarvest wanted;
     wanted.set_device(1);
     wanted.set_bytes(UseOf(daemon, 1).peer_pool());
     wanted.set_within_ns(static_cast<uint64_t>(core::Duration(seconds(60)).count()));
     auto session = client::ctl::Session::Open(daemon.socket(), seconds(30));
     RAVEN_CHECK(session.ok());
-    return session->GiveBackHarvest(wanted).value();
+    return session->ReturnHarvest(wanted).value();
   }
 
   const Variable parts_{"RAVENSTORE_TEST_GPU_PARTS", "2"};
@@ -380,16 +380,16 @@ class PartsTest : public CudaStoreTest {
   std::vector<Tensor> tensors_;
 };
 
-TEST_F(PartsTest, WhatLeavesOnePartLiesInTheOthersIdleMemoryUntilThatIsGivenBack) {
+TEST_F(PartsTest, WhatLeavesOnePartLiesInTheOthersIdleMemoryUntilThatIsReturned) {
   DaemonProcess daemon(FlagsWithHarvest(), "cuda");
   ASSERT_GE(StatsOf(daemon).devices_size(), 2);
   Store store = Connect(daemon, MiB(32));
   Gpu gpu(driver(), 0);
   Make(daemon, store, gpu);
   ExpectAllHold(store, gpu);
-  const proto::HarvestGivenBack given = GiveAllBack(daemon);
-  EXPECT_GT(given.bytes(), kHarvested);
-  EXPECT_EQ(given.late(), "");
+  const proto::HarvestReturned returned = ReturnAll(daemon);
+  EXPECT_GT(returned.bytes(), kHarvested);
+  EXPECT_EQ(returned.late(), "");
   ExpectAllHold(store, gpu);
 }
 

@@ -47,12 +47,12 @@ TEST(DeviceUseTest, WhatIsUsedBesideTheStoreAndItsJobsIsOthers) {
   EXPECT_EQ(shown.processes(0).bytes(), GiB(12).count());
 }
 
-TEST(DeviceUseTest, WhatIsHarvestedIsShownWithItsGiveBacks) {
+TEST(DeviceUseTest, WhatIsHarvestedIsShownWithItsReturns) {
   EXPECT_FALSE(Shown(kUse, SomethingSeen()).has_harvest());
   DeviceUse use = kUse;
   use.harvest = Harvest::View{.most = GiB(6),
                               .used = GiB(1),
-                              .counts = {.give_backs = 3,
+                              .counts = {.returns = 3,
                                          .missed = 1,
                                          .bytes = GiB(7),
                                          .last = std::chrono::milliseconds(20),
@@ -60,7 +60,7 @@ TEST(DeviceUseTest, WhatIsHarvestedIsShownWithItsGiveBacks) {
   const proto::HarvestUse shown = Shown(use, SomethingSeen()).harvest();
   EXPECT_EQ(shown.most(), GiB(6).count());
   EXPECT_EQ(shown.used(), GiB(1).count());
-  EXPECT_EQ(shown.give_backs(), 3u);
+  EXPECT_EQ(shown.returns(), 3u);
   EXPECT_EQ(shown.missed(), 1u);
   EXPECT_EQ(shown.bytes(), GiB(7).count());
   EXPECT_EQ(shown.last_ns(), 20'000'000u);

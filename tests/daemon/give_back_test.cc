@@ -24,25 +24,25 @@ constexpr bool kOwnAllocator = false;
 
 constexpr core::Tick kBegin{std::chrono::hours(1)};
 
-TEST(GiveBackTimerTest, NothingIsDueUntilSomethingWasFreed) {
-  GiveBackTimer timer;
+TEST(HeapTrimTimerTest, NothingIsDueUntilSomethingWasFreed) {
+  HeapTrimTimer timer;
   EXPECT_EQ(timer.due(), core::kNever);
   timer.Freed(kBegin);
   EXPECT_EQ(timer.due(), kBegin);
 }
 
-TEST(GiveBackTimerTest, WhatIsFreedSoonAfterwardsWaits) {
-  GiveBackTimer timer;
+TEST(HeapTrimTimerTest, WhatIsFreedSoonAfterwardsWaits) {
+  HeapTrimTimer timer;
   timer.Freed(kBegin);
   timer.Begin(kBegin);
   EXPECT_EQ(timer.due(), core::kNever);
   timer.Freed(kBegin + seconds(1));
   EXPECT_EQ(timer.due(), core::kNever);  // it is at it
   timer.End();
-  EXPECT_EQ(timer.due(), kBegin + GiveBackTimer::kEvery);
+  EXPECT_EQ(timer.due(), kBegin + HeapTrimTimer::kEvery);
   timer.Freed(kBegin + seconds(2));
-  EXPECT_EQ(timer.due(), kBegin + GiveBackTimer::kEvery);
-  timer.Begin(kBegin + GiveBackTimer::kEvery);
+  EXPECT_EQ(timer.due(), kBegin + HeapTrimTimer::kEvery);
+  timer.Begin(kBegin + HeapTrimTimer::kEvery);
   timer.End();
   EXPECT_EQ(timer.due(), core::kNever);
 }
@@ -85,7 +85,7 @@ struct Clients {
   std::vector<char*> pieces;
 };
 
-TEST(GiveBackTest, WhatClientsLeftBehindGoesBackInShortSteps) {
+TEST(HeapTrimTest, WhatClientsLeftBehindGoesBackInShortSteps) {
   if (kOwnAllocator) GTEST_SKIP() << "the sanitizer's allocator keeps freed memory for itself";
   // Of a thread's arena, which is not the main one.
   std::thread([] {
@@ -93,7 +93,7 @@ TEST(GiveBackTest, WhatClientsLeftBehindGoesBackInShortSteps) {
     clients.Leave();
     const core::Bytes before = Resident();
     ASSERT_GT(before, Clients::kAll);
-    GiveBack memory;
+    HeapTrim memory;
     core::Duration longest{0};
     const auto timed = [&longest](auto step) {
       const core::Duration begun = ThreadTime();
@@ -104,7 +104,7 @@ TEST(GiveBackTest, WhatClientsLeftBehindGoesBackInShortSteps) {
     for (;;) {
       const auto pieces = timed([&] { return memory.Take(); });
       if (pieces.empty()) break;
-      GiveBack::Release(pieces);
+      HeapTrim::Release(pieces);
     }
     while (!timed([&] { return memory.PutBack(); })) {
     }
@@ -120,13 +120,13 @@ TEST(GiveBackTest, WhatClientsLeftBehindGoesBackInShortSteps) {
   }).join();
 }
 
-TEST(GiveBackTest, WhereNothingIsFreeItEndsSoonAndCostsNothing) {
+TEST(HeapTrimTest, WhereNothingIsFreeItEndsSoonAndCostsNothing) {
   std::thread([] {
     const core::Bytes before = Resident();
     for (int i = 0; i < 100; ++i) {
-      GiveBack memory;
+      HeapTrim memory;
       for (auto pieces = memory.Take(); !pieces.empty(); pieces = memory.Take())
-        GiveBack::Release(pieces);
+        HeapTrim::Release(pieces);
       while (!memory.PutBack()) {
       }
     }

@@ -82,7 +82,7 @@ class Program {
                                                      .timeout = seconds(10)}));
     for (int i = 0; i < kTensors; ++i) Create();
     for (Held& held : held_) Use(held, /*writes=*/held.seed % 2 == 0);
-    GiveBack();
+    ReturnHarvested();
     for (Held& held : held_) Use(held, /*writes=*/true);
     for (int i = 0; i < 3 && i < static_cast<int>(held_.size()); ++i)
       Use(held_[static_cast<size_t>(i)], /*writes=*/true, /*device=*/1);
@@ -133,16 +133,16 @@ class Program {
     }
   }
   // Asks for all harvested memory of the owner's device; fails if it cannot be released.
-  void GiveBack() {
-    std::promise<void> told;
+  void ReturnHarvested() {
+    std::promise<void> done;
     const bool asked = server_.Ask([&](Loop& loop) {
       const core::Bytes held = loop.store().Harvested(kOwner);
       return held > core::Bytes{} &&
-             loop.GiveBackHarvest(kOwner, held, milliseconds(200),
-                                  [&told](const Harvest::GivenBack&) { told.set_value(); })
+             loop.ReturnHarvest(kOwner, held, milliseconds(200),
+                                [&done](const Harvest::Returned&) { done.set_value(); })
                  .ok();
     });
-    if (asked) told.get_future().wait();
+    if (asked) done.get_future().wait();
   }
 
   OneFault fault_;
@@ -172,7 +172,7 @@ class EachStep {
       EXPECT_GT(failed_[static_cast<size_t>(kind)], 0) << "kind " << static_cast<int>(kind);
     for (const Kind kind : {Kind::kUp, Kind::kDown, Kind::kToPeer})
       EXPECT_GT(lies_seen_[static_cast<size_t>(kind)], 0u) << "kind " << static_cast<int>(kind);
-    EXPECT_EQ(failed_[static_cast<size_t>(Kind::kUnmap)] > 0, GivesBack());
+    EXPECT_EQ(failed_[static_cast<size_t>(Kind::kUnmap)] > 0, ReturnsHarvested());
   }
 
  private:
@@ -188,9 +188,9 @@ class EachStep {
     uint64_t number = 1;
   };
 
-  bool GivesBack() const { return peers_ == FaultyServer::Peers::kHarvested; }
+  bool ReturnsHarvested() const { return peers_ == FaultyServer::Peers::kHarvested; }
   bool MustCome(Kind kind) const {
-    if (kind == Kind::kUnmap) return GivesBack();
+    if (kind == Kind::kUnmap) return ReturnsHarvested();
     return kind != Kind::kUnpin && kind != Kind::kOpen;
   }
 

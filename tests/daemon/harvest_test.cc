@@ -27,8 +27,8 @@ class HarvestTest : public testing::Test {
       return "1 tensor is copied";
     });
   }
-  Harvest::Then Told() {
-    return [this](const Harvest::GivenBack& given) { told_.push_back(given); };
+  Harvest::Then RecordOutcome() {
+    return [this](const Harvest::Returned& returned) { outcomes_.push_back(returned); };
   }
 
   Harvest harvest_{{.name = "peer 0",
@@ -37,7 +37,7 @@ class HarvestTest : public testing::Test {
                     .least = milliseconds(100),
                     .hold = seconds(10)}};
   int asked_ = 0;
-  std::vector<Harvest::GivenBack> told_;
+  std::vector<Harvest::Returned> outcomes_;
 };
 
 TEST_F(HarvestTest, WhatIsIdleMayBeAddedAndWhatTheReserveLacksGoesBack) {
@@ -52,33 +52,33 @@ TEST_F(HarvestTest, WhatIsIdleMayBeAddedAndWhatTheReserveLacksGoesBack) {
 
 TEST_F(HarvestTest, AStaleLookAllowsNoMoreThanBefore) {
   EXPECT_EQ(Look(kNow, GiB(0), GiB(10), GiB(8)), GiB(8));
-  const Harvest::Beside without_a_chunk{.free = GiB(10), .idle = GiB(8), .is_stale = true};
+  const Harvest::Unharvested without_a_chunk{.free = GiB(10), .idle = GiB(8), .is_stale = true};
   EXPECT_EQ(harvest_.Look(kNow, GiB(1), without_a_chunk), GiB(8));
-  const Harvest::Beside reserve_touched{.free = GiB(1), .idle = GiB(0), .is_stale = true};
+  const Harvest::Unharvested reserve_touched{.free = GiB(1), .idle = GiB(0), .is_stale = true};
   EXPECT_EQ(harvest_.Look(kNow, GiB(8), reserve_touched), GiB(7)) << "but less";
 }
 
-TEST_F(HarvestTest, AGiveBackEndsWhenItsBytesAreGoneAndIsTimed) {
+TEST_F(HarvestTest, AReturnEndsWhenItsBytesAreFreedAndIsTimed) {
   Look(kNow, GiB(8), GiB(0), GiB(0));
   EXPECT_EQ(harvest_.deadline(), kNow + milliseconds(100));
   Update(kNow + milliseconds(20), GiB(7));
-  EXPECT_EQ(harvest_.counts().give_backs, 0u);
+  EXPECT_EQ(harvest_.counts().returns, 0u);
   Update(kNow + milliseconds(40), GiB(6));
-  EXPECT_EQ(harvest_.counts().give_backs, 1u);
+  EXPECT_EQ(harvest_.counts().returns, 1u);
   EXPECT_EQ(harvest_.counts().bytes, GiB(2));
   EXPECT_EQ(harvest_.counts().last, milliseconds(40));
   EXPECT_EQ(harvest_.counts().missed, 0u);
   EXPECT_EQ(harvest_.deadline(), core::kNever);
 }
 
-TEST_F(HarvestTest, WhatCannotBeGivenBackIsNotAwaitedAndNotCounted) {
+TEST_F(HarvestTest, WhatCannotBeReturnedIsNotAwaitedAndNotCounted) {
   Look(kNow, GiB(8), GiB(10), GiB(8));
-  harvest_.GiveBack(kNow, GiB(8), GiB(8), seconds(1), Told());
+  harvest_.Return(kNow, GiB(8), GiB(8), seconds(1), RecordOutcome());
   harvest_.Lose(GiB(2));
   Update(kNow + milliseconds(10), GiB(0));
-  ASSERT_EQ(told_.size(), 1u);
-  EXPECT_EQ(told_[0].bytes, GiB(6));
-  EXPECT_EQ(told_[0].late, "");
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_EQ(outcomes_[0].bytes, GiB(6));
+  EXPECT_EQ(outcomes_[0].late, "");
 }
 
 TEST_F(HarvestTest, TheDeadlineGrowsWithWhatIsToGo) {
@@ -98,59 +98,59 @@ TEST_F(HarvestTest, OneThatIsLateIsCountedOnceAndItsCauseAskedFor) {
   Update(kNow + milliseconds(200), GiB(8));
   EXPECT_EQ(asked_, 1);
   Update(kNow + milliseconds(300), GiB(7));
-  EXPECT_EQ(harvest_.counts().give_backs, 1u);
+  EXPECT_EQ(harvest_.counts().returns, 1u);
   EXPECT_EQ(harvest_.counts().missed, 1u);
   EXPECT_EQ(harvest_.counts().longest, milliseconds(300));
 }
 
-TEST_F(HarvestTest, WhatAnOperatorHasGivenBackStaysSoForAWhile) {
+TEST_F(HarvestTest, WhatAnOperatorHasReturnedStaysSoForAWhile) {
   Look(kNow, GiB(8), GiB(6), GiB(4));
-  EXPECT_EQ(harvest_.GiveBack(kNow, GiB(8), GiB(5), milliseconds(500), Told()), GiB(3));
+  EXPECT_EQ(harvest_.Return(kNow, GiB(8), GiB(5), milliseconds(500), RecordOutcome()), GiB(3));
   EXPECT_EQ(harvest_.deadline(), kNow + milliseconds(500));
   EXPECT_EQ(Look(kNow + seconds(1), GiB(3), GiB(11), GiB(9)), GiB(3));
   Update(kNow + seconds(1), GiB(3));
-  ASSERT_EQ(told_.size(), 1u);
-  EXPECT_EQ(told_[0].bytes, GiB(5));
-  EXPECT_EQ(told_[0].took, seconds(1));
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_EQ(outcomes_[0].bytes, GiB(5));
+  EXPECT_EQ(outcomes_[0].took, seconds(1));
   EXPECT_EQ(Look(kNow + seconds(11), GiB(3), GiB(11), GiB(9)), GiB(12));
 }
 
-TEST_F(HarvestTest, WhatAnOperatorWantsIsNotTakenBackWhileItIsGivenBack) {
-  harvest_.GiveBack(kNow, GiB(8), GiB(8), seconds(60), Told());
+TEST_F(HarvestTest, WhatAnOperatorWantsIsNotTakenBackWhileItIsReturned) {
+  harvest_.Return(kNow, GiB(8), GiB(8), seconds(60), RecordOutcome());
   EXPECT_EQ(Look(kNow + seconds(30), GiB(8), GiB(6), GiB(4)), GiB(0));
   Update(kNow + seconds(31), GiB(0));
   EXPECT_EQ(Look(kNow + seconds(40), GiB(0), GiB(14), GiB(12)), GiB(0));
   EXPECT_EQ(Look(kNow + seconds(41), GiB(0), GiB(14), GiB(12)), GiB(12));
 }
 
-TEST_F(HarvestTest, AnOperatorIsToldAtTheDeadlineWhatItWaitsFor) {
-  harvest_.GiveBack(kNow, GiB(8), GiB(8), milliseconds(500), Told());
+TEST_F(HarvestTest, AnOperatorLearnsAtTheDeadlineWhatItWaitsFor) {
+  harvest_.Return(kNow, GiB(8), GiB(8), milliseconds(500), RecordOutcome());
   Update(kNow + milliseconds(500), GiB(2));
-  ASSERT_EQ(told_.size(), 1u);
-  EXPECT_EQ(told_[0].bytes, GiB(6));
-  EXPECT_EQ(told_[0].late, "1 tensor is copied");
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_EQ(outcomes_[0].bytes, GiB(6));
+  EXPECT_EQ(outcomes_[0].late, "1 tensor is copied");
   Update(kNow + milliseconds(600), GiB(0));
-  EXPECT_EQ(told_.size(), 1u);
-  EXPECT_EQ(harvest_.counts().give_backs, 1u);
+  EXPECT_EQ(outcomes_.size(), 1u);
+  EXPECT_EQ(harvest_.counts().returns, 1u);
 }
 
-TEST_F(HarvestTest, AGiveBackThatGrowsMayTakeAsLongAsALargeOne) {
+TEST_F(HarvestTest, AReturnThatGrowsMayTakeAsLongAsALargeOne) {
   Look(kNow, GiB(20), GiB(1), GiB(0));
   harvest_.Look(kNow + milliseconds(50), GiB(20), {GiB(0), GiB(0)});
   EXPECT_EQ(harvest_.deadline(), kNow + milliseconds(100));
   Update(kNow + milliseconds(60), GiB(19));
-  EXPECT_EQ(harvest_.counts().give_backs, 0u) << "two are to go now";
+  EXPECT_EQ(harvest_.counts().returns, 0u) << "two are to go now";
   Update(kNow + milliseconds(70), GiB(18));
-  EXPECT_EQ(harvest_.counts().give_backs, 1u);
+  EXPECT_EQ(harvest_.counts().returns, 1u);
 }
 
 TEST_F(HarvestTest, AnotherOperatorTakesThePlaceOfTheFirst) {
-  harvest_.GiveBack(kNow, GiB(8), GiB(2), milliseconds(500), Told());
-  EXPECT_EQ(harvest_.GiveBack(kNow, GiB(8), GiB(1), milliseconds(900), Told()), GiB(6));
-  ASSERT_EQ(told_.size(), 1u);
-  EXPECT_EQ(told_[0].late, "another give-back was asked for");
+  harvest_.Return(kNow, GiB(8), GiB(2), milliseconds(500), RecordOutcome());
+  EXPECT_EQ(harvest_.Return(kNow, GiB(8), GiB(1), milliseconds(900), RecordOutcome()), GiB(6));
+  ASSERT_EQ(outcomes_.size(), 1u);
+  EXPECT_EQ(outcomes_[0].late, "another give-back was asked for");
   Update(kNow + milliseconds(600), GiB(6));
-  EXPECT_EQ(told_.size(), 2u);
+  EXPECT_EQ(outcomes_.size(), 2u);
 }
 
 }  // namespace

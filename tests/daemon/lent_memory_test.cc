@@ -323,7 +323,7 @@ TEST_F(LentMemoryTest, WhereNobodyLendsACreateSaysSo) {
   ExpectAllRight(store, held);
 }
 
-TEST_F(LentMemoryTest, APieceThatIsRecalledWhileItIsMadeIsGivenBack) {
+TEST_F(LentMemoryTest, APieceThatIsRecalledWhileItIsMadeIsReturned) {
   Store store = Connect();
   std::vector<Held> held = Make(store, 10);
   lenders_->SetSlow(true);

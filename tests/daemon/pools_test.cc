@@ -400,15 +400,15 @@ TEST_F(PoolsTest, WhatKilledClientsHadOnAPeerIsFreeForOthers) {
 }
 
 // Of what is harvested of device 1.
-core::Result<proto::HarvestGivenBack> HaveGivenBack(const DaemonProcess& daemon, uint64_t bytes,
-                                                    std::chrono::nanoseconds within) {
+core::Result<proto::HarvestReturned> ReturnHarvested(const DaemonProcess& daemon, uint64_t bytes,
+                                                     std::chrono::nanoseconds within) {
   auto session = client::ctl::Session::Open(daemon.socket(), std::chrono::seconds(30));
   RAVEN_CHECK(session.ok());
-  proto::GiveBackHarvest wanted;
+  proto::ReturnHarvest wanted;
   wanted.set_device(1);
   wanted.set_bytes(bytes);
   wanted.set_within_ns(static_cast<uint64_t>(within.count()));
-  return session->GiveBackHarvest(wanted);
+  return session->ReturnHarvest(wanted);
 }
 
 // Both devices' tensors. Those of device 1 fit there in addition to its harvested memory.
@@ -423,10 +423,10 @@ class HarvestTest : public PoolsTest {
     held_ = Make(store_, 16, /*devices=*/1);
     ASSERT_GT(UseOf(1).harvest().used(), MiB(6));
   }
-  proto::HarvestGivenBack GiveBack(uint64_t bytes, std::chrono::nanoseconds within) {
-    auto given = HaveGivenBack(daemon_, bytes, within);
-    if (!given.ok()) refused_ = given.error().message;
-    return given.ok() ? *given : proto::HarvestGivenBack();
+  proto::HarvestReturned Return(uint64_t bytes, std::chrono::nanoseconds within) {
+    auto returned = ReturnHarvested(daemon_, bytes, within);
+    if (!returned.ok()) refused_ = returned.error().message;
+    return returned.ok() ? *returned : proto::HarvestReturned();
   }
 
   DaemonProcess daemon_;
@@ -440,25 +440,25 @@ TEST_F(HarvestTest, TensorsInIdleMemoryOfThePeerComeBackWhole) {
   ExpectAllHold(store_, held_);
 }
 
-TEST_F(HarvestTest, AnOperatorHasMemoryGivenBackAndNothingIsLost) {
+TEST_F(HarvestTest, AnOperatorHasMemoryReturnedAndNothingIsLost) {
   FillDevice0();
   const uint64_t before = UseOf(1).peer_pool();
-  const proto::HarvestGivenBack given = GiveBack(before, std::chrono::seconds(60));
-  EXPECT_EQ(given.late(), "");
-  EXPECT_EQ(given.bytes(), before);
-  EXPECT_GT(given.took_ns(), 0u);
-  EXPECT_EQ(UseOf(1).harvest().give_backs(), 1u);
+  const proto::HarvestReturned returned = Return(before, std::chrono::seconds(60));
+  EXPECT_EQ(returned.late(), "");
+  EXPECT_EQ(returned.bytes(), before);
+  EXPECT_GT(returned.took_ns(), 0u);
+  EXPECT_EQ(UseOf(1).harvest().returns(), 1u);
   EXPECT_EQ(UseOf(1).harvest().missed(), 0u);
   ExpectAllHold(store_, held_);
 }
 
-TEST_F(HarvestTest, AGiveBackThatCannotBeIsRefusedWithBothNumbers) {
+TEST_F(HarvestTest, AReturnThatCannotBeIsRefusedWithBothNumbers) {
   FillDevice0();
-  GiveBack(MiB(64), std::chrono::seconds(1));
+  Return(MiB(64), std::chrono::seconds(1));
   EXPECT_NE(refused_.find("less than the 64.0 MiB to give back"), std::string::npos) << refused_;
-  GiveBack(0, std::chrono::seconds(1));
+  Return(0, std::chrono::seconds(1));
   EXPECT_NE(refused_.find("of some bytes"), std::string::npos) << refused_;
-  GiveBack(MiB(1), std::chrono::seconds(0));
+  Return(MiB(1), std::chrono::seconds(0));
   EXPECT_NE(refused_.find("within some time"), std::string::npos) << refused_;
 }
 
@@ -482,12 +482,12 @@ TEST_F(HarvestTest, MemoryThatComesAndGoesWhileItIsUsedHoldsNoWrongByte) {
   FillDevice0();
   std::atomic<bool> done{false};
   std::thread operator_thread([&] {
-    while (!done.load()) GiveBack(MiB(4), std::chrono::seconds(5));
+    while (!done.load()) Return(MiB(4), std::chrono::seconds(5));
   });
   for (int round = 0; round < 10 && !HasFailure(); ++round) ExpectAllHold(store_, held_);
   done.store(true);
   operator_thread.join();
-  EXPECT_GT(UseOf(1).harvest().give_backs(), 0u);
+  EXPECT_GT(UseOf(1).harvest().returns(), 0u);
 }
 
 // Forks before this process has threads.
@@ -548,9 +548,9 @@ TEST_F(BusyOwnerTest, OthersCopiesKeepToTheRateWhileItComputes) {
 
 // What becomes of a give-back when somebody is stopped or killed meanwhile. The host's link is so
 // slow that emptying device 1 takes half a second.
-class GiveBackTest : public PoolsTest {
+class ReturnHarvestTest : public PoolsTest {
  protected:
-  GiveBackTest() : daemon_(With(Harvest("2e7") + FilePool("16MiB"), "96MiB")) {}
+  ReturnHarvestTest() : daemon_(With(Harvest("2e7") + FilePool("16MiB"), "96MiB")) {}
 
   proto::DeviceUse Use() { return StatsOf(daemon_).devices(1); }
   uint64_t Lying() { return Use().harvest().used(); }
@@ -571,29 +571,29 @@ class GiveBackTest : public PoolsTest {
   DaemonProcess daemon_;
 };
 
-TEST_F(GiveBackTest, NeedsNoClientThatRuns) {
+TEST_F(ReturnHarvestTest, NeedsNoClientThatRuns) {
   BusyClient client(daemon_, 14, /*devices=*/1);
   ASSERT_TRUE(IsFilled());
   client.Stop();
   const uint64_t before = Use().peer_pool();
-  const auto given = HaveGivenBack(daemon_, before, std::chrono::seconds(5));
-  ASSERT_TRUE(given.ok()) << given.error().message;
-  EXPECT_EQ(given->late(), "");
-  EXPECT_GE(given->bytes(), before);
+  const auto returned = ReturnHarvested(daemon_, before, std::chrono::seconds(5));
+  ASSERT_TRUE(returned.ok()) << returned.error().message;
+  EXPECT_EQ(returned->late(), "");
+  EXPECT_GE(returned->bytes(), before);
   EXPECT_EQ(Use().harvest().missed(), 0u);
   client.Continue();
   EXPECT_EQ(client.End(), 0) << "its tensors hold";
 }
 
-TEST_F(GiveBackTest, EndsWhenTheClientWhoseBytesMoveOnIsKilled) {
+TEST_F(ReturnHarvestTest, EndsWhenTheClientWhoseBytesMoveOnIsKilled) {
   BusyClient client(daemon_, 14, /*devices=*/1);
   ASSERT_TRUE(IsFilled());
   client.Stop();
   const uint64_t before = Lying();
   std::thread operator_thread([&, bytes = Use().peer_pool()] {
-    const auto given = HaveGivenBack(daemon_, bytes, std::chrono::seconds(20));
-    ASSERT_TRUE(given.ok()) << given.error().message;
-    EXPECT_EQ(given->late(), "");
+    const auto returned = ReturnHarvested(daemon_, bytes, std::chrono::seconds(20));
+    ASSERT_TRUE(returned.ok()) << returned.error().message;
+    EXPECT_EQ(returned->late(), "");
   });
   EXPECT_TRUE(IsHalfDone(before));
   client.Kill();
@@ -604,13 +604,13 @@ TEST_F(GiveBackTest, EndsWhenTheClientWhoseBytesMoveOnIsKilled) {
   ExpectServes();
 }
 
-TEST_F(GiveBackTest, OfADaemonThatIsKilledLeavesNothingBehind) {
+TEST_F(ReturnHarvestTest, OfADaemonThatIsKilledLeavesNothingBehind) {
   Store store = Connect(daemon_);
   std::vector<Held> held = Make(store, 14, /*devices=*/1);
   ASSERT_TRUE(IsFilled());
   const uint64_t before = Lying();
   std::thread operator_thread([&, bytes = Use().peer_pool()] {
-    EXPECT_FALSE(HaveGivenBack(daemon_, bytes, std::chrono::seconds(60)).ok());
+    EXPECT_FALSE(ReturnHarvested(daemon_, bytes, std::chrono::seconds(60)).ok());
   });
   EXPECT_TRUE(IsHalfDone(before));
   daemon_.Kill(SIGKILL);
@@ -626,7 +626,7 @@ TEST_F(GiveBackTest, OfADaemonThatIsKilledLeavesNothingBehind) {
   ExpectServes();
 }
 
-TEST_F(GiveBackTest, AnOwnerThatIsKilledWhileItWaitsLeavesTheMemoryToOthers) {
+TEST_F(ReturnHarvestTest, AnOwnerThatIsKilledWhileItWaitsLeavesTheMemoryToOthers) {
   Process owner([&](const Process::Say& say, const Process::Ask& ask) {
     while (ask()) sched_yield();
     Store own = Connect(daemon_);
@@ -649,7 +649,7 @@ TEST_F(GiveBackTest, AnOwnerThatIsKilledWhileItWaitsLeavesTheMemoryToOthers) {
   EXPECT_TRUE(IsFilled()) << "again";
 }
 
-TEST_F(GiveBackTest, ALegacyJobThatIsKilledWhileItWaitsLeavesTheMemoryToOthers) {
+TEST_F(ReturnHarvestTest, ALegacyJobThatIsKilledWhileItWaitsLeavesTheMemoryToOthers) {
   Process job([&](const Process::Say& say, const Process::Ask& ask) {
     while (ask()) sched_yield();
     const LedgerPage page;

@@ -58,7 +58,7 @@ TEST(ArrivalWordsTest, AWordThatCameBackServesAgainWithAHigherValue) {
   ArrivalWords words;
   std::vector<proto::WordValue> taken;
   for (uint32_t i = 0; i < proto::kArrivalWords; ++i) taken.push_back(*words.Take());
-  words.GiveBack(taken[3].index);
+  words.Release(taken[3].index);
   const auto again = words.Take();
   ASSERT_TRUE(again.has_value());
   EXPECT_EQ(again->index, taken[3].index);

@@ -107,7 +107,7 @@ CUresult Take(CUdeviceptr* address, size_t bytes, int device, CUmemoryPool pool 
 }
 
 // Until End its bytes are there, and no other allocation gets its address.
-CUresult GiveBack(CUdeviceptr address) {
+CUresult Retire(CUdeviceptr address) {
   std::lock_guard lock(mappings().mutex);
   auto piece = mappings().at.extract(address);
   if (piece.empty()) return CUDA_ERROR_INVALID_VALUE;
@@ -204,7 +204,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 CUresult cuMemFree_v2(CUdeviceptr address) {
   FAKE_CUDA_CLEAN_UP("cuMemFree");
   if (address == 0) return CUDA_SUCCESS;
-  const CUresult result = fake_cuda::GiveBack(address);
+  const CUresult result = fake_cuda::Retire(address);
   if (result != CUDA_SUCCESS) return result;
   // It waits for the device.
   fake_cuda::Synchronize(context);
@@ -250,7 +250,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   FAKE_CUDA_CLEAN_UP("cuMemFreeAsync");
   if (fake_cuda::Capturing(stream) || address == 0) return CUDA_SUCCESS;
-  const CUresult result = fake_cuda::GiveBack(address);
+  const CUresult result = fake_cuda::Retire(address);
   if (result != CUDA_SUCCESS) return result;
   const auto end = [address] { fake_cuda::End(address); };
   // A stream that is gone has nothing left to do.

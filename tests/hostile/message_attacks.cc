@@ -461,11 +461,11 @@ constexpr Attack kAttacks[] = {
      [](Scene& scene) {
        Flood(scene, Same([](auto& packet) { packet.mutable_set_limits()->set_client(1); }));
      }},
-    {"flood_give_backs",
+    {"flood_harvest_returns",
      [](Scene& scene) {
        Flood(scene, Same([](auto& packet) {
-               packet.mutable_give_back_harvest()->set_bytes(MiB(1));
-               packet.mutable_give_back_harvest()->set_within_ns(1);
+               packet.mutable_return_harvest()->set_bytes(MiB(1));
+               packet.mutable_return_harvest()->set_within_ns(1);
              }));
      }},
     {"pinned_frees", PinnedFrees},

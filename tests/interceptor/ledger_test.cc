@@ -23,7 +23,7 @@ class LedgerTest : public testing::Test {
   void SetUp() override { ledger.Reset(); }
 };
 
-TEST_F(LedgerTest, GivesBackWhatWasAddedOnce) {
+TEST_F(LedgerTest, TakesOnceWhatWasAdded) {
   EXPECT_TRUE(ledger.Add(Memory(0x1000, 7)));
   EXPECT_FALSE(ledger.Add(Memory(0x1000, 8)));
   Entry entry;

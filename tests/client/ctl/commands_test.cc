@@ -262,22 +262,22 @@ TEST_F(CommandsTest, LimitsRefuseWhatCannotBeMeant) {
   EXPECT_THAT(err(), HasSubstr("'lots' is no budget"));
 }
 
-TEST_F(CommandsTest, AGiveBackIsAskedForAndFailsWhereItIsLate) {
-  EXPECT_EQ(RunHarvest(common, {.device = 1, .give_back = "8GiB", .within = "500ms"}, streams()),
+TEST_F(CommandsTest, AReturnIsRequestedAndFailsWhereItIsLate) {
+  EXPECT_EQ(RunHarvest(common, {.device = 1, .return_bytes = "8GiB", .within = "500ms"}, streams()),
             kExitOk);
   EXPECT_EQ(out(), "device 1: 8.0 GiB given back in 500.0 ms\n");
-  EXPECT_EQ(RunHarvest(common, {.device = 2, .give_back = "8GiB", .within = "1s"}, streams()),
+  EXPECT_EQ(RunHarvest(common, {.device = 2, .return_bytes = "8GiB", .within = "1s"}, streams()),
             kExitFailed);
   EXPECT_THAT(out(), HasSubstr("of 8.0 GiB: a tensor is being copied"));
 }
 
-TEST_F(CommandsTest, AGiveBackThatCannotBeMeantIsRefused) {
-  EXPECT_EQ(RunHarvest(common, {.give_back = "8GiB"}, streams()), kExitUsage);
+TEST_F(CommandsTest, AReturnThatCannotBeMeantIsRefused) {
+  EXPECT_EQ(RunHarvest(common, {.return_bytes = "8GiB"}, streams()), kExitUsage);
   EXPECT_THAT(err(), HasSubstr("--give-back needs --device"));
-  EXPECT_EQ(RunHarvest(common, {.device = 1, .give_back = "0"}, streams()), kExitUsage);
+  EXPECT_EQ(RunHarvest(common, {.device = 1, .return_bytes = "0"}, streams()), kExitUsage);
   EXPECT_THAT(err(), HasSubstr("'0' is no size"));
   for (const char* text : {"", "0ms", "5", "ms", "-1s", "2h", "3601s"}) {
-    EXPECT_EQ(RunHarvest(common, {.device = 1, .give_back = "1GiB", .within = text}, streams()),
+    EXPECT_EQ(RunHarvest(common, {.device = 1, .return_bytes = "1GiB", .within = text}, streams()),
               kExitUsage);
     EXPECT_THAT(err(), HasSubstr("'" + std::string(text) + "' is no time"));
   }

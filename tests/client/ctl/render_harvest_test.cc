@@ -22,7 +22,7 @@ proto::Stats Sample() {
   proto::HarvestUse* harvest = use->mutable_harvest();
   harvest->set_most(core::GiB(12).count());
   harvest->set_used(core::GiB(5).count());
-  harvest->set_give_backs(4);
+  harvest->set_returns(4);
   harvest->set_missed(1);
   harvest->set_bytes(core::GiB(9).count());
   harvest->set_last_ns(12'500'000);
@@ -52,21 +52,21 @@ TEST(RenderHarvestTest, JsonHasTheSameInBytesAndNanoseconds) {
   EXPECT_EQ(HarvestJson(Sample(), 0), "{\"devices\":[]}\n");
 }
 
-TEST(RenderHarvestTest, AGiveBackThatIsLateSaysWhatItWaitsFor) {
-  proto::GiveBackHarvest wanted;
+TEST(RenderHarvestTest, AReturnThatIsLateSaysWhatItWaitsFor) {
+  proto::ReturnHarvest wanted;
   wanted.set_device(1);
   wanted.set_bytes(core::GiB(8).count());
-  proto::HarvestGivenBack given;
-  given.set_bytes(core::GiB(8).count());
-  given.set_took_ns(90'000'000);
-  EXPECT_EQ(GivenBackText(wanted, given), "device 1: 8.0 GiB given back in 90.0 ms\n");
-  EXPECT_THAT(GivenBackJson(given), Not(HasSubstr("copied")));
-  given.set_bytes(core::GiB(6).count());
-  given.set_late("3 tensor(s) are being copied\x1b to the host");
-  EXPECT_EQ(GivenBackText(wanted, given),
+  proto::HarvestReturned returned;
+  returned.set_bytes(core::GiB(8).count());
+  returned.set_took_ns(90'000'000);
+  EXPECT_EQ(ReturnedText(wanted, returned), "device 1: 8.0 GiB given back in 90.0 ms\n");
+  EXPECT_THAT(ReturnedJson(returned), Not(HasSubstr("copied")));
+  returned.set_bytes(core::GiB(6).count());
+  returned.set_late("3 tensor(s) are being copied\x1b to the host");
+  EXPECT_EQ(ReturnedText(wanted, returned),
             "device 1: 6.0 GiB given back in 90.0 ms, of 8.0 GiB: 3 tensor(s) are being copied? "
             "to the host; the rest follows\n");
-  EXPECT_THAT(GivenBackJson(given), HasSubstr("copied"));
+  EXPECT_THAT(ReturnedJson(returned), HasSubstr("copied"));
 }
 
 }  // namespace

@@ -174,8 +174,8 @@ class GoodDaemon {
         *answer.mutable_limits_set() = limits_now;
         break;
       }
-      case proto::ClientPacket::kGiveBackHarvest:
-        *answer.mutable_harvest_given_back() = GiveBack(question.give_back_harvest());
+      case proto::ClientPacket::kReturnHarvest:
+        *answer.mutable_harvest_returned() = ReturnedBy(question.return_harvest());
         break;
       default: return AnswerOrder(question);
     }
@@ -183,13 +183,13 @@ class GoodDaemon {
   }
 
   // Device 1 gives all of it, any other half.
-  static proto::HarvestGivenBack GiveBack(const proto::GiveBackHarvest& wanted) {
+  static proto::HarvestReturned ReturnedBy(const proto::ReturnHarvest& wanted) {
     const bool all = wanted.device() == 1;
-    proto::HarvestGivenBack given;
-    given.set_bytes(all ? wanted.bytes() : wanted.bytes() / 2);
-    given.set_took_ns(wanted.within_ns());
-    given.set_late(all ? "" : "a tensor is being copied");
-    return given;
+    proto::HarvestReturned returned;
+    returned.set_bytes(all ? wanted.bytes() : wanted.bytes() / 2);
+    returned.set_took_ns(wanted.within_ns());
+    returned.set_late(all ? "" : "a tensor is being copied");
+    return returned;
   }
 
   static constexpr uint64_t kNamedInDigits = 40;

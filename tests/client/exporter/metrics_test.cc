@@ -106,7 +106,7 @@ TEST(MetricsTest, WhatIsHarvestedIsServedWhereAnythingIs) {
   use.set_peer_pool(40);
   proto::HarvestUse& harvest = *use.mutable_harvest();
   harvest.set_used(30);
-  harvest.set_give_backs(5);
+  harvest.set_returns(5);
   harvest.set_missed(2);
   harvest.set_last_ns(1'500'000'000);
   const std::string text = Text(seen, NameOf);

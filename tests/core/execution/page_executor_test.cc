@@ -226,7 +226,7 @@ TEST_F(PageExecutorTest, ACreateThatWaitsIsInTheSnapshot) {
   EXPECT_EQ(executor_.Snapshot()[4].live, 0u);
 }
 
-TEST_F(PageExecutorTest, AFreePageIsGivenBackFirst) {
+TEST_F(PageExecutorTest, AFreePageIsReturnedFirst) {
   Create(0);
   executor_.SetShare(1);
   Map();
