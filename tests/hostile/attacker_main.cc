@@ -56,12 +56,12 @@ int Main(int argc, char** argv) {
     if (attack.name != name) continue;
     const auto length =
         std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(seconds));
-    Scene scene(socket, ipc::Now() + length, count);
-    attack.run(scene);
-    scene.Ready();
+    AttackContext context(socket, ipc::Now() + length, count);
+    attack.run(context);
+    context.Ready();
     std::printf("{\"did\": %llu, \"refused\": \"%s\", \"impossible\": \"%s\"}\n",
-                static_cast<unsigned long long>(scene.did()), Escaped(scene.refused()).c_str(),
-                Escaped(scene.impossible()).c_str());
+                static_cast<unsigned long long>(context.done()), Escaped(context.refused()).c_str(),
+                Escaped(context.impossible()).c_str());
     return 0;
   }
   std::fprintf(stderr, "there is no attack %s; there are:", name.c_str());

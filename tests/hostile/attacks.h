@@ -12,19 +12,19 @@
 namespace ravenstore::hostile {
 
 // The input and the results of an attack.
-class Scene {
+class AttackContext {
  public:
-  Scene(std::string socket, core::Tick end, uint64_t count)
+  AttackContext(std::string socket, core::Tick end, uint64_t count)
       : socket_(std::move(socket)), end_(end), count_(count) {}
 
   const std::string& socket() const { return socket_; }
   // How much of it: of what, says the attack.
   uint64_t count(uint64_t usual) const { return count_ == 0 ? usual : count_; }
-  bool goes_on() const;
+  bool running() const;
   // The attack is under way: prints "ready", once.
   void Ready();
-  void Did(uint64_t n = 1) { did_ += n; }
-  uint64_t did() const { return did_; }
+  void AddDone(uint64_t n = 1) { done_ += n; }
+  uint64_t done() const { return done_; }
   // The daemon's, or the kernel's, words of refusal; the first are kept.
   void Refused(const std::string& why);
   const std::string& refused() const { return refused_; }
@@ -41,14 +41,14 @@ class Scene {
   core::Tick end_;
   uint64_t count_;
   bool ready_ = false;
-  uint64_t did_ = 0;
+  uint64_t done_ = 0;
   std::string refused_;
   std::string impossible_;
 };
 
 struct Attack {
   const char* name;
-  void (*run)(Scene& scene);
+  void (*run)(AttackContext& context);
 };
 
 // By what they are after.

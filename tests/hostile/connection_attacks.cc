@@ -31,24 +31,24 @@ int RawConnect(const std::string& path, int flags) {
   return -1;
 }
 
-void ConnectAndClose(Scene& scene, int flags) {
-  scene.Ready();
-  while (scene.goes_on()) {
-    const int made = RawConnect(scene.socket(), flags);
+void ConnectAndClose(AttackContext& context, int flags) {
+  context.Ready();
+  while (context.running()) {
+    const int made = RawConnect(context.socket(), flags);
     if (made < 0) {
-      scene.Refused(std::strerror(errno));
+      context.Refused(std::strerror(errno));
       continue;
     }
     ::close(made);
-    scene.Did();
+    context.AddDone();
   }
 }
 
 // Says nothing on as many connections as it is left, and comes again when it is sent away.
-void Silent(Scene& scene) {
-  const size_t most = scene.count(4000);
+void Silent(AttackContext& context) {
+  const size_t most = context.count(4000);
   std::vector<int> open;
-  while (scene.goes_on()) {
+  while (context.running()) {
     std::erase_if(open, [](int socket) {
       pollfd look{socket, POLLIN, 0};
       const bool over = ::poll(&look, 1, 0) > 0;  // an answer it did not ask for, or a hang-up
@@ -57,76 +57,77 @@ void Silent(Scene& scene) {
     });
     bool refused = false;
     while (open.size() < most && !refused) {
-      const int made = RawConnect(scene.socket(), SOCK_NONBLOCK);
+      const int made = RawConnect(context.socket(), SOCK_NONBLOCK);
       refused = made < 0;
       if (!refused) open.push_back(made);
-      scene.Did(refused ? 0 : 1);
+      context.AddDone(refused ? 0 : 1);
     }
-    scene.Ready();
-    scene.Pause(milliseconds(20));
+    context.Ready();
+    context.Pause(milliseconds(20));
   }
 }
 
 // Asks until the socket takes no more, and reads nothing; then the oldest is left for a new one.
-void NeverReads(Scene& scene) {
-  const size_t most = scene.count(256);
+void NeverReads(AttackContext& context) {
+  const size_t most = context.count(256);
   proto::ClientPacket packet;
   packet.set_request(1);
   packet.mutable_stats()->set_whole_store(true);
   const std::string question = packet.SerializeAsString();
   std::vector<Connection> open;
   size_t next = 0;
-  while (scene.goes_on()) {
-    auto connection = Connection::Open(scene.socket());
+  while (context.running()) {
+    auto connection = Connection::Open(context.socket());
     if (!connection.ok()) {
-      scene.Refused(connection.error().message);
-      scene.Pause(milliseconds(1));
+      context.Refused(connection.error().message);
+      context.Pause(milliseconds(1));
       continue;
     }
     connection->Send(HelloPacket(true));
-    while (connection->Send(question)) scene.Did();
+    while (connection->Send(question)) context.AddDone();
     if (open.size() < most) {
       open.push_back(std::move(*connection));
     } else {
-      scene.Ready();
+      context.Ready();
       open[next++ % most] = std::move(*connection);
     }
   }
 }
 
 // Attaches and never reads the welcome, whose descriptors stay under way.
-void WelcomesUnread(Scene& scene) {
-  const size_t most = scene.count(600);
+void WelcomesUnread(AttackContext& context) {
+  const size_t most = context.count(600);
   std::vector<Connection> open;
-  while (open.size() < most && scene.goes_on()) {
-    auto connection = Connection::Open(scene.socket());
+  while (open.size() < most && context.running()) {
+    auto connection = Connection::Open(context.socket());
     if (!connection.ok()) {
-      scene.Refused(connection.error().message);
+      context.Refused(connection.error().message);
       break;
     }
-    if (connection->Send(HelloPacket(false))) scene.Did();
+    if (connection->Send(HelloPacket(false))) context.AddDone();
     open.push_back(std::move(*connection));
   }
-  scene.Ready();
-  scene.Hold();
+  context.Ready();
+  context.Hold();
 }
 
 // Attaches and leaves, at the highest rate that one process has.
-void Attaches(Scene& scene) {
-  while (scene.goes_on()) {
+void Attaches(AttackContext& context) {
+  while (context.running()) {
     try {
-      const Store store = Store::connect({.socket = scene.socket(), .name = "attacker"});
-      scene.Did();
+      const Store store = Store::connect({.socket = context.socket(), .name = "attacker"});
+      context.AddDone();
     } catch (const Error& error) {
-      scene.Refused(error.what());
+      context.Refused(error.what());
     }
-    scene.Ready();
+    context.Ready();
   }
 }
 
 constexpr Attack kAttacks[] = {
-    {"connect_close", [](Scene& scene) { ConnectAndClose(scene, 0); }},
-    {"connect_close_nonblocking", [](Scene& scene) { ConnectAndClose(scene, SOCK_NONBLOCK); }},
+    {"connect_close", [](AttackContext& context) { ConnectAndClose(context, 0); }},
+    {"connect_close_nonblocking",
+     [](AttackContext& context) { ConnectAndClose(context, SOCK_NONBLOCK); }},
     {"silent", Silent},
     {"never_reads", NeverReads},
     {"welcomes_unread", WelcomesUnread},

@@ -34,17 +34,17 @@ std::string KeyOf(size_t number) {
   return digits;
 }
 
-std::vector<Connection> Greeted(Scene& scene, size_t most) {
+std::vector<Connection> Greeted(AttackContext& context, size_t most) {
   std::vector<Connection> made;
   while (made.size() < most) {
-    auto connection = Connection::Open(scene.socket());
+    auto connection = Connection::Open(context.socket());
     if (!connection.ok()) {
-      scene.Refused(connection.error().message);
+      context.Refused(connection.error().message);
       break;
     }
     const auto answer = connection->Ask(HelloPacket(true));
     if (!answer || !answer->has_welcome()) {
-      scene.Refused(answer ? answer->failure().message() : "hung up");
+      context.Refused(answer ? answer->failure().message() : "hung up");
       break;
     }
     made.push_back(std::move(*connection));
@@ -55,36 +55,37 @@ std::vector<Connection> Greeted(Scene& scene, size_t most) {
 using Question = std::function<std::string()>;
 
 // Sends questions until the sockets are full; answers are read and discarded.
-void FloodOn(Scene& scene, const std::vector<Connection*>& connections, const Question& question) {
-  constexpr int kAtOnce = 32;
-  scene.Ready();
-  while (scene.goes_on()) {
+void FloodOn(AttackContext& context, const std::vector<Connection*>& connections,
+             const Question& question) {
+  constexpr int kBurst = 32;
+  context.Ready();
+  while (context.running()) {
     bool any = false;
     for (Connection* connection : connections) {
-      for (int i = 0; i < kAtOnce && connection->Send(question()); ++i) {
+      for (int i = 0; i < kBurst && connection->Send(question()); ++i) {
         any = true;
-        scene.Did();
+        context.AddDone();
       }
       connection->Drain();
     }
-    if (!any) scene.Pause(milliseconds(1));
+    if (!any) context.Pause(milliseconds(1));
   }
 }
 
-void Flood(Scene& scene, const Question& question) {
-  std::vector<Connection> made = Greeted(scene, kConnections);
+void Flood(AttackContext& context, const Question& question) {
+  std::vector<Connection> made = Greeted(context, kConnections);
   std::vector<Connection*> connections;
   for (Connection& connection : made) connections.push_back(&connection);
-  FloodOn(scene, connections, question);
+  FloodOn(context, connections, question);
 }
 
-std::vector<RawClient> Attached(Scene& scene, size_t most) {
+std::vector<RawClient> Attached(AttackContext& context, size_t most) {
   std::vector<RawClient> clients;
   while (clients.size() < most) {
     std::string why;
-    auto client = RawClient::Attach(scene.socket(), &why);
+    auto client = RawClient::Attach(context.socket(), &why);
     if (!client) {
-      scene.Refused(why);
+      context.Refused(why);
       break;
     }
     clients.push_back(std::move(*client));
@@ -93,15 +94,15 @@ std::vector<RawClient> Attached(Scene& scene, size_t most) {
 }
 
 // By clients with tensors.
-void FloodByClients(Scene& scene, const Question& question) {
-  std::vector<RawClient> clients = Attached(scene, kClients);
+void FloodByClients(AttackContext& context, const Question& question) {
+  std::vector<RawClient> clients = Attached(context, kClients);
   std::vector<Connection*> connections;
   for (RawClient& client : clients) {
-    for (uint32_t slot = 0; slot < kTensors / kClients && scene.goes_on();)
+    for (uint32_t slot = 0; slot < kTensors / kClients && context.running();)
       slot += client.Create(slot, KiB(4)) ? 1 : 0;
     connections.push_back(&client.connection());
   }
-  FloodOn(scene, connections, question);
+  FloodOn(context, connections, question);
 }
 
 // Always the same.
@@ -113,17 +114,17 @@ Question Same(Fill fill) {
   return [text = packet.SerializeAsString()] { return text; };
 }
 
-void FloodOfNames(Scene& scene) {
+void FloodOfNames(AttackContext& context) {
   // Names of its own: 2^18 is a user's bound, and beyond it each is refused.
   const std::string prefix = "name of " + std::to_string(::getpid()) + " ";
   uint64_t next = 0;
-  Flood(scene, [&] { return InternPacket(prefix + std::to_string(next++)); });
+  Flood(context, [&] { return InternPacket(prefix + std::to_string(next++)); });
 }
 
 // Of some names, some of which it is to load; half of the others wait for ever.
-void FloodOfSetOpens(Scene& scene) {
+void FloodOfSetOpens(AttackContext& context) {
   uint64_t n = 0;
-  FloodByClients(scene, [&n] {
+  FloodByClients(context, [&n] {
     proto::ClientPacket packet;
     packet.set_request(1);
     proto::OpenSet& open = *packet.mutable_open_set();
@@ -135,32 +136,32 @@ void FloodOfSetOpens(Scene& scene) {
 }
 
 // Packets that cannot be parsed, or that no client may send.
-void FloodOfNonsense(Scene& scene) {
+void FloodOfNonsense(AttackContext& context) {
   const std::string nonsense(60000, '\xff');
-  Flood(scene, [&] { return nonsense; });
+  Flood(context, [&] { return nonsense; });
 }
 
 // With tensors of its own to list.
-void FloodOfTensors(Scene& scene) {
+void FloodOfTensors(AttackContext& context) {
   std::string why;
-  auto client = RawClient::Attach(scene.socket(), &why);
-  for (uint32_t slot = 0; client && slot < kTensors && scene.goes_on();)
+  auto client = RawClient::Attach(context.socket(), &why);
+  for (uint32_t slot = 0; client && slot < kTensors && context.running();)
     slot += client->Create(slot, KiB(4)) ? 1 : 0;
-  Flood(scene, Same([](auto& packet) { packet.mutable_list_tensors(); }));
+  Flood(context, Same([](auto& packet) { packet.mutable_list_tensors(); }));
 }
 
-void FloodOfClients(Scene& scene) {
-  const std::vector<RawClient> clients = Attached(scene, 256);
-  Flood(scene, Same([](auto& packet) { packet.mutable_list_clients(); }));
+void FloodOfClients(AttackContext& context) {
+  const std::vector<RawClient> clients = Attached(context, 256);
+  Flood(context, Same([](auto& packet) { packet.mutable_list_clients(); }));
 }
 
-void FloodOfTensorExplanations(Scene& scene) {
+void FloodOfTensorExplanations(AttackContext& context) {
   std::string why;
-  auto client = RawClient::Attach(scene.socket(), &why);
-  for (uint32_t slot = 0; client && slot < kTensors && scene.goes_on();)
+  auto client = RawClient::Attach(context.socket(), &why);
+  for (uint32_t slot = 0; client && slot < kTensors && context.running();)
     slot += client->Create(slot, KiB(4)) ? 1 : 0;
   uint64_t id = 0;
-  Flood(scene, [&] {
+  Flood(context, [&] {
     proto::ClientPacket packet;
     packet.set_request(1);
     packet.mutable_explain_tensor()->set_id(id++ % kTensors);
@@ -169,25 +170,25 @@ void FloodOfTensorExplanations(Scene& scene) {
 }
 
 // Clients come, fill their rings and say that they are done.
-void Detaches(Scene& scene) {
+void Detaches(AttackContext& context) {
   const Question detach = Same([](auto& packet) { packet.mutable_detach(); });
-  while (scene.goes_on()) {
-    std::vector<RawClient> clients = Attached(scene, kClients);
+  while (context.running()) {
+    std::vector<RawClient> clients = Attached(context, kClients);
     for (RawClient& client : clients) {
       for (uint32_t slot = 0; slot < 256; ++slot) client.Create(slot, KiB(4));
       client.connection().Ask(detach());
-      scene.Did();
+      context.AddDone();
     }
-    scene.Ready();
+    context.Ready();
   }
 }
 
 // Small blocks, each freed behind tickets that no stream ever reaches.
-void PinnedFrees(Scene& scene) {
+void PinnedFrees(AttackContext& context) {
   constexpr int kTickets = 64;
   uint64_t block = 0;
   bool frees = false;
-  FloodByClients(scene, [&] {
+  FloodByClients(context, [&] {
     frees = !frees;
     proto::ClientPacket packet;
     packet.set_request(1);
@@ -206,48 +207,48 @@ void PinnedFrees(Scene& scene) {
 }
 
 // It records only its own tensors.
-void FloodOfRecords(Scene& scene) {
-  std::vector<RawClient> clients = Attached(scene, 1);
+void FloodOfRecords(AttackContext& context) {
+  std::vector<RawClient> clients = Attached(context, 1);
   uint32_t slot = 0;
   const Question record = Same([](auto& packet) { packet.mutable_record(); });
-  Flood(scene, [&] {
+  Flood(context, [&] {
     if (!clients.empty()) clients[0].Create(slot++ % kTensors, KiB(4));
     return record();
   });
 }
 
 // Iterations that begin as fast as the ring takes them.
-void Steps(Scene& scene) {
-  std::vector<RawClient> clients = Attached(scene, 1);
+void Steps(AttackContext& context) {
+  std::vector<RawClient> clients = Attached(context, 1);
   if (clients.empty()) return;
-  scene.Ready();
+  context.Ready();
   proto::Request request{};
   request.op = static_cast<uint32_t>(proto::RequestOp::kStep);
-  while (scene.goes_on()) {
-    for (int i = 0; i < 1000; ++i) scene.Did(clients[0].Push(request) ? 1 : 0);
+  while (context.running()) {
+    for (int i = 0; i < 1000; ++i) context.AddDone(clients[0].Push(request) ? 1 : 0);
   }
 }
 
 // Elastic jobs of one command, whose pages have every row filled. A job is a process.
 class Jobs {
  public:
-  Jobs(Scene& scene, size_t most) : command_(KeyOf(::getpid())) {
-    const ipc::UniqueFd page = FullLedgerPage(FirstDevice(scene.socket()));
+  Jobs(AttackContext& context, size_t most) : command_(KeyOf(::getpid())) {
+    const ipc::UniqueFd page = FullLedgerPage(FirstDevice(context.socket()));
     const ipc::UniqueFd elastic = FullElasticPage();
     if (::pipe(attached_) != 0) {
-      scene.Impossible("no pipe");
+      context.Impossible("no pipe");
       return;
     }
-    while (children_.size() < most && scene.goes_on()) {
+    while (children_.size() < most && context.running()) {
       const pid_t child = ::fork();
-      if (child == 0) Be(scene, page, elastic);
+      if (child == 0) Be(context, page, elastic);
       if (child < 0) break;
       children_.push_back(child);
     }
     for (size_t i = 0; i < children_.size(); ++i) {
       uint32_t client = 0;
       if (::read(attached_[0], &client, sizeof(client)) != sizeof(client) || client == 0) {
-        scene.Refused("a job was refused");
+        context.Refused("a job was refused");
         continue;
       }
       clients_.push_back(client);
@@ -264,17 +265,18 @@ class Jobs {
   const std::vector<uint32_t>& clients() const { return clients_; }
 
  private:
-  [[noreturn]] void Be(Scene& scene, const ipc::UniqueFd& page, const ipc::UniqueFd& elastic) {
+  [[noreturn]] void Be(AttackContext& context, const ipc::UniqueFd& page,
+                       const ipc::UniqueFd& elastic) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     std::string why;
     uint32_t client = 0;
-    const auto job = AttachLegacy(scene.socket(), page, &why, nullptr, command_, &client);
-    auto brings = Connection::Open(scene.socket());
+    const auto job = AttachLegacy(context.socket(), page, &why, nullptr, command_, &client);
+    auto brings = Connection::Open(context.socket());
     proto::ClientPacket packet;
     packet.mutable_legacy_elastic();
     if (brings.ok()) brings->Send(packet.SerializeAsString(), {elastic.get()});
     [[maybe_unused]] const auto said = ::write(attached_[1], &client, sizeof(client));
-    scene.Hold();
+    context.Hold();
     ::_exit(0);
   }
 
@@ -284,44 +286,44 @@ class Jobs {
   std::vector<uint32_t> clients_;
 };
 
-void IdleJobs(Scene& scene) {
-  const Jobs jobs(scene, scene.count(400));
-  scene.Did(jobs.clients().size());
-  scene.Ready();
-  scene.Hold();
+void IdleJobs(AttackContext& context) {
+  const Jobs jobs(context, context.count(400));
+  context.AddDone(jobs.clients().size());
+  context.Ready();
+  context.Hold();
 }
 
 // The user's jobs and their peaks.
-void JobQueries(Scene& scene) {
-  const Jobs jobs(scene, scene.count(8));
+void JobQueries(AttackContext& context) {
+  const Jobs jobs(context, context.count(8));
   const Question query =
       Same([&](auto& packet) { packet.mutable_job_query()->set_job(jobs.command()); });
   const Question list = Same([](auto& packet) { packet.mutable_list_legacy(); });
   bool lists = false;
-  Flood(scene, [&] {
+  Flood(context, [&] {
     lists = !lists;
     return lists ? list() : query();
   });
 }
 
 // The whole store's figures need a read of each job's page.
-void FloodOfStats(Scene& scene) {
-  const Jobs jobs(scene, scene.count(8));
-  Flood(scene, Same([](auto& packet) { packet.mutable_stats()->set_whole_store(true); }));
+void FloodOfStats(AttackContext& context) {
+  const Jobs jobs(context, context.count(8));
+  Flood(context, Same([](auto& packet) { packet.mutable_stats()->set_whole_store(true); }));
 }
 
-void FloodOfJobExplanations(Scene& scene) {
-  const Jobs jobs(scene, scene.count(8));
+void FloodOfJobExplanations(AttackContext& context) {
+  const Jobs jobs(context, context.count(8));
   const uint32_t client = jobs.clients().empty() ? 0 : jobs.clients()[0];
-  Flood(scene, Same([&](auto& packet) { packet.mutable_explain_job()->set_client(client); }));
+  Flood(context, Same([&](auto& packet) { packet.mutable_explain_job()->set_client(client); }));
 }
 
 // Its own jobs are to pause and to go on, which is written on their pages.
-void FloodOfOrdersToJobs(Scene& scene) {
-  const Jobs jobs(scene, scene.count(8));
+void FloodOfOrdersToJobs(AttackContext& context) {
+  const Jobs jobs(context, context.count(8));
   if (jobs.clients().empty()) return;
   size_t next = 0;
-  Flood(scene, [&] {
+  Flood(context, [&] {
     proto::ClientPacket packet;
     packet.set_request(1);
     const uint32_t job = jobs.clients()[next++ % jobs.clients().size()];
@@ -332,9 +334,9 @@ void FloodOfOrdersToJobs(Scene& scene) {
 }
 
 // Its own clients order each other to sleep, and undo it, since none does in time.
-void FloodOfOrders(Scene& scene) {
+void FloodOfOrders(AttackContext& context) {
   uint64_t next = 0;
-  FloodByClients(scene, [&] {
+  FloodByClients(context, [&] {
     proto::ClientPacket packet;
     packet.set_request(1);
     switch (++next % 3) {
@@ -353,11 +355,11 @@ void FloodOfOrders(Scene& scene) {
 }
 
 // With a history as long as a user's may be.
-void FloodOfRecordsOfJobs(Scene& scene) {
-  const ipc::UniqueFd page = FullLedgerPage(FirstDevice(scene.socket()));
-  for (size_t i = 0; i < kRecords && scene.goes_on(); ++i) {
+void FloodOfRecordsOfJobs(AttackContext& context) {
+  const ipc::UniqueFd page = FullLedgerPage(FirstDevice(context.socket()));
+  for (size_t i = 0; i < kRecords && context.running(); ++i) {
     std::string why;
-    if (!AttachLegacy(scene.socket(), page, &why, nullptr, KeyOf(i))) scene.Refused(why);
+    if (!AttachLegacy(context.socket(), page, &why, nullptr, KeyOf(i))) context.Refused(why);
   }
   const Question records = Same([](auto& packet) { packet.mutable_list_job_records(); });
   const Question query = Same([](auto& packet) {
@@ -365,26 +367,26 @@ void FloodOfRecordsOfJobs(Scene& scene) {
     packet.mutable_job_query()->set_model(KeyOf(kRecords));
   });
   bool lists = false;
-  Flood(scene, [&] {
+  Flood(context, [&] {
     lists = !lists;
     return lists ? records() : query();
   });
 }
 
 // Asks to be admitted with all free memory, and hangs up.
-void Admissions(Scene& scene) {
+void Admissions(AttackContext& context) {
   const Question admit = Same([](auto& packet) {
     packet.mutable_admit_job()->set_bytes(MiB(256));
     packet.mutable_admit_job()->set_source("history");
     packet.mutable_admit_job()->set_name(std::string(1024, 'n'));
   });
-  scene.Ready();
-  while (scene.goes_on()) {
-    auto connection = Connection::Open(scene.socket());
+  context.Ready();
+  while (context.running()) {
+    auto connection = Connection::Open(context.socket());
     if (connection.ok() && connection->Send(admit())) {
-      scene.Did();
+      context.AddDone();
     } else {
-      scene.Refused(connection.ok() ? "no room" : connection.error().message);
+      context.Refused(connection.ok() ? "no room" : connection.error().message);
     }
   }
 }
@@ -398,72 +400,73 @@ constexpr Attack kAttacks[] = {
     {"flood_records", FloodOfRecords},
     {"flood_steps", Steps},
     {"flood_failures",
-     [](Scene& scene) {
-       FloodByClients(scene,
+     [](AttackContext& context) {
+       FloodByClients(context,
                       Same([](auto& packet) { packet.mutable_explain_failure()->set_slot(7); }));
      }},
     {"flood_trims",
-     [](Scene& scene) {
-       FloodByClients(scene, Same([](auto& packet) { packet.mutable_trim(); }));
+     [](AttackContext& context) {
+       FloodByClients(context, Same([](auto& packet) { packet.mutable_trim(); }));
      }},
     {"flood_pinned_slabs_released",
-     [](Scene& scene) {
-       FloodByClients(
-           scene, Same([](auto& packet) { packet.mutable_pinned_slab_released()->set_offset(1); }));
+     [](AttackContext& context) {
+       FloodByClients(context, Same([](auto& packet) {
+                        packet.mutable_pinned_slab_released()->set_offset(1);
+                      }));
      }},
     {"flood_keeps",
-     [](Scene& scene) {
-       FloodByClients(scene,
+     [](AttackContext& context) {
+       FloodByClients(context,
                       Same([](auto& packet) { packet.mutable_keep_in_place()->set_slot(7); }));
      }},
     {"flood_sleeps",
-     [](Scene& scene) {
-       FloodByClients(scene,
+     [](AttackContext& context) {
+       FloodByClients(context,
                       Same([](auto& packet) { packet.mutable_sleep()->set_deadline_ns(1); }));
      }},
     {"flood_wakes",
-     [](Scene& scene) {
-       FloodByClients(scene, Same([](auto& packet) { packet.mutable_wake(); }));
+     [](AttackContext& context) {
+       FloodByClients(context, Same([](auto& packet) { packet.mutable_wake(); }));
      }},
     {"flood_set_opens", FloodOfSetOpens},
     {"flood_set_seals",
-     [](Scene& scene) {
-       FloodByClients(scene,
+     [](AttackContext& context) {
+       FloodByClients(context,
                       Same([](auto& packet) { packet.mutable_seal_set()->set_name("set"); }));
      }},
     {"flood_set_uses",
-     [](Scene& scene) {
-       FloodByClients(scene, Same([](auto& packet) { packet.mutable_use_set()->set_open(1); }));
+     [](AttackContext& context) {
+       FloodByClients(context, Same([](auto& packet) { packet.mutable_use_set()->set_open(1); }));
      }},
     {"flood_set_pages",
-     [](Scene& scene) {
-       FloodByClients(scene, Same([](auto& packet) { packet.mutable_set_pages()->set_open(1); }));
+     [](AttackContext& context) {
+       FloodByClients(context, Same([](auto& packet) { packet.mutable_set_pages()->set_open(1); }));
      }},
     {"flood_set_use_ends",
-     [](Scene& scene) {
-       FloodByClients(scene,
+     [](AttackContext& context) {
+       FloodByClients(context,
                       Same([](auto& packet) { packet.mutable_end_use_of_set()->set_open(1); }));
      }},
     {"flood_set_closes",
-     [](Scene& scene) {
-       FloodByClients(scene, Same([](auto& packet) { packet.mutable_close_set()->set_open(1); }));
+     [](AttackContext& context) {
+       FloodByClients(context, Same([](auto& packet) { packet.mutable_close_set()->set_open(1); }));
      }},
     {"flood_set_drops",
-     [](Scene& scene) {
-       FloodByClients(scene,
+     [](AttackContext& context) {
+       FloodByClients(context,
                       Same([](auto& packet) { packet.mutable_drop_set()->set_name("set"); }));
      }},
     {"flood_set_lists",
-     [](Scene& scene) {
-       FloodByClients(scene, Same([](auto& packet) { packet.mutable_list_sets(); }));
+     [](AttackContext& context) {
+       FloodByClients(context, Same([](auto& packet) { packet.mutable_list_sets(); }));
      }},
     {"flood_limits",
-     [](Scene& scene) {
-       Flood(scene, Same([](auto& packet) { packet.mutable_set_limits()->set_client(1); }));
+     [](AttackContext& context) {
+       Flood(context, Same([](auto& packet) { packet.mutable_set_limits()->set_client(1); }));
      }},
     {"flood_harvest_returns",
-     [](Scene& scene) {
-       Flood(scene, Same([](auto& packet) {
+     [](AttackContext& context) {
+       Flood(context, Same([](auto& packet) {
                packet.mutable_return_harvest()->set_bytes(MiB(1));
                packet.mutable_return_harvest()->set_within_ns(1);
              }));

@@ -9,26 +9,26 @@
 
 namespace ravenstore::hostile {
 
-bool Scene::goes_on() const {
+bool AttackContext::running() const {
   return ipc::Now() < end_;
 }
 
-void Scene::Ready() {
+void AttackContext::Ready() {
   if (ready_) return;
   ready_ = true;
   std::printf("ready\n");
   std::fflush(stdout);
 }
 
-void Scene::Refused(const std::string& why) {
+void AttackContext::Refused(const std::string& why) {
   if (refused_.empty()) refused_ = why;
 }
 
-void Scene::Hold() const {
-  while (goes_on()) Pause(end_ - ipc::Now());
+void AttackContext::Hold() const {
+  while (running()) Pause(end_ - ipc::Now());
 }
 
-void Scene::Pause(core::Duration duration) const {
+void AttackContext::Pause(core::Duration duration) const {
   const auto left = std::clamp(end_ - ipc::Now(), core::Duration(0), duration);
   ::poll(nullptr, 0, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
 }

@@ -63,15 +63,15 @@ Lingering MakeLingering() {
 
 // Sends one along on each connection, and leaves their last close to the daemon. Behind them comes
 // connection after connection, with a descriptor that is closed as soon as its turn is.
-void Linger(Scene& scene) {
+void Linger(AttackContext& context) {
   std::vector<Lingering> jams;
-  const uint64_t most = scene.count(64);
+  const uint64_t most = context.count(64);
   const ipc::UniqueFd harmless(::memfd_create("harmless", MFD_CLOEXEC));
-  while (scene.goes_on()) {
-    auto connection = Connection::Open(scene.socket());
+  while (context.running()) {
+    auto connection = Connection::Open(context.socket());
     if (!connection.ok()) {
-      scene.Refused(connection.error().message);
-      scene.Pause(milliseconds(1));
+      context.Refused(connection.error().message);
+      context.Pause(milliseconds(1));
       continue;
     }
     if (jams.size() < most) {
@@ -81,8 +81,8 @@ void Linger(Scene& scene) {
     } else {
       connection->Send(HelloPacket(true), {harmless.get()});
     }
-    scene.Did();
-    if (scene.did() == 8) scene.Ready();
+    context.AddDone();
+    if (context.done() == 8) context.Ready();
   }
 }
 
@@ -120,32 +120,33 @@ void StallWrites(int file, const NeverFilled& source) {
 
 // Stalls writes to its own page and to its tenant's, while other jobs of the user come and go, and
 // its visible memory is asked after.
-void PageStalled(Scene& scene) {
+void PageStalled(AttackContext& context) {
   std::string why;
   const NeverFilled source = MakeNeverFilled(&why);
-  if (!why.empty()) return scene.Impossible(why);
-  const std::string uuid = FirstDevice(scene.socket());
+  if (!why.empty()) return context.Impossible(why);
+  const std::string uuid = FirstDevice(context.socket());
   const ipc::UniqueFd page = LedgerPage(uuid, 0);
   ipc::UniqueFd tenant_page;
-  const auto job = AttachLegacy(scene.socket(), page, &why, &tenant_page);
-  if (!job) return scene.Refused(why);
+  const auto job = AttachLegacy(context.socket(), page, &why, &tenant_page);
+  if (!job) return context.Refused(why);
   StallWrites(page.get(), source);
   StallWrites(tenant_page.get(), source);
-  scene.Pause(milliseconds(50));  // until they are in the write
-  scene.Ready();
-  while (scene.goes_on()) {
+  context.Pause(milliseconds(50));  // until they are in the write
+  context.Ready();
+  while (context.running()) {
     const pid_t child = ::fork();
     if (child == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::_exit(AttachLegacy(scene.socket(), LedgerPage(uuid, 0), &why) ? 0 : 1);
+      ::_exit(AttachLegacy(context.socket(), LedgerPage(uuid, 0), &why) ? 0 : 1);
     }
     int status = 0;
-    while (scene.goes_on() && ::waitpid(child, &status, WNOHANG) == 0) scene.Pause(milliseconds(1));
-    if (!scene.goes_on()) {
+    while (context.running() && ::waitpid(child, &status, WNOHANG) == 0)
+      context.Pause(milliseconds(1));
+    if (!context.running()) {
       ::kill(child, SIGKILL);
       ::waitpid(child, nullptr, 0);
     }
-    scene.Did();
+    context.AddDone();
   }
 }
 
@@ -224,28 +225,28 @@ bool MountStalling(std::string* why) {
 }
 
 // Sends a stalling file as a page and with other messages, too many at the same time.
-void StallingFile(Scene& scene) {
+void StallingFile(AttackContext& context) {
   std::string why;
-  if (!MountStalling(&why)) return scene.Impossible(why);
-  const uint64_t most = scene.count(64);
-  while (scene.goes_on()) {
-    auto connection = Connection::Open(scene.socket());
+  if (!MountStalling(&why)) return context.Impossible(why);
+  const uint64_t most = context.count(64);
+  while (context.running()) {
+    auto connection = Connection::Open(context.socket());
     if (!connection.ok()) {
-      scene.Refused(connection.error().message);
-      scene.Pause(milliseconds(1));
+      context.Refused(connection.error().message);
+      context.Pause(milliseconds(1));
       continue;
     }
-    if (scene.did() < most) {
+    if (context.done() < most) {
       const int stalls = ::open(kStalling, O_RDWR | O_CLOEXEC);
-      if (stalls < 0) return scene.Impossible(std::string("open: ") + std::strerror(errno));
-      connection->Send(scene.did() % 2 == 0 ? LegacyHelloPacket() : HelloPacket(true), {stalls});
+      if (stalls < 0) return context.Impossible(std::string("open: ") + std::strerror(errno));
+      connection->Send(context.done() % 2 == 0 ? LegacyHelloPacket() : HelloPacket(true), {stalls});
       // Its own close would wait, too.
       std::thread([stalls] { ::close(stalls); }).detach();
     } else {
-      scene.Pause(milliseconds(1));
+      context.Pause(milliseconds(1));
     }
-    scene.Did();
-    if (scene.did() == 8) scene.Ready();
+    context.AddDone();
+    if (context.done() == 8) context.Ready();
   }
   ::umount2(kStalling, MNT_FORCE);  // whatever waits for it goes on
 }

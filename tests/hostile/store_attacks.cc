@@ -18,163 +18,163 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Creates that find no room and wait for ever, `count` of them.
-void PendingCreates(Scene& scene) {
-  const uint64_t most = std::min<uint64_t>(scene.count(200000), proto::kSlotCapacity);
+void PendingCreates(AttackContext& context) {
+  const uint64_t most = std::min<uint64_t>(context.count(200000), proto::kSlotCapacity);
   std::string why;
-  auto client = RawClient::Attach(scene.socket(), &why);
-  if (!client) return scene.Refused(why);
-  for (uint32_t slot = 0; slot < most && scene.goes_on();) {
-    if (slot == 1000) scene.Ready();
+  auto client = RawClient::Attach(context.socket(), &why);
+  if (!client) return context.Refused(why);
+  for (uint32_t slot = 0; slot < most && context.running();) {
+    if (slot == 1000) context.Ready();
     if (!client->Create(slot, MiB(8))) {
-      scene.Pause(milliseconds(1));
+      context.Pause(milliseconds(1));
       continue;
     }
     ++slot;
-    scene.Did();
+    context.AddDone();
   }
-  scene.Ready();
-  scene.Hold();
+  context.Ready();
+  context.Hold();
 }
 
 // Requests that mean nothing, as fast as the ring takes them.
-void BadRequests(Scene& scene) {
+void BadRequests(AttackContext& context) {
   std::string why;
-  auto client = RawClient::Attach(scene.socket(), &why);
-  if (!client) return scene.Refused(why);
-  scene.Ready();
+  auto client = RawClient::Attach(context.socket(), &why);
+  if (!client) return context.Refused(why);
+  context.Ready();
   proto::Request request{};
   request.op = static_cast<uint32_t>(proto::RequestOp::kFree);
-  while (scene.goes_on()) {
+  while (context.running()) {
     for (int i = 0; i < 1000; ++i) {
       request.slot = (request.slot + 1) % 1024;
-      if (client->Push(request)) scene.Did();
+      if (client->Push(request)) context.AddDone();
     }
   }
 }
 
 // Notices of gets and puts that never were, on every lane.
-void FloodOfLog(Scene& scene) {
+void FloodOfLog(AttackContext& context) {
   std::string why;
-  auto client = RawClient::Attach(scene.socket(), &why);
-  if (!client) return scene.Refused(why);
-  for (uint32_t slot = 0; slot < 1024 && scene.goes_on();)
+  auto client = RawClient::Attach(context.socket(), &why);
+  if (!client) return context.Refused(why);
+  for (uint32_t slot = 0; slot < 1024 && context.running();)
     slot += client->Create(slot, KiB(4)) ? 1 : 0;
   std::vector<ipc::LogProducer> lanes;
   for (auto& lane : client->shared().log) lanes.emplace_back(&lane);
   client->shared().header.log_lanes = proto::kLogLanes;
-  scene.Ready();
-  for (uint32_t slot = 0; scene.goes_on();) {
+  context.Ready();
+  for (uint32_t slot = 0; context.running();) {
     for (auto& lane : lanes) {
       for (int i = 0; i < 64; ++i)
         lane.Append({slot++ % 1024, i % 2 == 0 ? proto::AccessOp::kGet : proto::AccessOp::kPut});
-      scene.Did(64);
+      context.AddDone(64);
     }
   }
 }
 
-Store Attach(Scene& scene, uint64_t budget = 0) {
-  return Store::connect({.socket = scene.socket(),
+Store Attach(AttackContext& context, uint64_t budget = 0) {
+  return Store::connect({.socket = context.socket(),
                          .name = "attacker",
                          .device_budget = budget,
                          .timeout = seconds(5)});
 }
 
 // Allocates tensors that need a slab each, then immediately frees and returns them.
-void SlabChurn(Scene& scene) {
-  Store store = Attach(scene);
+void SlabChurn(AttackContext& context) {
+  Store store = Attach(context);
   std::vector<Tensor> tensors;
-  while (scene.goes_on()) {
+  while (context.running()) {
     try {
       for (int i = 0; i < 16; ++i) tensors.push_back(store.create(MiB(2), {.fail_fast = true}));
     } catch (const Error& error) {
-      scene.Refused(error.what());
+      context.Refused(error.what());
     }
-    scene.Did(tensors.size());
+    context.AddDone(tensors.size());
     store.free(std::move(tensors), nullptr);
     tensors.clear();
     store.trim();
-    scene.Ready();
+    context.Ready();
   }
 }
 
 // The descriptors of its slabs lie in its socket, unread.
-void SlabsUnread(Scene& scene) {
+void SlabsUnread(AttackContext& context) {
   std::vector<RawClient> clients;
-  for (uint64_t i = 0; i < scene.count(16); ++i) {
+  for (uint64_t i = 0; i < context.count(16); ++i) {
     std::string why;
-    auto client = RawClient::Attach(scene.socket(), &why);
+    auto client = RawClient::Attach(context.socket(), &why);
     if (!client) {
-      scene.Refused(why);
+      context.Refused(why);
       break;
     }
     clients.push_back(std::move(*client));
   }
   uint32_t slot = 0;
-  while (scene.goes_on()) {
+  while (context.running()) {
     // Those that fit get a slab each; the others wait, and are over with the client.
     for (RawClient& client : clients) {
-      if (slot < 4096 && client.Create(slot, MiB(2))) scene.Did();
+      if (slot < 4096 && client.Create(slot, MiB(2))) context.AddDone();
     }
     ++slot;
-    if (slot > 16) scene.Ready();
-    if (slot > 256) scene.Pause(milliseconds(10));
+    if (slot > 16) context.Ready();
+    if (slot > 256) context.Pause(milliseconds(10));
   }
 }
 
 // Slabs that come and go, and whose instructions are acknowledged without being executed; now and
 // then more than there are.
-void FalseAcknowledgements(Scene& scene) {
-  while (scene.goes_on()) {
+void FalseAcknowledgements(AttackContext& context) {
+  while (context.running()) {
     std::string why;
-    auto client = RawClient::Attach(scene.socket(), &why);
+    auto client = RawClient::Attach(context.socket(), &why);
     if (!client) {
-      scene.Refused(why);
-      scene.Pause(milliseconds(1));
+      context.Refused(why);
+      context.Pause(milliseconds(1));
       continue;
     }
-    scene.Ready();
-    for (uint32_t slot = 0; slot < 256 && scene.goes_on(); ++slot) {
+    context.Ready();
+    for (uint32_t slot = 0; slot < 256 && context.running(); ++slot) {
       proto::MapRing& maps = client->shared().maps;
       maps.acknowledged.store(maps.head.load());
       // Rings, and asks for one more slab.
       if (!client->Create(slot, MiB(2)) || !client->connection().Drain()) break;
-      scene.Did();
+      context.AddDone();
     }
     client->shared().maps.acknowledged.fetch_add(1);
     client->Create(256, MiB(2));
-    while (scene.goes_on() && client->connection().Drain()) scene.Pause(milliseconds(1));
+    while (context.running() && client->connection().Drain()) context.Pause(milliseconds(1));
   }
 }
 
 // One small tensor in use keeps each slab of idle ones from being taken back.
-void SpreadTensors(Scene& scene) {
+void SpreadTensors(AttackContext& context) {
   constexpr uint64_t kSmall = KiB(64);
   constexpr size_t kInSlab = MiB(2) / kSmall;
-  Store store = Attach(scene);
+  Store store = Attach(context);
   std::vector<Tensor> tensors;
-  while (scene.goes_on()) {
+  while (context.running()) {
     try {
       tensors.push_back(store.create(kSmall, {.fail_fast = true, .timeout = milliseconds(200)}));
       std::memset(tensors.back().data(), 1, KiB(4));
       if (tensors.size() % kInSlab != 0) store.put(tensors.back(), nullptr);
-      scene.Did();
+      context.AddDone();
       if (tensors.size() < 4096) continue;
-      scene.Ready();
-      scene.Pause(milliseconds(10));
+      context.Ready();
+      context.Pause(milliseconds(10));
       if (tensors.size() == 8192) tensors.pop_back();
     } catch (const Error& error) {
-      scene.Refused(error.what());
-      scene.Ready();
-      scene.Pause(milliseconds(10));  // until somebody leaves some
+      context.Refused(error.what());
+      context.Ready();
+      context.Pause(milliseconds(10));  // until somebody leaves some
     }
   }
 }
 
 // Writes more than fits, round and round: every get sends another's bytes over the link.
-void DirtyEvictions(Scene& scene) {
-  Store store = Attach(scene, MiB(16));
+void DirtyEvictions(AttackContext& context) {
+  Store store = Attach(context, MiB(16));
   std::vector<Tensor> tensors;
-  while (scene.goes_on()) {
+  while (context.running()) {
     try {
       while (tensors.size() < 24) {
         tensors.push_back(store.create(MiB(2)));
@@ -184,88 +184,88 @@ void DirtyEvictions(Scene& scene) {
       for (Tensor& tensor : tensors) {
         static_cast<char*>(store.get(tensor, nullptr))[0] += 1;
         store.put(tensor, nullptr);
-        scene.Did();
+        context.AddDone();
       }
     } catch (const Error& error) {
-      scene.Refused(error.what());
-      scene.Pause(milliseconds(1));
+      context.Refused(error.what());
+      context.Pause(milliseconds(1));
     }
-    scene.Ready();
+    context.Ready();
   }
 }
 
 // All of the device, in use; or, of tensors that are put, all of the host's pool, too.
-void HoldMemory(Scene& scene, bool host) {
+void HoldMemory(AttackContext& context, bool host) {
   std::vector<Store> stores;
   std::vector<Tensor> tensors;
-  stores.push_back(Attach(scene));
-  while (scene.goes_on()) {
+  stores.push_back(Attach(context));
+  while (context.running()) {
     try {
       tensors.push_back(
           stores.back().create(MiB(2), {.fail_fast = !host, .timeout = milliseconds(200)}));
       std::memset(tensors.back().data(), 1, KiB(4));
       if (host) stores.back().put(tensors.back(), nullptr);
-      scene.Did();
+      context.AddDone();
     } catch (const Error& error) {
-      scene.Refused(error.what());
-      scene.Ready();
-      scene.Pause(milliseconds(10));  // until somebody leaves some
+      context.Refused(error.what());
+      context.Ready();
+      context.Pause(milliseconds(10));  // until somebody leaves some
     }
   }
 }
 
 // All of the pinned memory that it may have.
-void HoldPinned(Scene& scene) {
-  Store store = Attach(scene);
+void HoldPinned(AttackContext& context) {
+  Store store = Attach(context);
   std::vector<PinnedBlock> blocks;
-  while (scene.goes_on()) {
+  while (context.running()) {
     try {
       blocks.push_back(store.pinned(MiB(2), {.timeout = milliseconds(200)}));
       std::memset(blocks.back().data(), 1, KiB(4));
-      scene.Did();
+      context.AddDone();
     } catch (const Error& error) {
-      scene.Refused(error.what());
-      scene.Ready();
-      scene.Pause(milliseconds(10));  // until somebody leaves some
+      context.Refused(error.what());
+      context.Ready();
+      context.Pause(milliseconds(10));  // until somebody leaves some
     }
   }
 }
 
 // Blocks of all sizes come and go, and pinned memory that holds none is given back each time, so
 // that slabs are made and destroyed for ever.
-void PinnedChurn(Scene& scene) {
-  Store store = Attach(scene);
-  for (uint64_t i = 0; scene.goes_on(); ++i) {
+void PinnedChurn(AttackContext& context) {
+  Store store = Attach(context);
+  for (uint64_t i = 0; context.running(); ++i) {
     try {
       std::vector<PinnedBlock> blocks;
       for (uint64_t k = 0; k < 8; ++k) blocks.push_back(store.pinned(KiB(4) << ((i + k) % 14)));
       blocks.clear();
       store.trim();
-      scene.Did();
+      context.AddDone();
     } catch (const Error& error) {
-      scene.Refused(error.what());
-      scene.Pause(milliseconds(1));
+      context.Refused(error.what());
+      context.Pause(milliseconds(1));
     }
-    if (i == 8) scene.Ready();
+    if (i == 8) context.Ready();
   }
 }
 
 // As an administrator: another user's limits, and those of a user who is not there.
-void LimitsChurn(Scene& scene) {
-  auto session = client::ctl::Session::Open(scene.socket(), seconds(30));
-  if (!session.ok()) return scene.Refused(session.error().message);
-  scene.Ready();
-  for (uint32_t i = 0; scene.goes_on(); ++i) {
+void LimitsChurn(AttackContext& context) {
+  auto session = client::ctl::Session::Open(context.socket(), seconds(30));
+  if (!session.ok()) return context.Refused(session.error().message);
+  context.Ready();
+  for (uint32_t i = 0; context.running(); ++i) {
     proto::SetLimits limits;
     limits.set_uid(4000000 + i % 64);
     limits.set_device_budget(i % 2 == 0 ? MiB(64) : ~uint64_t{0});
     limits.set_visible_memory(i % 2 == 0 ? MiB(64) : ~uint64_t{0});
     const auto answer = session->SetLimits(limits);
     if (!answer.ok()) {
-      scene.Refused(answer.error().message);
+      context.Refused(answer.error().message);
       return;
     }
-    scene.Did();
+    context.AddDone();
   }
 }
 
@@ -279,8 +279,8 @@ constexpr Attack kAttacks[] = {
     {"spread_tensors", SpreadTensors},
     {"dirty_evictions", DirtyEvictions},
     {"limits_churn", LimitsChurn},
-    {"hold_device", [](Scene& scene) { HoldMemory(scene, false); }},
-    {"hold_host", [](Scene& scene) { HoldMemory(scene, true); }},
+    {"hold_device", [](AttackContext& context) { HoldMemory(context, false); }},
+    {"hold_host", [](AttackContext& context) { HoldMemory(context, true); }},
     {"hold_pinned", HoldPinned},
     {"pinned_churn", PinnedChurn},
 };
