@@ -58,7 +58,7 @@ class HostChannel : public Channel {
     const auto queued = link_->paced() ? Clock::now() : HostLink::TimePoint{};
     queue_.Run([this, to = to.address(), from = from.address(), bytes, fault, queued] {
       if (failed_.load(std::memory_order_relaxed)) return;
-      if (fault == HostFault::kIsLate) HostFaults::BeLate();
+      if (fault == HostFault::kIsLate) HostFaults::Delay();
       if (fault == HostFault::kBreaksOff) {
         memset(to, kWrongByte, bytes.count() / 2);
         failed_.store(true, std::memory_order_release);
@@ -124,14 +124,14 @@ Status HostFaults::Pass(HostStep step) {
   const bool creates = step.kind == HostStep::Kind::kCreate || step.kind == HostStep::Kind::kPin;
   const bool fails = creates && fail_create_ && fail_create_(++creates_);
   const HostFault fault = fails ? HostFault::kRefused : Of(step);
-  if (fault == HostFault::kIsLate) BeLate();
+  if (fault == HostFault::kIsLate) Delay();
   if (fault == HostFault::kNone || fault == HostFault::kIsLate) return core::Ok();
   constexpr const char* kNames[] = {"create", "map", "unmap", "pin", "unpin", "open"};
   return core::Error{core::ErrorCode::kDevice,
                      kNames[static_cast<size_t>(step.kind)] + std::string(": injected fault")};
 }
 
-void HostFaults::BeLate() {
+void HostFaults::Delay() {
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 

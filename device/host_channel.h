@@ -46,7 +46,7 @@ class HostFaults {
   HostFault OfCopy(HostStep step);
   // Takes as long as the step is late. Errors: kDevice, it fails.
   Status Pass(HostStep step);
-  static void BeLate();
+  static void Delay();
 
  private:
   HostFault Of(HostStep step) { return fault_ ? fault_(step) : HostFault::kNone; }

@@ -85,7 +85,7 @@ void Uncharge(const Entry& entry) {
   }
 }
 
-void Recharge(const Entry& entry) {
+void ChargeAgain(const Entry& entry) {
   if (entry.row >= 0) Hold(entry.row, entry.bytes);
   Commit(entry);
 }

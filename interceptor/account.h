@@ -19,6 +19,6 @@ void Unreserve(int row, uint64_t bytes);
 bool Commit(const Entry& entry);
 // The entry, taken out of the ledger, no longer counts / counts again.
 void Uncharge(const Entry& entry);
-void Recharge(const Entry& entry);
+void ChargeAgain(const Entry& entry);
 
 }  // namespace ravenstore::interceptor

@@ -38,7 +38,7 @@ uint64_t Hold(int row, uint64_t bytes) {
 uint64_t Room(int row) {
   const uint64_t own = Left(VisibleOf(row), Page()->row[row].used.load(std::memory_order_relaxed));
   const uint64_t limit = TogetherLimit(row);
-  const uint64_t together = limit == 0 ? Left(0, 0) : Left(limit, tenant::Together(row));
+  const uint64_t together = limit == 0 ? Left(0, 0) : Left(limit, tenant::TotalOf(row));
   return own < together ? own : together;
 }
 
@@ -52,7 +52,7 @@ bool HoldIfRoom(int row, uint64_t bytes) {
   for (int i = 0; i < kTries; ++i) {
     const uint64_t before = Hold(row, bytes);
     const bool own = Left(visible, before) >= bytes;
-    if (own && (limit == 0 || tenant::Together(row) <= limit)) return true;
+    if (own && (limit == 0 || tenant::TotalOf(row) <= limit)) return true;
     Hold(row, 0 - bytes);
     if (Room(row) < bytes) return false;
     sched_yield();
@@ -66,7 +66,7 @@ uint64_t Excess(int row, uint64_t bytes) {
   };
   const uint64_t limit = TogetherLimit(row);
   const uint64_t own = over(VisibleOf(row), Page()->row[row].used.load(std::memory_order_relaxed));
-  const uint64_t together = limit == 0 ? 0 : over(limit, tenant::Together(row));
+  const uint64_t together = limit == 0 ? 0 : over(limit, tenant::TotalOf(row));
   return own > together ? own : together;
 }
 

@@ -72,7 +72,7 @@ void AddContext(int row, uint64_t context, uint64_t before) {
   entry.bytes = bytes;
   entry.context = context;
   // A context is not refused for a budget: it would be no ordinary error.
-  Recharge(entry);
+  ChargeAgain(entry);
 }
 
 void DropContext(uint64_t context) {

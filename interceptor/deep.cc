@@ -15,7 +15,7 @@ namespace {
 
 constinit std::atomic<bool> used{false};
 // How many objects had been loaded when all of them were looked at.
-constinit std::atomic<uint64_t> turned{0};
+constinit std::atomic<uint64_t> rebound{0};
 
 void Visit(const Import& import, void*) {
   const Hook hook = FindHook(import.symbol);
@@ -38,15 +38,15 @@ void Opening(int mode) {
   if ((mode & RTLD_DEEPBIND) != 0) used.store(true);
 }
 
-void Turn() {
+void RebindLoaded() {
   if (!used.load(std::memory_order_relaxed)) return;
   const uint64_t added = ObjectsAdded();
-  if (turned.load() == added) return;
+  if (rebound.load() == added) return;
   // Another thread may be loading one of them. The loader's lock is free when it has been bound.
   auto* real = reinterpret_cast<void* (*)(void*, const char*)>(RealOf(Hook::k_dlsym));
   if (real != nullptr) real(RTLD_DEFAULT, "dlsym");
   ForEachImport(Visit, nullptr);
-  turned.store(added);
+  rebound.store(added);
 }
 
 }  // namespace ravenstore::interceptor::deep

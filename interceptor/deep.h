@@ -14,6 +14,6 @@ namespace ravenstore::interceptor::deep {
 // Somebody loads a library with these flags.
 void Opening(int mode);
 // Turns what was loaded since. Costs nothing in a process that binds nothing deeply.
-void Turn();
+void RebindLoaded();
 
 }  // namespace ravenstore::interceptor::deep

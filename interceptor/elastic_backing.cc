@@ -119,8 +119,8 @@ uint32_t ShareDevice(CUdevice device, const raven_elastic_demand_t* demand,
   const int row = RowOf(device);
   const uint64_t limit = row < 0 ? 0 : TogetherLimit(row);
   if (limit == 0) return 0;
-  tenant::Want(row,
-               {demand->in_use, demand->waits_for, demand->expected, demand->alive, demand->held});
+  tenant::PublishDemand(
+      row, {demand->in_use, demand->waits_for, demand->expected, demand->alive, demand->held});
   tenant::Demand found[kEnginesMost];
   const tenant::Demands demands = tenant::DemandsOf(row, found, std::min(most, kEnginesMost));
   for (uint32_t i = 0; i < demands.count; ++i)
@@ -260,7 +260,7 @@ void Print(const char* text, int length) {
 }
 
 // What became of the recording, if there was to be one.
-void TellRecording(const Engine& engine) {
+void ReportRecording(const Engine& engine) {
   raven_elastic_t* handle = engine.handle.load();
   char what[4608];
   if (handle == nullptr || *Asked().elastic_record == 0 ||
@@ -286,11 +286,11 @@ void Close(Engine* engine) {
   engine->last.struct_size = sizeof(engine->last);
   library.stats(handle, &engine->last);
   NoteNeed(static_cast<int>(engine - engines), engine->last);
-  TellRecording(*engine);
+  ReportRecording(*engine);
   engine->handle.store(nullptr);
   ChangeBounds();
   library.close(handle);
-  tenant::Want(static_cast<int>(engine - engines), {});
+  tenant::PublishDemand(static_cast<int>(engine - engines), {});
 }
 
 void ContextEnds(CUcontext context) {
@@ -396,7 +396,7 @@ __attribute__((destructor)) void AtExit() {
   for (int row = 0; row < Rows(); ++row) {
     NoteNeed(row, StatsOf(row));
     if (Asked().elastic_report) Report(row);
-    TellRecording(engines[row]);
+    ReportRecording(engines[row]);
   }
 }
 

@@ -81,7 +81,7 @@ void* RealOf(Hook hook) {
   return real.compare_exchange_strong(none, found) ? found : none;
 }
 
-void* Instead(Hook hook, void* real) {
+void* Replacement(Hook hook, void* real) {
   const HookInfo& info = InfoOf(hook);
   // No caller gets a hook that is not wanted. Ours may still be found: it is the first of its name.
   if (!IsWanted(hook)) return IsOurs(real) ? RealOf(hook) : real;

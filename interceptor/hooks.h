@@ -47,7 +47,7 @@ void* RealOf(Hook hook);
 // `real` was found by the program's own look-up: what it should get instead. For the first one
 // found that is our entry point, if it is wanted; another copy of a runtime in the same process
 // stays as it is, since the driver below it is hooked.
-void* Instead(Hook hook, void* real);
+void* Replacement(Hook hook, void* real);
 
 // How often the program was handed our entry point, for --check.
 uint64_t CallsOf(Hook hook);

@@ -69,7 +69,7 @@ void Replace(const char* symbol, void** function, int version, cuuint64_t flags)
   if (symbol == nullptr || function == nullptr || *function == nullptr) return;
   const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
   const Hook hook = HookOf(symbol, *function, version, per_thread);
-  if (hook != Hook::kCount) *function = Instead(hook, *function);
+  if (hook != Hook::kCount) *function = Replacement(hook, *function);
 }
 
 // The flags as the variants for per-thread default streams read them.
@@ -93,7 +93,7 @@ int DriverVersion() {
 // Our answer to dlsym, kNone, or null when the real one should answer itself.
 extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlsym(void* handle,
                                                                               const char* name) {
-  deep::Turn();
+  deep::RebindLoaded();
   if (name == nullptr) return nullptr;
   const Hook hook = FindHook(name);
   if (hook == Hook::kCount) return nullptr;
@@ -106,12 +106,12 @@ extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlsym(vo
   void* found = RealDlsym()(handle, name);
   if (found == nullptr) return nullptr;
   // The program's own handle, dlopen's of no name, reaches ours as well.
-  return IsOurs(found) && RealOf(hook) == nullptr ? None(name) : Instead(hook, found);
+  return IsOurs(found) && RealOf(hook) == nullptr ? None(name) : Replacement(hook, found);
 }
 
 extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlvsym(
     void* handle, const char* name, const char* version) {
-  deep::Turn();
+  deep::RebindLoaded();
   if (name == nullptr || version == nullptr) return nullptr;
   const Hook hook = FindHook(name);
   if (hook == Hook::kCount) return nullptr;
@@ -119,13 +119,13 @@ extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlvsym(
   auto* real = reinterpret_cast<DlvsymFunction*>(RealOf(Hook::k_dlvsym));
   if (real == nullptr || handle == RTLD_NEXT) return nullptr;
   void* found = real(handle, name, version);
-  return found == nullptr ? nullptr : Instead(hook, found);
+  return found == nullptr ? nullptr : Replacement(hook, found);
 }
 
 // Answers nothing: the real one shall.
 extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlopen(const char*,
                                                                                int mode) {
-  deep::Turn();
+  deep::RebindLoaded();
   deep::Opening(mode);
   return nullptr;
 }

@@ -170,8 +170,8 @@ void Name(CUfunction function, void** parameters, void** extra, Touched* touched
   const Layout* layout = Of(function);
   touched->Runs(
       Mix(layout == nullptr ? 0 : layout->generation, reinterpret_cast<uint64_t>(function)));
-  const bool told = layout != nullptr && !layout->tables && (layout->known || extra != nullptr);
-  if (!told) return touched->Unknown();
+  const bool is_known = layout != nullptr && !layout->tables && (layout->known || extra != nullptr);
+  if (!is_known) return touched->Unknown();
   touched->Shape(layout->shape);
   if (extra != nullptr) return NamePacked(extra, touched);
   for (const Run* run = layout->run; parameters != nullptr && run != layout->run + layout->runs;

@@ -28,7 +28,7 @@ void Note(uint32_t seen_before, Space space, LegacyKind kind, const void* name, 
   entry.bytes = bytes;
   entry.by_runtime = true;
   entry.context = Key(CurrentContext());
-  Recharge(entry);
+  ChargeAgain(entry);
 }
 
 template <typename Call>

@@ -113,7 +113,7 @@ bool Create(Entry entry, const CUmemAllocationProp& properties, unsigned long lo
   return true;
 }
 
-CUresult DriversOwn(CUmemGenericAllocationHandle handle, CUmemGenericAllocationHandle* own) {
+CUresult DriverHandle(CUmemGenericAllocationHandle handle, CUmemGenericAllocationHandle* own) {
   *own = handle;
   return IsOurs(handle) ? Turn(Space::kHandle, handle, own) : CUDA_SUCCESS;
 }
@@ -213,7 +213,7 @@ RAVEN_EXPORT CUresult cuMemExportToShareableHandle(void* shareable,
   RAVEN_BEGIN(cuMemExportToShareableHandle);
   const interceptor::Within within;
   CUmemGenericAllocationHandle own = 0;
-  const CUresult turned = segments::DriversOwn(handle, &own);
+  const CUresult turned = segments::DriverHandle(handle, &own);
   return turned == CUDA_SUCCESS ? real(shareable, own, type, flags) : turned;
 }
 
@@ -235,7 +235,7 @@ RAVEN_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast,
   RAVEN_BEGIN(cuMulticastBindMem);
   const interceptor::Within within;
   CUmemGenericAllocationHandle own = 0;
-  const CUresult turned = segments::DriversOwn(handle, &own);
+  const CUresult turned = segments::DriverHandle(handle, &own);
   return turned == CUDA_SUCCESS ? real(multicast, offset, own, from, bytes, flags) : turned;
 }
 
@@ -262,7 +262,7 @@ CUresult MapArrays(const CUarrayMapInfo* maps, unsigned int count, Call call) {
   for (unsigned int i = 0; i < count; ++i) {
     CUarrayMapInfo map = maps[i];
     CUmemGenericAllocationHandle own = 0;
-    const CUresult turned = segments::DriversOwn(map.memHandle.memHandle, &own);
+    const CUresult turned = segments::DriverHandle(map.memHandle.memHandle, &own);
     if (turned != CUDA_SUCCESS) return turned;
     map.memHandle.memHandle = own;
     const CUresult result = call(&map);

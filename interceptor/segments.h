@@ -23,7 +23,7 @@ inline bool IsOurs(CUmemGenericAllocationHandle handle) {
 bool Create(Entry entry, const CUmemAllocationProp& properties, unsigned long long flags,
             CUmemGenericAllocationHandle* handle);
 // The driver's handle for ours, with the segment's bytes; others are as they were.
-CUresult DriversOwn(CUmemGenericAllocationHandle handle, CUmemGenericAllocationHandle* own);
+CUresult DriverHandle(CUmemGenericAllocationHandle handle, CUmemGenericAllocationHandle* own);
 // The same for what is mapped there. REQUIRES: `mapping` is in the ledger and has a backing.
 CUresult TurnMapped(const Entry& mapping);
 // The handle's entry is out of the ledger, and no mapping holds its memory.

@@ -120,13 +120,13 @@ void Hold(int row, uint64_t bytes) {
   WordOf(current.load(), row).fetch_add(bytes);
 }
 
-uint64_t Together(int row) {
+uint64_t TotalOf(int row) {
   const ProcessSlot* process_slot = current.load();
   if (process_slot == nullptr || process_slot->rows[row] == nullptr) return alone[row].load();
   return Sum(*process_slot->rows[row], process_slot->page->slots.load());
 }
 
-void Want(int row, const Demand& demand) {
+void PublishDemand(int row, const Demand& demand) {
   const ProcessSlot* process_slot = current.load();
   if (process_slot == nullptr || process_slot->rows[row] == nullptr) return;
   proto::TenantDemand& at = process_slot->rows[row]->demand[process_slot->slot];

@@ -5,7 +5,7 @@
 // of the first daemon, or of the next one. A page that was left stays mapped, because a thread may
 // be about to add to it; it costs addresses, and memory for one page per device.
 //
-// Threads: any may call Hold and Together; Join and Commit are the link's. Nothing here locks or
+// Threads: any may call Hold and TotalOf; Join and Commit are the link's. Nothing here locks or
 // waits.
 #pragma once
 
@@ -29,7 +29,7 @@ void Commit();
 // Adds to what this process holds of the device; bytes may be negative.
 void Hold(int row, uint64_t bytes);
 // The sum that the user's processes hold of the device, of those that this one knows.
-uint64_t Together(int row);
+uint64_t TotalOf(int row);
 
 // What an elastic engine wants of a device, in bytes; as proto::TenantDemand.
 struct Demand {
@@ -40,7 +40,7 @@ struct Demand {
   uint64_t held;
 };
 // This process's engine wants that; the zeros of an engine that has ended.
-void Want(int row, const Demand& demand);
+void PublishDemand(int row, const Demand& demand);
 // What the engines want, at most `most` of them, in the order of their slots.
 struct Demands {
   uint32_t count = 0;

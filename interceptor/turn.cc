@@ -27,7 +27,7 @@ constexpr size_t kEndsCount = 2;
 
 constinit pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 constinit std::atomic<State> state{State::kNotAsked};
-constinit std::atomic<bool> told_to_end{false};
+constinit std::atomic<bool> end_requested{false};
 constinit struct sigaction handlers[kEndsCount] {};
 
 // To the log that was asked for, or else to standard error.
@@ -43,7 +43,7 @@ void Say(const char* format, ...) {
 }
 
 void OnEnd(int number, siginfo_t* info, void* context) {
-  told_to_end.store(true);
+  end_requested.store(true);
   const struct sigaction& own = handlers[number == kEnds[0] ? 0 : 1];
   if ((own.sa_flags & SA_SIGINFO) != 0) {
     own.sa_sigaction(number, info, context);
@@ -57,7 +57,7 @@ void OnEnd(int number, siginfo_t* info, void* context) {
 class Ends {
  public:
   Ends() {
-    told_to_end.store(false);
+    end_requested.store(false);
     for (size_t i = 0; i < kEndsCount; ++i) {
       struct sigaction& own = handlers[i];
       if (sigaction(kEnds[i], nullptr, &own) != 0) continue;
@@ -96,7 +96,7 @@ State WaitIn(const link::Place& place, int row) {
   const int64_t most = Asked().wait_seconds;
   const int64_t begun = Seconds();
   const Ends ends;
-  while (!told_to_end.load()) {
+  while (!end_requested.load()) {
     if (most > 0 && Seconds() - begun >= most) {
       Say("no turn within %lld s: the job gets no memory", static_cast<long long>(most));
       return State::kRefused;

@@ -20,8 +20,8 @@ constinit std::atomic<uint64_t> last_serial{0};
 
 // What becomes of a handle's entry.
 struct Outcome {
-  bool gone = false;    // it holds nothing any more
-  bool orphan = false;  // only mappings hold it now
+  bool is_unmapped = false;  // it holds nothing any more
+  bool orphan = false;       // only mappings hold it now
   Entry entry;
 };
 
@@ -30,7 +30,7 @@ bool DropReference(Entry* entry, void* argument) {
   if (--entry->refs > 0) return true;
   outcome->entry = *entry;
   outcome->orphan = entry->maps > 0;
-  outcome->gone = entry->maps == 0;
+  outcome->is_unmapped = entry->maps == 0;
   return false;
 }
 
@@ -66,8 +66,8 @@ bool ReleaseHandle(CUmemGenericAllocationHandle handle, Entry* entry) {
   Outcome outcome;
   ledger.Change(Space::kHandle, handle, DropReference, &outcome);
   *entry = outcome.entry;
-  if (outcome.gone) segments::End(outcome.entry);
-  if (!outcome.orphan) return outcome.gone;
+  if (outcome.is_unmapped) segments::End(outcome.entry);
+  if (!outcome.orphan) return outcome.is_unmapped;
   outcome.entry.space = Space::kOrphan;
   outcome.entry.key = outcome.entry.serial;
   if (!ledger.Add(outcome.entry)) Uncharge(outcome.entry);
@@ -110,7 +110,7 @@ CUresult MapOurs(CUdeviceptr address, size_t bytes, size_t offset,
     result = elastic::MapSegment(entry, address);
   if (result == CUDA_ERROR_INVALID_VALUE) {
     CUmemGenericAllocationHandle own = 0;
-    result = segments::DriversOwn(handle, &own);
+    result = segments::DriverHandle(handle, &own);
     if (result == CUDA_SUCCESS) result = real(address, bytes, offset, own, flags);
   }
   if (result == CUDA_SUCCESS) NoteMapping(address, bytes, handle);
@@ -129,7 +129,7 @@ void ForgetMapping(const Entry& mapping) {
   // `context` of a mapping is its handle: a mapping ends with no context.
   ledger.Change(Space::kHandle, mapping.context, DropMapping, &unmapping);
   if (!unmapping.found) ledger.Change(Space::kOrphan, mapping.serial, DropMapping, &unmapping);
-  if (unmapping.outcome.gone) segments::End(unmapping.outcome.entry);
+  if (unmapping.outcome.is_unmapped) segments::End(unmapping.outcome.entry);
 }
 
 // The mappings of a range, out of the ledger while the driver ends them.

@@ -75,9 +75,9 @@ TEST_F(CudaVaRangeTest, DescriptorsCloseOnExec) {
 size_t DescriptorsOpen() {
   size_t open = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;  // the one that lists them
-    const auto file = std::filesystem::read_symlink(entry.path(), gone);
-    if (!gone && file.string().find("fakecuda.device") != std::string::npos) ++open;
+    std::error_code error;  // the one that lists them
+    const auto file = std::filesystem::read_symlink(entry.path(), error);
+    if (!error && file.string().find("fakecuda.device") != std::string::npos) ++open;
   }
   return open;
 }

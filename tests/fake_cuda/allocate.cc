@@ -254,7 +254,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   if (result != CUDA_SUCCESS) return result;
   const auto end = [address] { fake_cuda::End(address); };
   // A stream that is gone has nothing left to do.
-  if (!fake_cuda::DoInOrder(stream, context, end)) end();
+  if (!fake_cuda::RunInOrder(stream, context, end)) end();
   return CUDA_SUCCESS;
 }
 

@@ -474,14 +474,14 @@ TEST_F(KernelTest, SetsRowsAndHostFunctionsAreInStreamOrder) {
   copy.Height = 4;
   OK(cuMemcpy2DAsync(&copy, stream_));
   unsigned char seen = 0;
-  std::pair<unsigned char*, const unsigned char*> told{&seen, &rows[23]};
+  std::pair<unsigned char*, const unsigned char*> pointers{&seen, &rows[23]};
   OK(cuLaunchHostFunc(
       stream_,
       [](void* data) {
-        const auto& to_from = *static_cast<decltype(told)*>(data);
+        const auto& to_from = *static_cast<decltype(pointers)*>(data);
         *to_from.first = *to_from.second;
       },
-      &told));
+      &pointers));
   OK(cuStreamSynchronize(stream_));
   const std::array<unsigned char, 24> expected{4, 3, 2, 1, 4, 3, 4, 3, 2, 1, 4, 3,
                                                6, 5, 6, 5, 6, 5, 6, 5, 6, 5, 6, 5};

@@ -87,7 +87,7 @@ const Kernel* KernelOf(CUfunction function) {
 CUresult ParameterInfo(CUfunction function, size_t index, size_t* offset, size_t* size) {
   const Kernel* kernel = KernelOf(function);
   if (kernel == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (!kernel->tells_parameters) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!kernel->exposes_parameters) return CUDA_ERROR_NOT_SUPPORTED;
   if (index >= kernel->sizes.size()) return CUDA_ERROR_INVALID_VALUE;
   *offset = kernel->OffsetOf(index);
   if (size != nullptr) *size = kernel->sizes[index];

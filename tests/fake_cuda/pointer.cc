@@ -13,7 +13,8 @@ CUresult Give(void* data, Value value) {
   return CUDA_SUCCESS;
 }
 
-CUresult Tell(const Place& place, CUpointer_attribute attribute, CUdeviceptr address, void* data) {
+CUresult GetAttribute(const Place& place, CUpointer_attribute attribute, CUdeviceptr address,
+                      void* data) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return Give<unsigned int>(data, place.on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
@@ -33,7 +34,7 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   FAKE_CUDA_CONTEXT("cuPointerGetAttribute");
   fake_cuda::Place place;
   if (!fake_cuda::Locate(address, &place)) return CUDA_ERROR_INVALID_VALUE;
-  return fake_cuda::Tell(place, attribute, address, data);
+  return fake_cuda::GetAttribute(place, attribute, address, data);
 }
 
 // An address that the driver does not know has attributes of value 0.
@@ -43,9 +44,9 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
   fake_cuda::Place place;
   const bool known = fake_cuda::Locate(address, &place);
   for (unsigned int i = 0; i < count; ++i) {
-    const CUresult told =
-        fake_cuda::Tell(place, attributes[i], known ? address : CUdeviceptr{0}, data[i]);
-    if (told != CUDA_SUCCESS) return told;
+    const CUresult result =
+        fake_cuda::GetAttribute(place, attributes[i], known ? address : CUdeviceptr{0}, data[i]);
+    if (result != CUDA_SUCCESS) return result;
     if (!known && attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) memset(data[i], 0, 4);
   }
   return CUDA_SUCCESS;

@@ -134,7 +134,7 @@ struct Work {
 CUresult Enqueue(CUstream stream, CUcontext context, Work work);
 // Does it now if the stream has nothing to do, else in the stream's order, also when the context
 // has failed. False: no such stream.
-bool DoInOrder(CUstream stream, CUcontext context, std::function<void()> work);
+bool RunInOrder(CUstream stream, CUcontext context, std::function<void()> work);
 // Waits for all streams of the context, or for those that the legacy default stream waits for.
 void Synchronize(CUcontext context, bool non_blocking_too = true);
 
@@ -160,7 +160,7 @@ void Describe(const Launch& launch, CUDA_KERNEL_NODE_PARAMS* parameters);
 struct Kernel {
   const char* name;
   std::vector<size_t> sizes;  // of its parameters, multiples of 8 bytes
-  bool tells_parameters;
+  bool exposes_parameters;
   // False: an address with nothing there.
   bool (*run)(const char* parameters);
 

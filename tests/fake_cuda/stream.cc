@@ -74,7 +74,7 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
     Push({std::move(work), false});
   }
 
-  void DoInOrder(std::function<void()> work) {
+  void RunInOrder(std::function<void()> work) {
     {
       std::lock_guard lock(mutex);
       if (!queue.empty()) return Push({std::move(work), true});
@@ -246,10 +246,10 @@ CUresult Enqueue(CUstream handle, CUcontext context, Work work) {
   return CUDA_SUCCESS;
 }
 
-bool DoInOrder(CUstream handle, CUcontext context, std::function<void()> work) {
+bool RunInOrder(CUstream handle, CUcontext context, std::function<void()> work) {
   const auto stream = Find(handle, context);
   if (stream == nullptr) return false;
-  stream->DoInOrder(std::move(work));
+  stream->RunInOrder(std::move(work));
   return true;
 }
 

@@ -40,7 +40,7 @@ TEST_F(AccountTest, WhatIsReservedCountsAndWhatIsCommittedIsOfItsKind) {
   Uncharge(entry);
   EXPECT_EQ(Used(), 0u);
   EXPECT_EQ(Kind(LegacyKind::kDevice), 0u);
-  Recharge(entry);
+  ChargeAgain(entry);
   EXPECT_EQ(Used(), 60u);
   EXPECT_EQ(Kind(LegacyKind::kDevice), 60u);
 }

@@ -371,13 +371,13 @@ void Descriptor(bool plain) {
   printf("{\"code\": %d}\n", replace(&map, reinterpret_cast<void*>(At(0))));
 }
 
-void Used(bool anew) {
+void Used(bool resets) {
   CUmemoryPool pool = nullptr;
   MUST(CALL(cuDeviceGetDefaultMemPool)(&pool, 0));
   cuuint64_t now = 0;
   cuuint64_t most = 0;
   cuuint64_t nothing = 0;
-  if (anew) MUST(CALL(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &nothing));
+  if (resets) MUST(CALL(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &nothing));
   MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now));
   MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &most));
   printf("{\"now\": %llu, \"most\": %llu}\n", static_cast<unsigned long long>(now),

@@ -170,14 +170,14 @@ void Reserved() {
 
 void Capture() {
   CUstream stream = nullptr;
-  CUdeviceptr beside = 0;
+  CUdeviceptr other = 0;
   CUgraph graph = nullptr;
   CUdeviceptr at = 0;
   CALL(cuStreamCreate, &stream, 0);
   const int begin = Get<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2")(
       stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
-  CALL(cuMemAllocAsync, &beside, kMiB, nullptr);
-  CALL(cuMemFreeAsync, beside, nullptr);
+  CALL(cuMemAllocAsync, &other, kMiB, nullptr);
+  CALL(cuMemFreeAsync, other, nullptr);
   const int alloc = CALL(cuMemAllocAsync, &at, kMiB, stream);
   const int free = CALL(cuMemFreeAsync, at, stream);
   const int end = CALL(cuStreamEndCapture, stream, &graph);

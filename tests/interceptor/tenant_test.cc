@@ -86,28 +86,28 @@ TEST_F(TenantTest, APageThatIsFullHasNoRowForAnother) {
   tenant::Hold(0, 10);
   tenant::Join(page.file(), 0, ledger_);
   tenant::Hold(0, 5);
-  EXPECT_EQ(tenant::Together(0), 15u);
+  EXPECT_EQ(tenant::TotalOf(0), 15u);
 }
 
 TEST_F(TenantTest, WhatWasHeldMovesToThePageThatComesAndToTheNext) {
   tenant::Hold(0, 10);
   tenant::Hold(1, 7);
-  EXPECT_EQ(tenant::Together(0), 10u);
+  EXPECT_EQ(tenant::TotalOf(0), 10u);
   const Page first(3);
   tenant::ReserveRow(first.get(), "GPU-1")->used[0] = 100;
   tenant::Join(first.file(), 2, ledger_);
-  EXPECT_EQ(tenant::Together(0), 10u);
-  EXPECT_EQ(tenant::Together(1), 107u);
+  EXPECT_EQ(tenant::TotalOf(0), 10u);
+  EXPECT_EQ(tenant::TotalOf(1), 107u);
   tenant::Hold(0, 5);
   const Page next(1);
   tenant::Join(next.file(), 0, ledger_);
-  EXPECT_EQ(tenant::Together(0), 15u);
-  EXPECT_EQ(tenant::Together(1), 7u);
+  EXPECT_EQ(tenant::TotalOf(0), 15u);
+  EXPECT_EQ(tenant::TotalOf(1), 7u);
   EXPECT_EQ(first->row[0].used[2], 0u);
   // The daemon went and the next one has no such page.
   tenant::Join(-1, 0, ledger_);
   tenant::Hold(0, 0 - uint64_t{1});
-  EXPECT_EQ(tenant::Together(0), 14u);
+  EXPECT_EQ(tenant::TotalOf(0), 14u);
   EXPECT_EQ(next->row[0].used[0], 0u);
 }
 
@@ -116,7 +116,7 @@ TEST_F(TenantTest, TheSamePageAgainChangesNothing) {
   tenant::Join(page.file(), 0, ledger_);
   tenant::Hold(0, 10);
   tenant::Join(page.file(), 0, ledger_);
-  EXPECT_EQ(tenant::Together(0), 10u);
+  EXPECT_EQ(tenant::TotalOf(0), 10u);
 }
 
 TEST_F(TenantTest, RefusesAPageThatCouldShrinkUnderItOrIsNone) {
@@ -127,7 +127,7 @@ TEST_F(TenantTest, RefusesAPageThatCouldShrinkUnderItOrIsNone) {
   const Page page(1);
   tenant::Join(page.file(), proto::kTenantSlots, ledger_);
   EXPECT_EQ(page->row[0].device, 0u);
-  EXPECT_EQ(tenant::Together(0), 10u);
+  EXPECT_EQ(tenant::TotalOf(0), 10u);
 }
 
 TEST_F(TenantTest, ASlotBelowZeroForAnInstantTakesNothingFromOthers) {
@@ -156,7 +156,7 @@ TEST_F(TenantTest, NothingIsLostWhileThreadsHoldAndPagesChange) {
   for (const auto& page : pages) tenant::Join(page->file(), 0, ledger_);
   for (auto& thread : threads) thread.join();
   tenant::Commit();
-  uint64_t left = tenant::Together(0);
+  uint64_t left = tenant::TotalOf(0);
   // A thread that slept while two pages passed leaves what it added on the older one.
   for (const auto& page : pages) {
     if (page != pages.back()) left += (*page)->row[0].used[0];
@@ -179,7 +179,7 @@ TEST_F(TenantTest, EnginesSeeWhatAllOfThemWant) {
   EXPECT_EQ(found.own, 1u) << "it has published no demand";
   EXPECT_EQ(found.others, 90u);
   tenant::Hold(0, 12);
-  tenant::Want(0, {.in_use = 1, .waits_for = 2, .expected = 3, .alive = 4, .held = 12});
+  tenant::PublishDemand(0, {.in_use = 1, .waits_for = 2, .expected = 3, .alive = 4, .held = 12});
   found = tenant::DemandsOf(0, all, 4);
   EXPECT_EQ(found.count, 2u);
   EXPECT_EQ(found.own, 0u);
@@ -188,7 +188,7 @@ TEST_F(TenantTest, EnginesSeeWhatAllOfThemWant) {
   EXPECT_EQ(all[1].alive, 40u);
   EXPECT_EQ(tenant::DemandsOf(0, all, 1).count, 1u);
   EXPECT_EQ(tenant::DemandsOf(1, all, 4).count, 0u) << "another device";
-  tenant::Want(0, {});
+  tenant::PublishDemand(0, {});
   EXPECT_EQ(tenant::DemandsOf(0, all, 4).count, 1u);
 }
 

@@ -36,7 +36,7 @@ class SpinTest : public testing::Test {
   ~SpinTest() override { ::sched_setaffinity(0, sizeof(before_), &before_); }
 
   // Calls `body` while a thread computes on the core.
-  void BesideAThird(const std::function<void()>& body) {
+  void WithAThirdSpinner(const std::function<void()>& body) {
     std::atomic<bool> ends{false};
     std::thread third([&ends] {
       while (!ends.load(std::memory_order_relaxed)) {
@@ -57,13 +57,13 @@ TEST_F(SpinTest, TheCoresThatMayBeUsedAreCounted) {
 
 TEST_F(SpinTest, AThirdThatWantsTheCoreEndsTheSpinningUntilItLeaves) {
   Spinner spinner;
-  BesideAThird([&] { EXPECT_TRUE(Answers(&spinner, false)); });
+  WithAThirdSpinner([&] { EXPECT_TRUE(Answers(&spinner, false)); });
   EXPECT_TRUE(Answers(&spinner, true));
 }
 
 TEST_F(SpinTest, WithManyCoresNobodyIsGivenWay) {
   Spinner spinner(16);
-  BesideAThird([&] {
+  WithAThirdSpinner([&] {
     for (int i = 0; i < 1000; ++i) ASSERT_TRUE(spinner.Pause());
   });
 }
