@@ -509,7 +509,7 @@ Status BuryPoisoned(Session& session, TensorRecord& tensor, ClientStream& stream
   if (proto::UnpackLease(word).holders != 1 || session.poison()->Holds(tensor.slot)) {
     return core::Ok();
   }
-  return session.poison()->Bury(tensor.slot, stream, Address(tensor), tensor.bytes);
+  return session.poison()->Poison(tensor.slot, stream, Address(tensor), tensor.bytes);
 }
 
 }  // namespace

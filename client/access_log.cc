@@ -54,7 +54,7 @@ AccessLog::AccessLog(proto::Segment* segment) : segment_(segment) {
   }
 }
 
-void AccessLog::Contend(Lane& lane) {
+void AccessLog::WaitForLane(Lane& lane) {
   // The holder needs a few nanoseconds, unless it was preempted.
   constexpr int kLooksBeforeYield = 1000;
   for (int look = 1; lane.busy.load(std::memory_order_relaxed) ||

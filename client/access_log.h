@@ -25,7 +25,7 @@ class AccessLog {
   void Append(uint32_t slot, proto::AccessOp op) {
     Lane& lane = lanes_[ThreadIndex() % proto::kLogLanes];
     if (lane.busy.exchange(true, std::memory_order_acquire)) [[unlikely]]
-      Contend(lane);
+      WaitForLane(lane);
     if (!lane.used) [[unlikely]]
       Announce(lane);
     lane.producer.Append({slot, op});
@@ -41,7 +41,7 @@ class AccessLog {
   };
 
   // Returns once it has the lane that another thread is writing.
-  static void Contend(Lane& lane);
+  static void WaitForLane(Lane& lane);
   // Makes the daemon read this lane from now on.
   void Announce(Lane& lane);
 

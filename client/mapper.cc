@@ -101,10 +101,11 @@ Status Mapper::Execute(const MapInstruction& instruction) {
 }
 
 Status Mapper::Import(ClientDevice& device, const MapInstruction& instruction) {
-  const Status came = AwaitDescriptor(instruction.memory);
+  const Status received = AwaitDescriptor(instruction.memory);
   // A fork finds the descriptor in the list, or imported.
   std::lock_guard lock(importing_);
-  if (!came.ok()) return device.Import(instruction.memory, Bytes(instruction.bytes), came.error());
+  if (!received.ok())
+    return device.Import(instruction.memory, Bytes(instruction.bytes), received.error());
   return device.Import(instruction.memory, Bytes(instruction.bytes),
                        TakeDescriptor(instruction.memory));
 }

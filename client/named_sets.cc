@@ -114,12 +114,12 @@ std::vector<OpenedSet::Part> OpenedSet::parts() const {
 
 Status OpenedSet::Use(Tick deadline) {
   const std::lock_guard lock(mutex_);
-  return UseHere(deadline);
+  return UseLocked(deadline);
 }
 
 Status OpenedSet::EndUse() {
   const std::lock_guard lock(mutex_);
-  return EndUseHere();
+  return EndUseLocked();
 }
 
 Status OpenedSet::AskForUse(uint64_t open, Tick deadline) {
@@ -129,14 +129,14 @@ Status OpenedSet::AskForUse(uint64_t open, Tick deadline) {
   return used.ok() ? core::Ok() : used.error();
 }
 
-Status OpenedSet::UseHere(Tick deadline) {
+Status OpenedSet::UseLocked(Tick deadline) {
   RAVEN_RETURN_IF_ERROR(session_.CheckUsable());
   if (is_used_) return core::Ok();
   RAVEN_RETURN_IF_ERROR(AskForUse(opened_.open, deadline));
   return MapAll(deadline);
 }
 
-Status OpenedSet::EndUseHere() {
+Status OpenedSet::EndUseLocked() {
   if (!is_used_) return core::Ok();
   // Pages that stay mapped here stay where they are.
   RAVEN_RETURN_IF_ERROR(UnmapAll());
@@ -153,7 +153,7 @@ Status OpenedSet::MapAll(Tick deadline) {
   for (uint32_t i = 0; i < mappings_.size(); ++i) {
     Status mapped = Map(i, deadline);
     if (mapped.ok()) continue;
-    static_cast<void>(EndUseHere());
+    static_cast<void>(EndUseLocked());
     return mapped;
   }
   return core::Ok();
@@ -216,7 +216,7 @@ Status OpenedSet::Advance(uint64_t least_version, Tick deadline) {
     }
     // Before this one is left: the new one may find no room.
     if (was_used) RAVEN_RETURN_IF_ERROR(AskForUse(next.open, deadline));
-    return EndUseHere();
+    return EndUseLocked();
   };
   if (Status prepared = prepare(); !prepared.ok()) {
     Close(next.open);

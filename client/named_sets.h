@@ -87,8 +87,8 @@ class OpenedSet {
   core::Status MapAll(core::Tick deadline);
   core::Status Map(uint32_t tensor, core::Tick deadline);
   core::Status UnmapAll();
-  core::Status UseHere(core::Tick deadline);
-  core::Status EndUseHere();
+  core::Status UseLocked(core::Tick deadline);
+  core::Status EndUseLocked();
   void Close(uint64_t open);
 
   Session& session_;

@@ -8,7 +8,7 @@ using core::Bytes;
 using core::Result;
 using core::Status;
 
-Status PoisonKeeper::Bury(uint32_t slot, ClientStream& stream, void* address, uint64_t bytes) {
+Status PoisonKeeper::Poison(uint32_t slot, ClientStream& stream, void* address, uint64_t bytes) {
   std::vector<std::byte> shadow(bytes);
   RAVEN_RETURN_IF_ERROR(stream.Synchronize());
   RAVEN_RETURN_IF_ERROR(stream.Copy(shadow.data(), address, Bytes(bytes)));

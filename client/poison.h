@@ -28,7 +28,7 @@ class PoisonKeeper {
 
   bool Holds(uint32_t slot) const { return shadows_.contains(slot); }
   // Keeps the bytes and fills their place. Waits for `stream`.
-  core::Status Bury(uint32_t slot, ClientStream& stream, void* address, uint64_t bytes);
+  core::Status Poison(uint32_t slot, ClientStream& stream, void* address, uint64_t bytes);
   // Brings the bytes back, if there are any. Waits for `stream`. When the fill was written over,
   // the place is filled again, the bytes are kept, and the offset of the first such byte is the
   // result.

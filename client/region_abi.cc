@@ -72,13 +72,13 @@ void ravenstore_region_close(ravenstore_region_t* region) {
 }
 
 ravenstore_region_t* ravenstore_region_enter(ravenstore_region_t* region) {
-  Region* const before = Region::Here();
+  Region* const before = Region::Current();
   Region::Enter(RegionOf(region));
   return HandleOf(before);
 }
 
 ravenstore_region_t* ravenstore_region_here(void) {
-  return HandleOf(Region::Here());
+  return HandleOf(Region::Current());
 }
 
 ravenstore_region_t* ravenstore_region_of(const void* address) {
@@ -86,7 +86,7 @@ ravenstore_region_t* ravenstore_region_of(const void* address) {
 }
 
 void* ravenstore_region_alloc(ptrdiff_t bytes, int device, ravenstore_stream_t /*stream*/) {
-  return bytes <= 0 ? nullptr : Region::AllocateHere(static_cast<uint64_t>(bytes), device);
+  return bytes <= 0 ? nullptr : Region::AllocateInCurrent(static_cast<uint64_t>(bytes), device);
 }
 
 int ravenstore_region_free(void* address, ptrdiff_t /*bytes*/, int /*device*/,

@@ -71,7 +71,7 @@ void Region::Enter(Region* region) noexcept {
   here = region;
 }
 
-Region* Region::Here() noexcept {
+Region* Region::Current() noexcept {
   return here;
 }
 
@@ -96,7 +96,7 @@ Region::Found Region::Find(const void* address, uint64_t bytes) {
   return {region, begin, &tensor, offset, std::move(its)};
 }
 
-void* Region::AllocateHere(uint64_t bytes, int device) noexcept {
+void* Region::AllocateInCurrent(uint64_t bytes, int device) noexcept {
   if (here == nullptr || IsForked()) return nullptr;
   try {
     void* const address = here->Allocate(bytes, device);
@@ -133,10 +133,10 @@ bool Region::Free(void* address) noexcept {
 
 uint64_t Region::Sleep(const SleepOptions& options) {
   const std::lock_guard lock(mutex_);
-  return SleepHere(options);
+  return SleepLocked(options);
 }
 
-uint64_t Region::SleepHere(const SleepOptions& options) {
+uint64_t Region::SleepLocked(const SleepOptions& options) {
   if (is_asleep_) throw Error(RAVENSTORE_WRONG_STATE, "the region is asleep already");
   // What does not come sleeps.
   if (is_coming_) static_cast<void>(GetAll({.timeout = options.timeout}));
@@ -165,10 +165,10 @@ void Region::PutAll(const SleepOptions& options) {
 
 void Region::Wake(const WakeOptions& options) {
   const std::lock_guard lock(mutex_);
-  WakeHere(options);
+  WakeLocked(options);
 }
 
-void Region::WakeHere(const WakeOptions& options) {
+void Region::WakeLocked(const WakeOptions& options) {
   const bool was_asleep = is_asleep_;
   if (was_asleep) {
     store_.wake();
@@ -216,8 +216,8 @@ bool Region::Obey() {
     uint64_t bytes = 0;
     try {
       order->wakes
-          ? WakeHere({.timeout = left})
-          : void(bytes = SleepHere({.keeps_bytes = !order->keeps_nothing, .timeout = left}));
+          ? WakeLocked({.timeout = left})
+          : void(bytes = SleepLocked({.keeps_bytes = !order->keeps_nothing, .timeout = left}));
       SetAsleepByOrder(!order->wakes);
       orders.Finish(core::Ok(), /*changed=*/true, core::Bytes(bytes));
     } catch (const Error& error) {

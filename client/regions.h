@@ -6,7 +6,7 @@
 //
 //     Region region({.name = "weights"});
 //     Region::Enter(&region);                  // for this thread
-//     void* p = Region::AllocateHere(bytes, device);
+//     void* p = Region::AllocateInCurrent(bytes, device);
 //     Region::Enter(nullptr);
 //     region.Sleep({});                        // a kernel that reads p would fault
 //     region.Wake({});
@@ -15,7 +15,7 @@
 // program has no work under way.
 //
 // Owns: the store and its tensors. Threads: any. Units: bytes. Errors: Sleep and Wake throw what
-// Store::sleep, wake and get do. Fork: in a child no memory of a region is there; AllocateHere
+// Store::sleep, wake and get do. Fork: in a child no memory of a region is there; AllocateInCurrent
 // returns null, and Free does nothing.
 #pragma once
 
@@ -57,13 +57,13 @@ class Region {
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
-  // Whose memory this thread gets from AllocateHere(); null: of none.
+  // Whose memory this thread gets from AllocateInCurrent(); null: of none.
   static void Enter(Region* region) noexcept;
-  static Region* Here() noexcept;
+  static Region* Current() noexcept;
   // Of whose allocation the address is; null: of no region's.
   static Region* Of(const void* address) noexcept;
   // Of the thread's region. Null: it has none, or no memory; ravenstore_last_error() says why.
-  static void* AllocateHere(uint64_t bytes, int device) noexcept;
+  static void* AllocateInCurrent(uint64_t bytes, int device) noexcept;
   // Returns false if the address is no region's. REQUIRES: work that uses it has ended.
   static bool Free(void* address) noexcept;
 
@@ -106,9 +106,9 @@ class Region {
   // That of any region that has the range. Throws Error: NOT_FOUND.
   static Found Find(const void* address, uint64_t bytes = 0);
   void* Allocate(uint64_t bytes, int device);
-  // As without the end of their names. REQUIRES: mutex_ is held.
-  uint64_t SleepHere(const SleepOptions& options);
-  void WakeHere(const WakeOptions& options);
+  // As without "Locked". REQUIRES: mutex_ is held.
+  uint64_t SleepLocked(const SleepOptions& options);
+  void WakeLocked(const WakeOptions& options);
   void SetAsleepByOrder(bool asleep);
   // Puts all that are held.
   void PutAll(const SleepOptions& options);

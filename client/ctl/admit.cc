@@ -86,7 +86,7 @@ Result<std::vector<std::string>> VisibleDevices(const std::string& visible,
 
 Result<Admitted> AwaitAdmission(const std::string& socket, const proto::ClientPacket& packet,
                                 core::Tick deadline,
-                                const std::function<void(const proto::LegacyTurn&)>& told) {
+                                const std::function<void(const proto::LegacyTurn&)>& on_turn) {
   auto connected = ipc::ConnectToDaemon(socket, std::min(deadline, ipc::Now() + kConnect));
   if (!connected.ok()) return std::move(connected).error();
   RAVEN_RETURN_IF_ERROR(ipc::Send(connected->get(), packet.SerializeAsString()));
@@ -99,7 +99,7 @@ Result<Admitted> AwaitAdmission(const std::string& socket, const proto::ClientPa
     if (!answer->has_legacy_turn()) continue;
     const proto::LegacyTurn& turn = answer->legacy_turn();
     if (turn.position() == 0) return Admitted{turn.uuid(), Bytes(turn.bytes()), turn.words()};
-    told(turn);
+    on_turn(turn);
   }
 }
 

@@ -33,6 +33,6 @@ core::Result<std::vector<std::string>> VisibleDevices(const std::string& visible
 // the daemon's.
 core::Result<Admitted> AwaitAdmission(const std::string& socket, const proto::ClientPacket& packet,
                                       core::Tick deadline,
-                                      const std::function<void(const proto::LegacyTurn&)>& told);
+                                      const std::function<void(const proto::LegacyTurn&)>& on_turn);
 
 }  // namespace ravenstore::client::ctl

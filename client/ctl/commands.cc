@@ -158,11 +158,12 @@ std::string TakeShare(const LimitsOptions& options, proto::SetLimits* limits) {
 // A daemon that knows no budgets of pools, weights or priorities passes over them.
 Status CheckTaken(const proto::SetLimits& asked, const proto::LimitsSet& answer) {
   for (const proto::PoolBudget& budget : asked.pool_budgets()) {
-    const auto is_same = [&](const auto& told) { return told.pool() == budget.pool(); };
+    const auto is_same = [&](const auto& accepted) { return accepted.pool() == budget.pool(); };
     if (std::ranges::any_of(answer.pool_budgets(), is_same)) continue;
-    return Error{core::ErrorCode::kUnsupported,
-                 "the budget of " + budget.pool() +
-                     " was not set: the daemon is older than ravenctl, or this is a legacy job"};
+    return Error{
+        core::ErrorCode::kUnsupported,
+        "the budget of " + budget.pool() +
+            " was not accepted: the daemon is older than ravenctl, or this is a legacy job"};
   }
   const bool shares = asked.has_weight() || asked.has_priority();
   if (shares && answer.priority() == proto::PRIORITY_NOT_SET) {
@@ -398,12 +399,12 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
   limits.set_host_budget(*host_budget);
   if (!options.device_guarantee.empty()) limits.set_device_guarantee(*device_guarantee);
   limits.set_visible_memory(*visible_memory);
-  std::string who = "client " + std::to_string(options.client);
+  std::string subject = "client " + std::to_string(options.client);
   if (!options.user.empty()) {
     const auto uid = UidOf(options.user);
     if (!uid) return Misused("there is no user '" + options.user + "'", streams);
     limits.set_uid(*uid);
-    who = "user " + options.user;
+    subject = "user " + options.user;
   }
   auto session = Session::Open(common.socket, common.timeout);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
@@ -411,7 +412,7 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
   if (!answer.ok()) return Report(common, answer.error(), streams);
   if (const Status taken = CheckTaken(limits, *answer); !taken.ok())
     return Report(common, taken.error(), streams);
-  streams.out << (common.json ? LimitsJson(who, *answer) : LimitsText(who, *answer));
+  streams.out << (common.json ? LimitsJson(subject, *answer) : LimitsText(subject, *answer));
   return kExitOk;
 }
 

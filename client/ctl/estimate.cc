@@ -92,17 +92,17 @@ Result<Estimate> EstimateIn(const std::string& text) {
   line.remove_prefix(std::min(line.rfind('\n') + 1, line.size()));
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
-  proto::PackageEstimate told;
-  const auto read = google::protobuf::util::JsonStringToMessage(std::string(line), &told, options);
-  if (!read.ok() || !told.has_used() || !told.has_reserved() || !told.has_total() ||
-      !told.has_margin())
+  proto::PackageEstimate reply;
+  const auto read = google::protobuf::util::JsonStringToMessage(std::string(line), &reply, options);
+  if (!read.ok() || !reply.has_used() || !reply.has_reserved() || !reply.has_total() ||
+      !reply.has_margin())
     return Error{ErrorCode::kCorrupt, "ravenstore.estimate printed no estimate"};
   Estimate estimate;
-  estimate.bytes = Bytes(told.total());
-  estimate.margin = Bytes(told.margin());
-  estimate.source = told.source();
-  estimate.model = ModelOf(told.job());
-  estimate.notes.assign(told.notes().begin(), told.notes().end());
+  estimate.bytes = Bytes(reply.total());
+  estimate.margin = Bytes(reply.margin());
+  estimate.source = reply.source();
+  estimate.model = ModelOf(reply.job());
+  estimate.notes.assign(reply.notes().begin(), reply.notes().end());
   return estimate;
 }
 

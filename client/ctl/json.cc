@@ -7,14 +7,14 @@
 #include "core/printable.h"
 
 namespace ravenstore::client::ctl {
-void JsonWriter::Introduce(std::string_view name) {
+void JsonWriter::BeginField(std::string_view name) {
   if (!first_) text_ += ',';
   first_ = false;
   if (!name.empty()) (text_ += core::JsonQuoted(name)) += ':';
 }
 
 JsonWriter& JsonWriter::Begin(std::string_view name, char bracket) {
-  Introduce(name);
+  BeginField(name);
   text_ += bracket;
   first_ = true;
   return *this;
@@ -37,7 +37,7 @@ JsonWriter& JsonWriter::Number(std::string_view name, double value) {
 }
 
 JsonWriter& JsonWriter::Raw(std::string_view name, std::string_view value) {
-  Introduce(name);
+  BeginField(name);
   text_ += value;
   return *this;
 }

@@ -45,7 +45,7 @@ class JsonWriter {
   JsonWriter& End(char bracket);
   JsonWriter& Number(std::string_view name, double value);
   JsonWriter& Raw(std::string_view name, std::string_view value);
-  void Introduce(std::string_view name);
+  void BeginField(std::string_view name);
 
   std::string text_;
   bool first_ = true;

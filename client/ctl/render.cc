@@ -390,21 +390,22 @@ std::string StateText(const proto::LegacyJob& job) {
 }
 
 std::string LegacyText(const std::vector<proto::LegacyJob>& jobs, size_t columns) {
-  TextTable who(">>>~<");
-  who.Row({"JOB", "PID", "UID", "NAME", "MODE"});
-  TextTable what(">~>>~");
-  what.Row({"JOB", "DEVICE", "USED", "VISIBLE", "BY KIND"});
+  TextTable owners(">>>~<");
+  owners.Row({"JOB", "PID", "UID", "NAME", "MODE"});
+  TextTable devices(">~>>~");
+  devices.Row({"JOB", "DEVICE", "USED", "VISIBLE", "BY KIND"});
   for (const proto::LegacyJob& job : jobs) {
     const std::string number = std::to_string(job.client());
-    who.Row({number, std::to_string(job.pid()), std::to_string(job.uid()), Printable(job.name()),
-             Printable(job.mode()) + StateText(job)});
+    owners.Row({number, std::to_string(job.pid()), std::to_string(job.uid()), Printable(job.name()),
+                Printable(job.mode()) + StateText(job)});
     for (const proto::LegacyDevice& device : job.devices()) {
-      what.Row({number, Printable(device.uuid()), Size(device.used()),
-                device.visible_memory() == 0 ? "all" : Size(device.visible_memory()),
-                KindsText(device)});
+      devices.Row({number, Printable(device.uuid()), Size(device.used()),
+                   device.visible_memory() == 0 ? "all" : Size(device.visible_memory()),
+                   KindsText(device)});
     }
   }
-  return who.Text(columns) + "\n" + what.Text(columns) + Counted(jobs.size(), "legacy job") + "\n";
+  return owners.Text(columns) + "\n" + devices.Text(columns) + Counted(jobs.size(), "legacy job") +
+         "\n";
 }
 
 }  // namespace
@@ -438,19 +439,19 @@ void AddLegacyJob(JsonWriter& json, std::string_view name, const proto::LegacyJo
 std::string ClientsText(const std::vector<proto::ClientInfo>& clients,
                         const std::vector<proto::LegacyJob>& jobs, size_t columns) {
   TextTable all(">>>~>>>>>>>>");
-  TextTable who(">>>~>>");
-  TextTable what(">>>>>>>");
+  TextTable identities(">>>~>>");
+  TextTable memory(">>>>>>>");
   const auto add = [&](const std::vector<std::string>& first,
                        const std::vector<std::string>& counts,
                        const std::vector<std::string>& bytes) {
     std::vector<std::string> row = first;
     row.insert(row.end(), counts.begin(), counts.end());
-    who.Row(row);
+    identities.Row(row);
     row.insert(row.end(), bytes.begin(), bytes.end());
     all.Row(row);
     row = bytes;
     row.insert(row.begin(), first.front());
-    what.Row(row);
+    memory.Row(row);
   };
   add({"CLIENT", "PID", "UID", "NAME"}, {"TENSORS", "WAITING"},
       {"DEVICE", "OF BUDGET", "HOST", "OF BUDGET", "PINNED", "IN USE"});
@@ -462,7 +463,8 @@ std::string ClientsText(const std::vector<proto::ClientInfo>& clients,
          Size(client.host_budget()), Size(client.pinned_bytes()), Size(client.in_use_bytes())});
   }
   const std::string text =
-      (all.Width() <= columns ? all.Text(columns) : who.Text(columns) + "\n" + what.Text(columns)) +
+      (all.Width() <= columns ? all.Text(columns)
+                              : identities.Text(columns) + "\n" + memory.Text(columns)) +
       Counted(clients.size(), "client") + "\n";
   return jobs.empty() ? text : text + "\n" + LegacyText(jobs, columns);
 }
@@ -477,9 +479,9 @@ std::string ClientsJson(const std::vector<proto::ClientInfo>& clients,
   return json.EndArray().EndObject().Take();
 }
 
-std::string LimitsText(const std::string& who, const proto::LimitsSet& limits) {
+std::string LimitsText(const std::string& subject, const proto::LimitsSet& limits) {
   if (limits.device_budget() == 0 && limits.visible_memory() != 0) {
-    return Printable(who) + ": visible memory " + Size(limits.visible_memory()) +
+    return Printable(subject) + ": visible memory " + Size(limits.visible_memory()) +
            " of each device\n";
   }
   const std::string visible =
@@ -489,15 +491,15 @@ std::string LimitsText(const std::string& who, const proto::LimitsSet& limits) {
     pools += ", " + Printable(budget.pool()) + " budget " + Size(budget.bytes());
   const std::string guarantee =
       limits.device_guarantee() == 0 ? "" : " (" + Size(limits.device_guarantee()) + " guaranteed)";
-  return Printable(who) + ": device budget " + Size(limits.device_budget()) + guarantee +
+  return Printable(subject) + ": device budget " + Size(limits.device_budget()) + guarantee +
          " on each device, host budget " + Size(limits.host_budget()) + pools + visible +
          ShareText(limits) + '\n';
 }
 
-std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
+std::string LimitsJson(const std::string& subject, const proto::LimitsSet& limits) {
   JsonWriter json;
   json.BeginObject()
-      .Field("who", who)
+      .Field("who", subject)
       .Field("device_budget_bytes", limits.device_budget())
       .Field("host_budget_bytes", limits.host_budget())
       .Field("device_guarantee_bytes", limits.device_guarantee())

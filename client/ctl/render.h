@@ -51,8 +51,8 @@ void AddLegacyJob(JsonWriter& json, std::string_view name, const proto::LegacyJo
 // `who`: "client 3" or "user alice".
 // "low", "normal" or "high"; empty where the daemon says nothing.
 const char* PriorityText(proto::TenantPriority priority);
-std::string LimitsText(const std::string& who, const proto::LimitsSet& limits);
-std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits);
+std::string LimitsText(const std::string& subject, const proto::LimitsSet& limits);
+std::string LimitsJson(const std::string& subject, const proto::LimitsSet& limits);
 // Of an order that was carried out.
 std::string OrderedText(const proto::OrderJob& order, const proto::JobOrdered& ordered);
 std::string OrderedJson(const proto::OrderJob& order, const proto::JobOrdered& ordered);

@@ -45,8 +45,8 @@ std::string HarvestText(const proto::Stats& stats, std::optional<uint32_t> devic
     any = true;
   });
   if (any) return table.Text(columns);
-  const std::string whose = device ? " of device " + std::to_string(*device) : "";
-  return "nothing is harvested" + whose +
+  const std::string of_device = device ? " of device " + std::to_string(*device) : "";
+  return "nothing is harvested" + of_device +
          ": harvest.size in the daemon's configuration says how much may be, of several devices\n";
 }
 

@@ -130,7 +130,7 @@ uint64_t Budget::Resolve(uint64_t activations) const {
   return static_cast<uint64_t>(static_cast<double>(activations) * percent / 100);
 }
 
-std::string Budget::Spell() const {
+std::string Budget::Format() const {
   if (bytes) return std::to_string(bytes) + " B";
   char text[32];
   std::snprintf(text, sizeof(text), "%g%%", percent);

@@ -13,7 +13,7 @@ struct Budget {
   uint64_t bytes = 0;  // 0: `percent` counts
   double percent = 0;
   uint64_t Resolve(uint64_t activations) const;
-  std::string Spell() const;
+  std::string Format() const;
 };
 
 struct Options {

@@ -29,12 +29,12 @@ std::string LossOf(const RunResult& result, bool last) {
 }
 
 std::string BytesOrDash(uint64_t bytes) {
-  return bytes ? SpellBytes(bytes) : "-";
+  return bytes ? FormatBytes(bytes) : "-";
 }
 
 std::string PerStep(const Trial& run, uint64_t bytes) {
   const size_t steps = run.result.losses.size();
-  return run.with_store && steps ? SpellBytes(bytes / steps) : "-";
+  return run.with_store && steps ? FormatBytes(bytes / steps) : "-";
 }
 
 std::string CountOrDash(const Trial& run, uint64_t Stats::*field) {
@@ -81,7 +81,7 @@ std::string Report(const std::string& title, const std::vector<Trial>& runs) {
   };
   const auto store_bytes = [&](const char* name, uint64_t Stats::*field) {
     row(name, [field](const Trial& run) {
-      return run.with_store ? SpellBytes(run.result.store.*field) : "-";
+      return run.with_store ? FormatBytes(run.result.store.*field) : "-";
     });
   };
   row("", [](const Trial& run) { return run.name; });
@@ -93,10 +93,10 @@ std::string Report(const std::string& title, const std::vector<Trial>& runs) {
   row("device budget for what is saved", [](const Trial& run) { return BytesOrDash(run.budget); });
   row("  of it held by torch",
       [](const Trial& run) { return run.torch_share ? BytesOrDash(*run.torch_share) : "auto"; });
-  row("peak device bytes", [](const Trial& run) { return SpellBytes(run.result.device_peak); });
-  row("  torch", [](const Trial& run) { return SpellBytes(run.result.torch_peak); });
+  row("peak device bytes", [](const Trial& run) { return FormatBytes(run.result.device_peak); });
+  row("  torch", [](const Trial& run) { return FormatBytes(run.result.torch_peak); });
   row("  torch, with its cache",
-      [](const Trial& run) { return SpellBytes(run.result.torch_reserved); });
+      [](const Trial& run) { return FormatBytes(run.result.torch_reserved); });
   row("  store", [](const Trial& run) { return BytesOrDash(run.result.store_peak); });
   row("store's peak host bytes",
       [](const Trial& run) { return BytesOrDash(run.result.store_host_peak); });
@@ -112,11 +112,11 @@ std::string Report(const std::string& title, const std::vector<Trial>& runs) {
   store_count("  late hits: on their way", &Stats::late_hits);
   store_count("  misses", &Stats::misses);
   row("stalls", [](const Trial& run) {
-    return run.with_store ? SpellSeconds(static_cast<double>(run.result.store.stall_ns) / 1e9)
+    return run.with_store ? FormatSeconds(static_cast<double>(run.result.store.stall_ns) / 1e9)
                           : "-";
   });
   row("step time", [](const Trial& run) {
-    return run.result.finished ? SpellSeconds(run.result.step_seconds) : "-";
+    return run.result.finished ? FormatSeconds(run.result.step_seconds) : "-";
   });
   row("step time / plain", [&](const Trial& run) { return Slowdown(run, plain); });
   return table.Print();
@@ -164,17 +164,17 @@ std::string Json(const Trial& run, const Trial& plain, const std::string& where)
   return json + "}";
 }
 
-std::vector<std::string> Complaints(const std::vector<Trial>& runs) {
-  std::vector<std::string> complaints;
+std::vector<std::string> Failures(const std::vector<Trial>& runs) {
+  std::vector<std::string> failures;
   for (const Trial& run : runs) {
     if (run.must_finish && !run.result.finished)
-      complaints.push_back(run.name + ": " + Outcome(run) + ": " + run.result.failure);
+      failures.push_back(run.name + ": " + Outcome(run) + ": " + run.result.failure);
     else if (!run.must_finish && !run.result.finished && !run.result.out_of_memory)
-      complaints.push_back(run.name + ": " + Outcome(run) + ": " + run.result.failure);
+      failures.push_back(run.name + ": " + Outcome(run) + ": " + run.result.failure);
     else if (run.result.finished && !SameBits(run.result, runs.front().result))
-      complaints.push_back(run.name + ": its losses or weights differ from the plain run's");
+      failures.push_back(run.name + ": its losses or weights differ from the plain run's");
   }
-  return complaints;
+  return failures;
 }
 
 }  // namespace ravenstore::examples

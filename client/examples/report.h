@@ -30,6 +30,6 @@ std::string Report(const std::string& title, const std::vector<Trial>& runs);
 std::string Json(const Trial& run, const Trial& plain, const std::string& where);
 
 // Says of each run that did not do what it must what is wrong; empty when all is well.
-std::vector<std::string> Complaints(const std::vector<Trial>& runs);
+std::vector<std::string> Failures(const std::vector<Trial>& runs);
 
 }  // namespace ravenstore::examples

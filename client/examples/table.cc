@@ -15,7 +15,7 @@ std::string Format(const char* format, double value) {
 
 }  // namespace
 
-std::string SpellBytes(uint64_t bytes) {
+std::string FormatBytes(uint64_t bytes) {
   const auto value = static_cast<double>(bytes);
   if (bytes >= uint64_t{1} << 30) return Format("%.2f GiB", value / (uint64_t{1} << 30));
   if (bytes >= uint64_t{1} << 20) return Format("%.1f MiB", value / (uint64_t{1} << 20));
@@ -23,7 +23,7 @@ std::string SpellBytes(uint64_t bytes) {
   return Format("%.0f B", value);
 }
 
-std::string SpellSeconds(double seconds) {
+std::string FormatSeconds(double seconds) {
   return seconds >= 1 ? Format("%.3f s", seconds) : Format("%.1f ms", seconds * 1e3);
 }
 

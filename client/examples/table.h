@@ -8,9 +8,9 @@
 namespace ravenstore::examples {
 
 // "1.50 GiB"; below one KiB "12 B".
-std::string SpellBytes(uint64_t bytes);
+std::string FormatBytes(uint64_t bytes);
 // "1.234 s" or "12.3 ms".
-std::string SpellSeconds(double seconds);
+std::string FormatSeconds(double seconds);
 
 // The figures of several runs side by side: one column a run, one row a figure.
 class Table {

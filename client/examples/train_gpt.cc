@@ -40,7 +40,7 @@ class Story {
 
   // Finds the device, and the daemon unless only the plain run is wanted.
   void Prepare();
-  void Tell();
+  void Run();
   int Conclude() const;
 
  private:
@@ -121,7 +121,7 @@ void Story::Prepare() {
   PrepareTorch(cuda_, options_.threads);
   Say("GPT of %d layers, %d wide, %d heads; %d sequences of %d bytes a step; %s of text; on %s\n",
       options_.layers, options_.width, options_.heads, options_.batch, options_.seq,
-      SpellBytes(text_.size()).c_str(), cuda_ ? "the GPU" : "a simulated device (the CPU)");
+      FormatBytes(text_.size()).c_str(), cuda_ ? "the GPU" : "a simulated device (the CPU)");
 }
 
 Trial& Story::Perform(Trial run, std::shared_ptr<Store> store) {
@@ -132,16 +132,16 @@ Trial& Story::Perform(Trial run, std::shared_ptr<Store> store) {
     // What the store may use is not torch's any more.
     const uint64_t store_bytes = run.budget - run.torch_share.value_or(0);
     if (store_bytes >= run.device_limit)
-      throw std::runtime_error("the budget of " + SpellBytes(store_bytes) +
+      throw std::runtime_error("the budget of " + FormatBytes(store_bytes) +
                                " leaves nothing of the device limit of " +
-                               SpellBytes(run.device_limit) + " to torch");
+                               FormatBytes(run.device_limit) + " to torch");
     config.torch_limit = run.device_limit - store_bytes;
   }
   Say("\n%s\n", run.name.c_str());
   const bool overwrite = !options_.json && isatty(STDOUT_FILENO);
   run.result = Train(config, text_, std::move(store), [&](int step, float loss, double seconds) {
     Say("%s  step %d/%d  loss %.4f  %s%s", overwrite ? "\r\033[K" : "", step, config.steps, loss,
-        SpellSeconds(seconds).c_str(), overwrite && step < config.steps ? "" : "\n");
+        FormatSeconds(seconds).c_str(), overwrite && step < config.steps ? "" : "\n");
   });
   if (!run.result.finished)
     Say("%s  %s at step %d: %s\n", overwrite ? "\n" : "",
@@ -161,8 +161,8 @@ void Story::Measure() {
   saved_ = result.offload.saved_bytes;
   Say("autograd saves %llu tensors a step, %s; %s of them are activations that the store can "
       "hold\n",
-      static_cast<unsigned long long>(result.offload.saved), SpellBytes(saved_).c_str(),
-      SpellBytes(activations_).c_str());
+      static_cast<unsigned long long>(result.offload.saved), FormatBytes(saved_).c_str(),
+      FormatBytes(activations_).c_str());
 }
 
 void Story::RunPlain() {
@@ -190,7 +190,7 @@ void Story::RunPlainUnderLimit() {
   const Trial& done = Perform(std::move(run), nullptr);
   if (done.result.finished)
     Say("  The plain run fits into the limit of %s: there is nothing to rescue.\n",
-        SpellBytes(limit_).c_str());
+        FormatBytes(limit_).c_str());
 }
 
 void Story::RunWithStore(const Budget& budget, uint64_t limit) {
@@ -204,14 +204,14 @@ void Story::RunWithStore(const Budget& budget, uint64_t limit) {
   if (percent)
     run.torch_share = static_cast<uint64_t>(static_cast<double>(run.budget) * *percent / 100);
   run.device_limit = limit;
-  run.name = "store " + budget.Spell() + (limit ? ", limited" : "");
+  run.name = "store " + budget.Format() + (limit ? ", limited" : "");
   // A budget of 0 would mean the tenant's.
   constexpr uint64_t kLeast = MiB(2);
   auto store = Connect(std::max(run.budget - run.torch_share.value_or(0), kLeast));
   Perform(std::move(run), std::move(store));
 }
 
-void Story::Tell() {
+void Story::Run() {
   if (options_.plain) return RunPlain();
   Measure();
   RunPlain();
@@ -235,9 +235,9 @@ int Story::Conclude() const {
                               (cuda_ ? "a GPU" : "a simulated device");
     std::printf("%s", Report(title, runs_).c_str());
   }
-  const auto complaints = Complaints(runs_);
-  for (const auto& complaint : complaints) std::fprintf(stderr, "FAILED: %s\n", complaint.c_str());
-  return complaints.empty() ? EXIT_SUCCESS : kExitFailed;
+  const auto failures = Failures(runs_);
+  for (const auto& failure : failures) std::fprintf(stderr, "FAILED: %s\n", failure.c_str());
+  return failures.empty() ? EXIT_SUCCESS : kExitFailed;
 }
 
 int Main(const std::vector<std::string>& arguments) {
@@ -251,7 +251,7 @@ int Main(const std::vector<std::string>& arguments) {
     Story story(options);
     story.Prepare();
     exit_code = kExitFailed;
-    story.Tell();
+    story.Run();
     return story.Conclude();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train_gpt: %s\n", error.what());

@@ -7,7 +7,7 @@ namespace ravenstore::client::exporter {
 using core::Result;
 
 std::optional<Seen> Collector::Look() {
-  Result<Seen> seen = TryLook();
+  Result<Seen> seen = Query();
   if (!seen.ok()) {
     session_.reset();
     if (!std::exchange(failed_, true)) options_.log(core::Describe(seen.error()));
@@ -17,7 +17,7 @@ std::optional<Seen> Collector::Look() {
   return std::move(*seen);
 }
 
-Result<Seen> Collector::TryLook() {
+Result<Seen> Collector::Query() {
   if (session_) {
     Result<Seen> seen = Ask(&*session_);
     if (seen.ok()) return seen;

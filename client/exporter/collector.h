@@ -28,7 +28,7 @@ class Collector {
   std::optional<Seen> Look();
 
  private:
-  core::Result<Seen> TryLook();
+  core::Result<Seen> Query();
   core::Result<Seen> Ask(ctl::Session* session);
 
   const Options options_;

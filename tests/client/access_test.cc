@@ -141,10 +141,10 @@ TEST_F(AccessTest, ArrivalThatNeverComesTimesOutAndLeavesTheTensorIdle) {
 // The next get waits for the writer's put: a stream as it goes, and the calling thread.
 class AccessAfterAPutTest : public AccessTest {
  protected:
-  void ExpectWaits(bool beside_another) {
+  void ExpectWaits(bool with_another_holder) {
     TestStream writer, reader;
     Tensor tensor = Idle(kBytes, 1);
-    if (beside_another) store_.get(tensor, nullptr);
+    if (with_another_holder) store_.get(tensor, nullptr);
     store_.get(tensor, writer);
     writer.Block();
     store_.put(tensor, writer);
@@ -162,11 +162,11 @@ class AccessAfterAPutTest : public AccessTest {
 };
 
 TEST_F(AccessAfterAPutTest, AGetOnAnotherStreamWaits) {
-  ExpectWaits(/*beside_another=*/false);
+  ExpectWaits(/*with_another_holder=*/false);
 }
 
 TEST_F(AccessAfterAPutTest, AGetBesideAnotherHolderWaits) {
-  ExpectWaits(/*beside_another=*/true);
+  ExpectWaits(/*with_another_holder=*/true);
 }
 
 TEST_F(AccessTest, TensorIsNotStreamCompleteBeforeItsStreamIs) {
@@ -231,9 +231,9 @@ TEST_F(AccessTest, HintsReachTheRow) {
   EXPECT_EQ(both.priority, proto::HintPriority::kHigh);
   EXPECT_EQ(both.kind, HintKind::kOrder);
   EXPECT_EQ(both.value, static_cast<uint64_t>(proto::kOrderBias + 7));
-  const proto::Hint soon = hint_of({.needed_in = std::chrono::seconds(60)});
-  EXPECT_EQ(soon.kind, HintKind::kNeededAt);
-  const auto ahead = std::chrono::nanoseconds(soon.value << 10) - now;
+  const proto::Hint hint = hint_of({.needed_in = std::chrono::seconds(60)});
+  EXPECT_EQ(hint.kind, HintKind::kNeededAt);
+  const auto ahead = std::chrono::nanoseconds(hint.value << 10) - now;
   EXPECT_GT(ahead, std::chrono::seconds(59));
   EXPECT_LT(ahead, std::chrono::seconds(75));
 }
@@ -571,8 +571,8 @@ class RecomputeTest : public StoreTest {
 TEST_F(RecomputeTest, CostOfRecomputingItStandsInTheRow) {
   Tensor tensor = store_.create(kBytes);
   store_.put(tensor, nullptr, {.recompute = std::chrono::milliseconds(5)});
-  const uint64_t told = proto::UnpackRecompute(daemon_.Row(tensor.id()).recompute.load());
-  EXPECT_NEAR(static_cast<double>(told), 5e6, 5e3);
+  const uint64_t recompute_ns = proto::UnpackRecompute(daemon_.Row(tensor.id()).recompute.load());
+  EXPECT_NEAR(static_cast<double>(recompute_ns), 5e6, 5e3);
   store_.get(tensor, nullptr);
   store_.put(tensor, nullptr);
   EXPECT_EQ(daemon_.Row(tensor.id()).recompute.load(), 0u) << "holds until the next put";

@@ -34,7 +34,7 @@ class OrderJobTest : public testing::Test {
     explicit Rank(const DaemonProcess& daemon, const char* tag = "weights", const char* job = "job")
         : region(std::make_unique<Region>(ConnectOptions{.socket = daemon.socket(), .name = tag})) {
       Region::Enter(region.get());
-      memory = Region::AllocateHere(MiB(4), 0);
+      memory = Region::AllocateInCurrent(MiB(4), 0);
       Region::Enter(nullptr);
       FillPattern(memory, MiB(4), 1);
       region->TakeOrders(job, 4711);

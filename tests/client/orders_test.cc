@@ -104,12 +104,12 @@ TEST_F(OrdersTest, OneThatIsBeingExecutedIsUndoneIfItChangesSomething) {
 
 TEST_F(OrdersTest, AnOrderToAnyClientOfTheProcessEndsAWait) {
   EXPECT_FALSE(Orders::AwaitAny(ipc::Now()));
-  std::optional<bool> came;
-  std::thread waits([&] { came = Orders::AwaitAny(core::kNever); });
+  std::optional<bool> arrived;
+  std::thread waits([&] { arrived = Orders::AwaitAny(core::kNever); });
   Orders other([](const wire::OrderDone&) {});
   other.Offer({.number = 1});
   waits.join();
-  EXPECT_TRUE(came.value());
+  EXPECT_TRUE(arrived.value());
   other.Drop();
   EXPECT_FALSE(Orders::AnyWaits());
   EXPECT_FALSE(other.Take());

@@ -36,7 +36,7 @@ class PinnedMemoryTest : public testing::Test {
   core::Result<std::byte*> Map(uint64_t offset, uint64_t bytes, core::Tick deadline) {
     return memory_.Map({0, -1, 64 * kMiB, offset}, bytes, device_, deadline, phase_);
   }
-  core::Tick Soon() { return ipc::Now() + milliseconds(2); }
+  core::Tick ShortDeadline() { return ipc::Now() + milliseconds(2); }
   core::Tick Patiently() { return ipc::Now() + std::chrono::seconds(10); }
 
   ipc::ControlSegment segment_;
@@ -58,38 +58,38 @@ TEST_F(PinnedMemoryTest, ABlockMayLieInSeveralSlabsThatComeInAnyOrder) {
     EXPECT_EQ(daemon_->base()[3 * kMiB + at], std::byte{42}) << at;
   }
   // Both are mapped for the next block, too.
-  EXPECT_TRUE(Map(2 * kMiB, 4 * kMiB, Soon()).ok());
+  EXPECT_TRUE(Map(2 * kMiB, 4 * kMiB, ShortDeadline()).ok());
 }
 
 TEST_F(PinnedMemoryTest, ASlabThatDoesNotComeIsAnErrorInWords) {
-  const auto late = Map(0, kMiB, Soon());
+  const auto late = Map(0, kMiB, ShortDeadline());
   ASSERT_FALSE(late.ok());
   EXPECT_EQ(late.error().code, ErrorCode::kTimedOut);
   EXPECT_THAT(late.error().message, HasSubstr("did not send"));
   memory_.NoteMissedPacket({ErrorCode::kLimit, "no descriptors left"});
-  EXPECT_THAT(Map(0, kMiB, Soon()).error().message, HasSubstr("no descriptors left"));
+  EXPECT_THAT(Map(0, kMiB, ShortDeadline()).error().message, HasSubstr("no descriptors left"));
   phase_.store(Phase::kLost);
   EXPECT_EQ(Map(0, kMiB, Patiently()).error().code, ErrorCode::kLost);
 }
 
 TEST_F(PinnedMemoryTest, PlacesOutsideThePoolAndSlabsOfferedTwiceAreRefused) {
-  EXPECT_EQ(Map(64 * kMiB, 1, Soon()).error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(Map(63 * kMiB, 2 * kMiB, Soon()).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(Map(64 * kMiB, 1, ShortDeadline()).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(Map(63 * kMiB, 2 * kMiB, ShortDeadline()).error().code, ErrorCode::kCorrupt);
   ASSERT_TRUE(Offer(0, 2 * kMiB).ok());
   EXPECT_FALSE(memory_.Offer({0, 0, 2 * kMiB}, {}).ok());
-  ASSERT_TRUE(Map(0, kMiB, Soon()).ok());
+  ASSERT_TRUE(Map(0, kMiB, ShortDeadline()).ok());
   EXPECT_FALSE(memory_.Offer({0, 0, 2 * kMiB}, {}).ok());
 }
 
 TEST_F(PinnedMemoryTest, AReleasedSlabIsMappedNoMore) {
   ASSERT_TRUE(Offer(0, 2 * kMiB).ok());
-  ASSERT_TRUE(Map(0, kMiB, Soon()).ok());
+  ASSERT_TRUE(Map(0, kMiB, ShortDeadline()).ok());
   EXPECT_TRUE(memory_.Release({0, 0}).ok());
-  EXPECT_EQ(Map(0, kMiB, Soon()).error().code, ErrorCode::kTimedOut);
+  EXPECT_EQ(Map(0, kMiB, ShortDeadline()).error().code, ErrorCode::kTimedOut);
   ASSERT_TRUE(daemon_->Unmap(Bytes{0}).ok());
   ASSERT_TRUE(Offer(0, 2 * kMiB).ok());
   EXPECT_TRUE(memory_.Release({0, 0}).ok());  // before anybody mapped it
-  EXPECT_EQ(Map(0, kMiB, Soon()).error().code, ErrorCode::kTimedOut);
+  EXPECT_EQ(Map(0, kMiB, ShortDeadline()).error().code, ErrorCode::kTimedOut);
 }
 
 TEST_F(PinnedMemoryTest, ABlockIsTakenOnce) {

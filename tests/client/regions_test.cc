@@ -28,7 +28,7 @@ class RegionsTest : public testing::Test {
   }
   static void* Allocate(Region& region, uint64_t bytes) {
     Region::Enter(&region);
-    void* const address = Region::AllocateHere(bytes, 0);
+    void* const address = Region::AllocateInCurrent(bytes, 0);
     Region::Enter(nullptr);
     return address;
   }
@@ -56,13 +56,13 @@ TEST_F(RegionsTest, PointersAreValidAfterEachWake) {
 }
 
 TEST_F(RegionsTest, AThreadThatIsInNoRegionGetsNothing) {
-  EXPECT_EQ(Region::AllocateHere(MiB(1), 0), nullptr);
+  EXPECT_EQ(Region::AllocateInCurrent(MiB(1), 0), nullptr);
   Region::Enter(&region_);
   std::thread([] {
-    EXPECT_EQ(Region::Here(), nullptr);
-    EXPECT_EQ(Region::AllocateHere(MiB(1), 0), nullptr);
+    EXPECT_EQ(Region::Current(), nullptr);
+    EXPECT_EQ(Region::AllocateInCurrent(MiB(1), 0), nullptr);
   }).join();
-  EXPECT_EQ(Region::Here(), &region_);
+  EXPECT_EQ(Region::Current(), &region_);
   Region::Enter(nullptr);
 }
 
@@ -155,17 +155,17 @@ TEST_F(RegionsTest, WhatHasNoRoomInAWakeInOrderMayBeWaitedForAgain) {
   {
     Region other(Options(daemon_));
     ASSERT_NE(Allocate(other, MiB(40)), nullptr);
-    const std::chrono::milliseconds soon(50);
-    region_.Wake({.in_order = true, .timeout = soon});
+    const std::chrono::milliseconds short_wait(50);
+    region_.Wake({.in_order = true, .timeout = short_wait});
     Region::Await(first, nullptr);
     EXPECT_TRUE(HoldsPattern(first, MiB(10), 1));
-    EXPECT_THROW(Region::Await(second, nullptr, soon), Error);
+    EXPECT_THROW(Region::Await(second, nullptr, short_wait), Error);
     EXPECT_TRUE(Region::Free(freed));
     FillPattern(first, MiB(10), 3);
-    EXPECT_THROW(region_.Wake({.timeout = soon}), Error);
+    EXPECT_THROW(region_.Wake({.timeout = short_wait}), Error);
     EXPECT_FALSE(region_.view().is_asleep) << "the first one is in use";
-    region_.Sleep({.timeout = soon});
-    region_.Wake({.in_order = true, .timeout = soon});
+    region_.Sleep({.timeout = short_wait});
+    region_.Wake({.in_order = true, .timeout = short_wait});
     Region::Await(first, nullptr);
     EXPECT_TRUE(HoldsPattern(first, MiB(10), 3));
   }
@@ -270,7 +270,7 @@ TEST_F(RegionsTest, AChildHasNoMemoryOfARegion) {
   Region::Enter(&region_);
   const pid_t child = ::fork();
   if (child == 0)
-    ::_exit(Region::AllocateHere(MiB(1), 0) == nullptr && Region::Free(weights) ? 0 : 1);
+    ::_exit(Region::AllocateInCurrent(MiB(1), 0) == nullptr && Region::Free(weights) ? 0 : 1);
   Region::Enter(nullptr);
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);

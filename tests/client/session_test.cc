@@ -173,12 +173,12 @@ TEST_F(SessionTest, DisconnectWaitsForTheStreams) {
   Fill(tensor.data(), 1, kBytes);
   stream.Block();
   store->put(tensor, stream);
-  std::atomic<bool> gone{false};
+  std::atomic<bool> ended{false};
   std::thread leaver([&] {
     store.reset();
-    gone.store(true);
+    ended.store(true);
   });
-  EXPECT_FALSE(gone.load());
+  EXPECT_FALSE(ended.load());
   EXPECT_EQ(daemon_.counts().detaches, 0u);
   stream.Open();
   leaver.join();

@@ -31,11 +31,12 @@ class AdmitTest : public testing::Test {
     const ScriptedDaemon daemon(std::move(script));
     const Estimate estimate{
         .source = "history", .bytes = GiB(2), .compute = 0.25, .margin = GiB(1)};
-    return AwaitAdmission(daemon.path(), AdmitPacket(estimate, {"GPU-1"}, "train"), deadline,
-                          [this](const proto::LegacyTurn& turn) { told_.push_back(turn.words()); });
+    return AwaitAdmission(
+        daemon.path(), AdmitPacket(estimate, {"GPU-1"}, "train"), deadline,
+        [this](const proto::LegacyTurn& turn) { turns_.push_back(turn.words()); });
   }
 
-  std::vector<std::string> told_;
+  std::vector<std::string> turns_;
 };
 
 TEST_F(AdmitTest, ItWaitsThroughItsPlacesUntilItIsAdmitted) {
@@ -56,7 +57,7 @@ TEST_F(AdmitTest, ItWaitsThroughItsPlacesUntilItIsAdmitted) {
   EXPECT_EQ(asked.uuids(0), "GPU-1");
   EXPECT_EQ(asked.compute(), 0.25);
   EXPECT_FALSE(asked.has_link());
-  EXPECT_THAT(told_, ElementsAre("for memory", "for memory"));
+  EXPECT_THAT(turns_, ElementsAre("for memory", "for memory"));
 }
 
 TEST_F(AdmitTest, ARefusalADaemonThatEndsAndATimeThatIsOverAreErrors) {
@@ -65,8 +66,8 @@ TEST_F(AdmitTest, ARefusalADaemonThatEndsAndATimeThatIsOverAreErrors) {
   });
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(refused.error().message, "it never fits");
-  const auto gone = Ask([](const proto::ClientPacket&) { return Reply{.hang_up = true}; });
-  EXPECT_EQ(gone.error().code, ErrorCode::kUnavailable);
+  const auto answer = Ask([](const proto::ClientPacket&) { return Reply{.hang_up = true}; });
+  EXPECT_EQ(answer.error().code, ErrorCode::kUnavailable);
   const auto late = Ask([](const proto::ClientPacket&) { return Reply{}; }, ipc::Now());
   EXPECT_EQ(late.error().code, ErrorCode::kTimedOut);
 }

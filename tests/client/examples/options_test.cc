@@ -37,7 +37,7 @@ TEST(OptionsTest, BudgetsArePercentagesOrBytes) {
   const Options list = ParseOptions({"--budgets", "100,75,50%"});
   ASSERT_EQ(list.budgets.size(), 3u);
   EXPECT_EQ(list.budgets[1].Resolve(1000), 750u);
-  EXPECT_EQ(list.budgets[2].Spell(), "50%");
+  EXPECT_EQ(list.budgets[2].Format(), "50%");
   EXPECT_EQ(ParseOptions({"--budget", "3MiB"}).budgets[0].Resolve(1000), 3u << 20);
   EXPECT_EQ(ParseOptions({"--budget", "20%"}).budgets[0].Resolve(1000), 200u);
 }

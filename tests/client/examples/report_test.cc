@@ -31,23 +31,23 @@ Trial OutOfMemory(const char* name) {
 TEST(ReportTest, LossesThatDifferInOneBitAreComplainedOf) {
   const std::vector<Trial> runs = {Finished("plain", {1.0f, 0.5f}), Finished("same", {1.0f, 0.5f}),
                                    Finished("other", {1.0f, 0.50000006f})};
-  EXPECT_THAT(Complaints(runs), ElementsAre(HasSubstr("other: its losses or weights differ")));
+  EXPECT_THAT(Failures(runs), ElementsAre(HasSubstr("other: its losses or weights differ")));
   EXPECT_THAT(Report("title", runs), HasSubstr("bit for bit        NO"));
 }
 
 TEST(ReportTest, WeightsThatDifferAreComplainedOf) {
   std::vector<Trial> runs = {Finished("plain", {1.0f}), Finished("other", {1.0f})};
   runs[1].result.weights = 1;
-  EXPECT_THAT(Complaints(runs), ElementsAre(HasSubstr("other")));
+  EXPECT_THAT(Failures(runs), ElementsAre(HasSubstr("other")));
 }
 
 TEST(ReportTest, ARunThatMustFinishAndDoesNotIsComplainedOf) {
   std::vector<Trial> runs = {Finished("plain", {1.0f}), OutOfMemory("limited")};
-  EXPECT_THAT(Complaints(runs), ElementsAre("limited: out of memory at step 1: no \"room\""));
+  EXPECT_THAT(Failures(runs), ElementsAre("limited: out of memory at step 1: no \"room\""));
   runs[1].must_finish = false;
-  EXPECT_THAT(Complaints(runs), IsEmpty());
+  EXPECT_THAT(Failures(runs), IsEmpty());
   runs[1].result.out_of_memory = false;  // it failed, but not of what it was to fail of
-  EXPECT_THAT(Complaints(runs), ElementsAre(HasSubstr("limited: failed at step 1")));
+  EXPECT_THAT(Failures(runs), ElementsAre(HasSubstr("limited: failed at step 1")));
 }
 
 TEST(ReportTest, JsonIsOneLineWithItsTextsQuoted) {

@@ -19,12 +19,12 @@ TEST(TableTest, ColumnsAlignUnderTheirHeader) {
 }
 
 TEST(TableTest, BytesAndSecondsHaveFittingUnits) {
-  EXPECT_EQ(SpellBytes(12), "12 B");
-  EXPECT_EQ(SpellBytes(1536), "1.5 KiB");
-  EXPECT_EQ(SpellBytes(5 << 20), "5.0 MiB");
-  EXPECT_EQ(SpellBytes(uint64_t{3} << 29), "1.50 GiB");
-  EXPECT_EQ(SpellSeconds(0.0123), "12.3 ms");
-  EXPECT_EQ(SpellSeconds(1.5), "1.500 s");
+  EXPECT_EQ(FormatBytes(12), "12 B");
+  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
+  EXPECT_EQ(FormatBytes(5 << 20), "5.0 MiB");
+  EXPECT_EQ(FormatBytes(uint64_t{3} << 29), "1.50 GiB");
+  EXPECT_EQ(FormatSeconds(0.0123), "12.3 ms");
+  EXPECT_EQ(FormatSeconds(1.5), "1.500 s");
 }
 
 }  // namespace
