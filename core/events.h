@@ -74,7 +74,7 @@ struct Trimmed {
   ClientId client;
 };
 // The client is dead, or it detached and its streams are done: everything of it is released.
-struct ClientGone {
+struct ClientRemoved {
   ClientId client;
 };
 
@@ -218,7 +218,7 @@ struct GetSeen {
 struct TimePassed {};
 
 using Event =
-    std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientGone,
+    std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientRemoved,
                  PoolGrown, PoolGrowFailed, PoolShrunk, PoolShrinkFailed, PoolLimit, ChunkRecalled,
                  ChunkKept, ChunkLost, PoolRate, PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted,
                  CreateRequested, FetchRequested, FreeSeen, Freed, PutSeen, StreamComplete, GetSeen,

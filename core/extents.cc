@@ -88,7 +88,7 @@ void ExtentMap::Absorb(Block block, Block after) {
   blocks_[after].after = std::exchange(spare_, after);
 }
 
-ExtentMap::Block ExtentMap::Become(Block block, Kind kind) {
+ExtentMap::Block ExtentMap::Convert(Block block, Kind kind) {
   Erase(block);
   blocks_[block].kind = kind;
   const Block after = blocks_[block].after;
@@ -119,7 +119,7 @@ void ExtentMap::AddChunk(Bytes offset, Bytes size) {
                             static_cast<uint32_t>(size.count() / kUnit));
   RAVEN_CHECK(blocks_[block].kind == Kind::kAbsent);
   held_ += blocks_[block].size;
-  Become(block, Kind::kFree);
+  Convert(block, Kind::kFree);
 }
 
 void ExtentMap::Retire(uint32_t offset, uint32_t size) {
@@ -131,7 +131,7 @@ void ExtentMap::Retire(uint32_t offset, uint32_t size) {
     const uint32_t part = std::min(node.offset + node.size, end) - offset;
     if (node.kind == Kind::kFree) {
       held_ -= part;
-      block = Become(Carve(block, offset, part), Kind::kRetired);
+      block = Convert(Carve(block, offset, part), Kind::kRetired);
     }
     offset += part;
     // What it merged with may reach farther.
@@ -156,7 +156,7 @@ void ExtentMap::RemoveChunk(Bytes offset, Bytes size) {
   const auto first = static_cast<uint32_t>(offset.count() / kUnit);
   const auto units = static_cast<uint32_t>(size.count() / kUnit);
   RAVEN_CHECK(std::erase(closed_, std::pair(first, units)) == 1);
-  Become(Carve(At(offset), first, units), Kind::kAbsent);
+  Convert(Carve(At(offset), first, units), Kind::kAbsent);
 }
 
 bool ExtentMap::IsFree(Bytes offset, Bytes size) const {
@@ -200,7 +200,7 @@ std::optional<ExtentMap::Block> ExtentMap::AllocateInMiddle(Bytes size, Bytes al
 
 ExtentMap::Block ExtentMap::Take(Block block, uint64_t units) {
   if (blocks_[block].size > units) Split(block, static_cast<uint32_t>(units));
-  Become(block, Kind::kUsed);
+  Convert(block, Kind::kUsed);
   used_ += units;
   return block;
 }
@@ -210,7 +210,7 @@ void ExtentMap::Free(Block block) {
   const uint32_t begin = blocks_[block].offset;
   const uint32_t end = begin + blocks_[block].size;
   used_ -= blocks_[block].size;
-  Become(block, Kind::kFree);
+  Convert(block, Kind::kFree);
   for (const auto& [offset, size] : closed_) {
     const uint32_t from = std::max(begin, offset);
     const uint32_t to = std::min(end, offset + size);

@@ -92,7 +92,7 @@ class ExtentMap {
   // Splits off the first `size` units; returns the rest.
   Block Split(Block block, uint32_t size);
   // Makes `block` a `kind` and merges it with neighbours of that kind; returns the merged block.
-  Block Become(Block block, Kind kind);
+  Block Convert(Block block, Kind kind);
   void Absorb(Block block, Block after);
   void NoteBegin(Block block);
   void ForgetBegin(Block block);

@@ -104,7 +104,7 @@ std::optional<PinnedBooks::Slab> PinnedBooks::Add(TenantId user, uint32_t pool, 
   if (!place) return std::nullopt;
   const Slab slab{{pool, addresses.OffsetOf(*place)}, bytes};
   holding.end = slab.id.offset + bytes;
-  slabs_.emplace(slab.id, Owned{.user = user, .bytes = bytes, .addresses = *place, .told = {}});
+  slabs_.emplace(slab.id, Owned{.user = user, .bytes = bytes, .addresses = *place, .notified = {}});
   held_[user] += bytes;
   return slab;
 }
@@ -133,21 +133,22 @@ void PinnedBooks::Forget(std::map<PinnedSlabId, Owned>::iterator found) {
   slabs_.erase(found);
 }
 
-std::vector<PinnedBooks::Slab> PinnedBooks::NoteTold(ClientId client, uint32_t pool, Bytes offset,
-                                                     Bytes bytes) {
+std::vector<PinnedBooks::Slab> PinnedBooks::AddNotified(ClientId client, uint32_t pool,
+                                                        Bytes offset, Bytes bytes) {
   std::vector<Slab> news;
   auto slab = slabs_.upper_bound({pool, offset});
   RAVEN_CHECK(slab != slabs_.begin());
   for (--slab; slab != slabs_.end() && slab->first.pool == pool; ++slab) {
     if (slab->first.offset >= offset + bytes) break;
-    if (slab->second.told.insert(client).second) news.push_back({slab->first, slab->second.bytes});
+    if (slab->second.notified.insert(client).second)
+      news.push_back({slab->first, slab->second.bytes});
   }
   return news;
 }
 
-bool PinnedBooks::NoteNotTold(ClientId client, PinnedSlabId slab) {
+bool PinnedBooks::RemoveNotified(ClientId client, PinnedSlabId slab) {
   const auto found = slabs_.find(slab);
-  return found != slabs_.end() && found->second.told.erase(client) > 0 && IsUnmapped(slab);
+  return found != slabs_.end() && found->second.notified.erase(client) > 0 && IsUnmapped(slab);
 }
 
 std::vector<PinnedBooks::Slab> PinnedBooks::Idle(TenantId user, bool of_others) const {
@@ -168,22 +169,22 @@ std::vector<ClientId> PinnedBooks::Release(PinnedSlabId id) {
   map.CloseChunk(id.offset, slab.bytes);
   slab.releasing = true;
   ++releasing_;
-  return {slab.told.begin(), slab.told.end()};
+  return {slab.notified.begin(), slab.notified.end()};
 }
 
 bool PinnedBooks::Unmapped(PinnedSlabId id, ClientId client) {
   const auto slab = slabs_.find(id);
-  return slab != slabs_.end() && slab->second.releasing && slab->second.told.erase(client) > 0;
+  return slab != slabs_.end() && slab->second.releasing && slab->second.notified.erase(client) > 0;
 }
 
 bool PinnedBooks::IsUnmapped(PinnedSlabId id) const {
   const auto slab = slabs_.find(id);
-  return slab != slabs_.end() && slab->second.releasing && slab->second.told.empty();
+  return slab != slabs_.end() && slab->second.releasing && slab->second.notified.empty();
 }
 
 void PinnedBooks::Removed(PinnedSlabId id) {
   const auto slab = slabs_.find(id);
-  RAVEN_CHECK(slab != slabs_.end() && slab->second.releasing && slab->second.told.empty());
+  RAVEN_CHECK(slab != slabs_.end() && slab->second.releasing && slab->second.notified.empty());
   HoldingOf(slab->second.user, id.pool).map.RemoveChunk(id.offset, slab->second.bytes);
   --releasing_;
   Forget(slab);
@@ -191,12 +192,12 @@ void PinnedBooks::Removed(PinnedSlabId id) {
 
 void PinnedBooks::NotRemoved(PinnedSlabId id) {
   Owned& slab = slabs_.at(id);
-  RAVEN_CHECK(slab.releasing && !slab.stuck && slab.told.empty());
+  RAVEN_CHECK(slab.releasing && !slab.stuck && slab.notified.empty());
   slab.stuck = true;
   --releasing_;
 }
 
-std::vector<PinnedSlabId> PinnedBooks::Gone(ClientId client) {
+std::vector<PinnedSlabId> PinnedBooks::RemoveClient(ClientId client) {
   for (auto block = blocks_.lower_bound({client, 0});
        block != blocks_.end() && block->first.client == client;) {
     const PinnedBlockId id = (block++)->first;
@@ -204,7 +205,8 @@ std::vector<PinnedSlabId> PinnedBooks::Gone(ClientId client) {
   }
   std::vector<PinnedSlabId> unmapped;
   for (auto& [id, slab] : slabs_) {
-    if (slab.told.erase(client) > 0 && slab.releasing && slab.told.empty()) unmapped.push_back(id);
+    if (slab.notified.erase(client) > 0 && slab.releasing && slab.notified.empty())
+      unmapped.push_back(id);
   }
   return unmapped;
 }

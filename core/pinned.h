@@ -76,11 +76,11 @@ class PinnedBooks {
 
   // The slabs that the extent touches and that the client has not been notified of; from now on it
   // counts as notified.
-  std::vector<Slab> NoteTold(ClientId client, uint32_t pool, Bytes offset, Bytes bytes);
+  std::vector<Slab> AddNotified(ClientId client, uint32_t pool, Bytes offset, Bytes bytes);
 
   // The client could not be notified after all. True if the slab is being released and that client
   // was the last.
-  bool NoteNotTold(ClientId client, PinnedSlabId slab);
+  bool RemoveNotified(ClientId client, PinnedSlabId slab);
 
   // Slabs that hold no block and are not being released: those of the user alone, or of all others.
   std::vector<Slab> Idle(TenantId user, bool of_others = false) const;
@@ -99,7 +99,7 @@ class PinnedBooks {
 
   // The client ended: its blocks are free, and it maps nothing. Returns the slabs that are being
   // released and that no client maps any more.
-  std::vector<PinnedSlabId> Gone(ClientId client);
+  std::vector<PinnedSlabId> RemoveClient(ClientId client);
 
   // Of slabs, until Removed or Failed.
   Bytes Held(TenantId user) const;
@@ -123,7 +123,7 @@ class PinnedBooks {
     bool ready = false;
     bool releasing = false;
     bool stuck = false;  // could not be given back
-    std::set<ClientId> told;
+    std::set<ClientId> notified;
   };
   struct Block {
     TenantId user{};

@@ -63,7 +63,7 @@ void Acceptor::Stop() {
 
 void Acceptor::AcceptSome() {
   for (int i = 0; i < kAcceptsPerTurn && listener_ && !paused_until_; ++i) {
-    if (turned_away_ >= kTurnedAwayMax)
+    if (rejected_ >= kTurnedAwayMax)
       return Pause({ErrorCode::kLimit, "too many that were turned away are not closed yet"});
     if (!accepted_) {
       auto socket = ipc::Accept(listener_.get());
@@ -75,8 +75,8 @@ void Acceptor::AcceptSome() {
     }
     if (ipc::HasLeft(accepted_.get())) {
       // Already over: not worth finding out whose it was.
-      ++turned_away_;
-      options_.ending->Close(std::move(accepted_), kUnknownUid, [this] { --turned_away_; });
+      ++rejected_;
+      options_.ending->Close(std::move(accepted_), kUnknownUid, [this] { --rejected_; });
       continue;
     }
     auto peer = ipc::PeerOf(accepted_.get());
@@ -86,7 +86,7 @@ void Acceptor::AcceptSome() {
       Admit(std::move(socket), std::move(*peer));
     } else {
       spdlog::debug("a connection was turned away: {}", core::Describe(peer.error()));
-      TurnAway(std::move(socket), kUnknownUid, peer.error());
+      Reject(std::move(socket), kUnknownUid, peer.error());
     }
   }
 }
@@ -95,12 +95,12 @@ void Acceptor::Admit(ipc::UniqueFd socket, ipc::Peer peer) {
   const uid_t uid = peer.uid;
   bool reserved = false;
   if (const auto place = TakePlace(uid, &reserved); !place.ok())
-    return TurnAway(std::move(socket), uid, place.error());
+    return Reject(std::move(socket), uid, place.error());
   pause_was_logged_ = false;
   const auto admitted = options_.admit(socket, peer, reserved);
   if (admitted.ok()) return;
   GivePlace(core::TenantId{uid}, reserved);
-  TurnAway(std::move(socket), uid, admitted.error());
+  Reject(std::move(socket), uid, admitted.error());
 }
 
 core::Status Acceptor::TakePlace(uid_t uid, bool* reserved) {
@@ -131,11 +131,11 @@ void Acceptor::GivePlace(core::TenantId user, bool reserved) {
 }
 
 // The last word to a connection that is not served. If it does not get that, it sees the hang-up.
-void Acceptor::TurnAway(ipc::UniqueFd socket, uid_t uid, const Error& why) {
+void Acceptor::Reject(ipc::UniqueFd socket, uid_t uid, const Error& why) {
   [[maybe_unused]] const core::Status sent =
       ipc::Send(socket.get(), FailureOf(0, why).SerializeAsString());
-  ++turned_away_;
-  options_.ending->Close(std::move(socket), uid, [this] { --turned_away_; });
+  ++rejected_;
+  options_.ending->Close(std::move(socket), uid, [this] { --rejected_; });
 }
 
 void Acceptor::Pause(const Error& why) {
@@ -148,7 +148,7 @@ void Acceptor::Pause(const Error& why) {
   ::epoll_ctl(options_.epoll, EPOLL_CTL_DEL, listener_.get(), nullptr);
 }
 
-void Acceptor::GoOn() {
+void Acceptor::Resume() {
   if (!paused_until_ || (!closed_one_ && ipc::Now() < *paused_until_)) return;
   paused_until_.reset();
   if (listener_ && !Watch())

@@ -59,13 +59,13 @@ class Acceptor {
   // When it is to go on at the latest, if it has paused; else kNever.
   core::Tick paused_until() const { return paused_until_.value_or(core::kNever); }
   // Goes on if it has paused and may.
-  void GoOn();
+  void Resume();
 
  private:
   void Admit(ipc::UniqueFd socket, ipc::Peer peer);
   // Counts one more connection of the user; with `*reserved` one of those kept for ravenctl.
   core::Status TakePlace(uid_t uid, bool* reserved);
-  void TurnAway(ipc::UniqueFd socket, uid_t uid, const core::Error& why);
+  void Reject(ipc::UniqueFd socket, uid_t uid, const core::Error& why);
   // Takes no connections until some descriptor may have come free.
   void Pause(const core::Error& why);
   bool Watch();
@@ -74,7 +74,7 @@ class Acceptor {
   const Options options_;
   core::Shares places_;
   std::map<core::TenantId, uint64_t> reserved_;  // connections of those kept for ravenctl
-  uint32_t turned_away_ = 0;                     // sockets that are not closed yet
+  uint32_t rejected_ = 0;                        // sockets that are not closed yet
   ipc::UniqueFd accepted_;                       // whose peer could not be looked at yet
   std::optional<core::Tick> paused_until_;       // no connections are accepted
   bool pause_was_logged_ = false;                // and none was accepted since

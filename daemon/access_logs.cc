@@ -49,7 +49,7 @@ void AccessLogs::ReadCold() {
 
 void AccessLogs::ReadAll() {
   for (const auto& [id, session] : sessions_.all()) {
-    if (!session->gone) ReadLane(*session);
+    if (!session->departed) ReadLane(*session);
   }
 }
 

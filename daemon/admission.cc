@@ -10,9 +10,9 @@ namespace ravenstore::daemon {
 namespace {
 
 // Of one resource; 1 where nothing is known of it.
-double SlowdownBy(std::optional<double> measured, size_t unmeasured, std::optional<double> comes) {
+double SlowdownBy(std::optional<double> measured, size_t unmeasured, std::optional<double> added) {
   if (!measured) return 1;
-  return std::max(1.0, *measured + static_cast<double>(unmeasured) + comes.value_or(1));
+  return std::max(1.0, *measured + static_cast<double>(unmeasured) + added.value_or(1));
 }
 
 std::string Factor(double factor) {

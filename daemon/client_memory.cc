@@ -67,7 +67,7 @@ std::vector<Bytes> ClientMemory::PagesOf(core::TensorNumber tensor) const {
 // ---- The executor's orders.
 
 bool ClientMemory::Map(const PageBackend::MapOrder& order) {
-  if (gone_) return true;
+  if (retired_) return true;
   const bool is_made = mappings_.Find(order.page) != nullptr;
   if (is_made && !order.steps.map) return true;
   if (is_made) {
@@ -93,7 +93,7 @@ void ClientMemory::QueueMap(const PageBackend::MapOrder& order) {
 }
 
 void ClientMemory::Unmap(PhysicalPage page) {
-  if (!gone_ && mappings_.Unmap(page)) return owner_->MapsQueued(client_);
+  if (!retired_ && mappings_.Unmap(page)) return owner_->MapsQueued(client_);
   ++posted_;
   mailbox_->Post([this, page] {
     --posted_;
@@ -107,7 +107,7 @@ void ClientMemory::Release(const core::plan::PageSupply::Released& released) {
   if (mappings_.Find(released.page) != nullptr) {
     physical = mappings_.Remove(released.page);
   } else if (Ahead() <= NeverMapped()) {
-    return owner_->PageGone(client_);
+    return owner_->PageDestroyed(client_);
   } else if (spares_.empty()) {
     ++owed_;
     return;
@@ -115,13 +115,13 @@ void ClientMemory::Release(const core::plan::PageSupply::Released& released) {
     physical = spares_.back();
     spares_.pop_back();
   }
-  if (gone_) return physical_.Destroy(physical.index);
+  if (retired_) return physical_.Destroy(physical.index);
   mappings_.Release(physical);
   owner_->MapsQueued(client_);
 }
 
 void ClientMemory::Ended(const MapOrders::Ended& ended) {
-  if (gone_) return;
+  if (retired_) return;
   const PageMappings::Ended of = mappings_.End(ended);
   if (of.mapped) owner_->Mapped(client_, *of.mapped);
   if (of.unmapped) owner_->Unmapped(client_, *of.unmapped);
@@ -129,7 +129,7 @@ void ClientMemory::Ended(const MapOrders::Ended& ended) {
 }
 
 void ClientMemory::Retire() {
-  gone_ = true;
+  retired_ = true;
   for (const auto& [page, unit] : mappings_.EndMaps()) owner_->Mapped(client_, unit);
   for (const auto& order : std::exchange(unmade_, {})) owner_->Mapped(client_, order.unit);
   if (const auto page = mappings_.EndUnmap()) owner_->Unmapped(client_, *page);
@@ -151,7 +151,7 @@ uint32_t ClientMemory::AheadWanted() const {
 }
 
 void ClientMemory::MakeAhead() {
-  while (!gone_ && !retries_ && Ahead() < AheadWanted()) {
+  while (!retired_ && !retries_ && Ahead() < AheadWanted()) {
     // The first one reserves the arena.
     if (physical_.making() >= (physical_.has_arena() && !is_short_ ? kMakingMost : 1)) return;
     const bool is_needed = !unmade_.empty() && Ahead() == 0;
@@ -188,7 +188,7 @@ void ClientMemory::Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor) 
     }
   }
   // The page that was to be destroyed is the one that was waited for, or it was not made.
-  for (; owed_ > physical_.making(); --owed_) owner_->PageGone(client_);
+  for (; owed_ > physical_.making(); --owed_) owner_->PageDestroyed(client_);
   if (!is_made) NoteShort();
   MakeAhead();
   owner_->Progressed(client_);
@@ -196,7 +196,7 @@ void ClientMemory::Made(uint32_t index, core::Result<ipc::UniqueFd> descriptor) 
 
 void ClientMemory::AddSpare(uint32_t index, ipc::UniqueFd descriptor) {
   spares_.push_back({.index = index});
-  if (gone_) return;
+  if (retired_) return;
   spares_.back().memory = maps_->Import(device(), page(), std::move(descriptor));
   if (unmade_.empty()) return owner_->MapsQueued(client_);
   UseSpare(unmade_.front());
@@ -204,7 +204,7 @@ void ClientMemory::AddSpare(uint32_t index, ipc::UniqueFd descriptor) {
 }
 
 void ClientMemory::Destroyed(bool ok) {
-  if (ok) owner_->PageGone(client_);
+  if (ok) owner_->PageDestroyed(client_);
   owner_->Progressed(client_);
 }
 

@@ -41,7 +41,7 @@ class ClientMemory final : private PhysicalPages::Owner {
     // The executor may have something to do.
     virtual void Progressed(ClientPages* pages) = 0;
     // A physical page that the executor released is destroyed.
-    virtual void PageGone(ClientPages* pages) = 0;
+    virtual void PageDestroyed(ClientPages* pages) = 0;
     // The device had no memory for a page: Retry() is to be called then.
     virtual void RetryAt(ClientPages* pages, core::Tick at) = 0;
     // The device has room for one more page of the client.
@@ -66,7 +66,7 @@ class ClientMemory final : private PhysicalPages::Owner {
   void Ended(const MapOrders::Ended& ended);
   void Retry();
   void Retire();
-  bool is_gone() const { return gone_; }
+  bool is_retired() const { return retired_; }
   bool IsQuiet() const { return posted_ == 0 && physical_.IsQuiet(); }
 
   // ---- Addresses in this process. REQUIRES: the place has memory.
@@ -119,7 +119,7 @@ class ClientMemory final : private PhysicalPages::Owner {
   uint32_t owed_ = 0;      // of those in making, pages that the client may not have any more
   bool is_short_ = false;  // the device had no memory for the last one: no spare is made
   bool retries_ = false;   // Retry() is to be called
-  bool gone_ = false;
+  bool retired_ = false;
   uint32_t posted_ = 0;  // reports of unmaps, in the mailbox
 };
 

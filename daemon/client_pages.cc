@@ -50,7 +50,7 @@ uint32_t ClientPages::MapsMost() const {
 
 // Its words are published when this returns: the bytes are there.
 void ClientPages::MoveSlot(const core::PageMemory::SlotMove& move, Bytes bytes) {
-  if (memory_.is_gone() || bytes == Bytes{}) return;
+  if (memory_.is_retired() || bytes == Bytes{}) return;
   const auto copy = [&]() -> Status {
     if (mover_ == nullptr) {
       RAVEN_ASSIGN_OR_RETURN(mover_, device_->OpenChannel(device::Direction::kHostToDevice));

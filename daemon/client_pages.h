@@ -85,7 +85,7 @@ class ClientPages final : public core::PageBackend {
   core::Bytes CopyOffset(core::plan::Unit unit) const;
   // Copies in closed chunks of the pool move on to the host pool, or are dropped. Returns true if
   // some have to be looked at again.
-  bool Evacuate(core::plan::PoolNumber pool) { return copies_.Evacuate(pool); }
+  bool DrainPool(core::plan::PoolNumber pool) { return copies_.DrainPool(pool); }
   // The units whose copies in the pool are in lost chunks. Copies from there and to there that are
   // under way fail.
   std::vector<core::plan::Unit> LoseCopies(core::plan::PoolNumber pool) {

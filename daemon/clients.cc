@@ -123,7 +123,7 @@ core::Result<std::shared_ptr<Attachment>> Clients::MakeAttachment(const Caller& 
                                                             std::move(budgets),
                                                             caller.peer.pid,
                                                             caller.peer.uid,
-                                                            ForPeople(hello.name()),
+                                                            PrintableName(hello.name()),
                                                             std::move(segment),
                                                             std::move(doorbell),
                                                             {},

@@ -33,7 +33,7 @@ constexpr core::Duration kLookEvery = std::chrono::seconds(1);
 constexpr uint64_t kReservePart = 8;
 // Before any byte went, ten gigabit a second; and faster than that what a link may turn out to be.
 constexpr double kAssumedRate = 1.1e9;
-constexpr size_t kPostsAtOnce = 256;
+constexpr size_t kPostsPerRun = 256;
 // A measured rate is reported again once it differs from the last one by this factor.
 constexpr double kRateMoved = 1.25;
 
@@ -211,7 +211,7 @@ void Cluster::Stop() {
     node_->Close();
     transport_.reset();
   }
-  while (mailbox_.RunSome(kPostsAtOnce) > 0) {
+  while (mailbox_.RunSome(kPostsPerRun) > 0) {
   }
 }
 
@@ -239,7 +239,7 @@ void Cluster::Start(Sinks sinks, const std::atomic<bool>& ending) {
 void Cluster::Run() {
   while (!stopping_) {
     transport_->Poll(std::min(node_->Next(), look_at_));
-    mailbox_.RunSome(kPostsAtOnce);
+    mailbox_.RunSome(kPostsPerRun);
     node_->Advance();
     const core::Tick now = ipc::Now();
     if (now >= look_at_) Look(now);

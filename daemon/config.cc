@@ -580,8 +580,9 @@ Error At(const std::string& name, const toml::source_region& source, const std::
 }
 
 // Keys of earlier releases that have no effect any more.
-constexpr std::string_view kGone[] = {"devices.memory", "devices.slab",      "planner.learn",
-                                      "planner.policy", "transfer.preclean", "transfer.prefetch"};
+constexpr std::string_view kRemovedKeys[] = {"devices.memory",    "devices.slab",
+                                             "planner.learn",     "planner.policy",
+                                             "transfer.preclean", "transfer.prefetch"};
 
 std::string UnknownKey(const std::string& key) {
   static const auto* const names = [] {
@@ -621,7 +622,8 @@ Faults Parse(const std::string& text, const std::string& name, Config* config) {
     for (const auto& [key, node] : *table) {
       const std::string full = section_name + "." + std::string(key.str());
       const auto known = Keys().find(full);
-      if (std::find(std::begin(kGone), std::end(kGone), full) != std::end(kGone)) {
+      if (std::find(std::begin(kRemovedKeys), std::end(kRemovedKeys), full) !=
+          std::end(kRemovedKeys)) {
         spdlog::warn("{}: \"{}\" has no effect any more; remove the line", name, full);
       } else if (known == Keys().end()) {
         add(node.source(), UnknownKey(full));

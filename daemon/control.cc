@@ -33,11 +33,11 @@ constexpr uint32_t kUnitsPerTurn = 32;
 constexpr uint32_t kUnitsLeast = 4;
 constexpr uint32_t kUnitsOfDescriptors = 8;
 constexpr int64_t kNsOfUnit = 10'000;
-// A user may send a burst of kDescriptorsAtOnce messages with a descriptor, then one per
+// A user may send a burst of kDescriptorBurst messages with a descriptor, then one per
 // kDescriptorsEvery. A legacy job sends one when it begins; each takes four threads of the daemon
 // some time.
 constexpr core::Duration kDescriptorsEvery = std::chrono::milliseconds(2);
-constexpr int64_t kDescriptorsAtOnce = 256;
+constexpr int64_t kDescriptorBurst = 256;
 constexpr core::Duration kDescriptorWaitMost = std::chrono::seconds(4);
 // A connection that says nothing is closed.
 constexpr core::Duration kSilenceMax = std::chrono::seconds(10);
@@ -82,7 +82,7 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
     : loop_(loop),
       workers_(workers),
       turns_(kUnitsPerTurn, kUnitsLeast),
-      descriptor_limit_(kDescriptorsEvery, kDescriptorsAtOnce, kDescriptorWaitMost),
+      descriptor_limit_(kDescriptorsEvery, kDescriptorBurst, kDescriptorWaitMost),
       descriptors_("file descriptors of the daemon (LimitNOFILE of its service)",
                    DescriptorsForUsers()),
       loop_posts_(&loop->mailbox(), &mailbox_,
@@ -244,7 +244,7 @@ void Control::Run() {
     LogWhatWasLeftOut();
     KeepHistory();
     ending_->EndTurn();
-    acceptor_->GoOn();
+    acceptor_->Resume();
   }
   history_file_.Save(history_.Serialize(), history_.version());
 }

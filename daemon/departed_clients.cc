@@ -16,12 +16,12 @@ void DepartedClients::Release() {
     charges_.Refund(session, session.charged);
     // Its tables may be large, too.
     const core::TenantId tenant = session.attachment().tenant;
-    workers_.Run(tenant,
-                 [this, gone = sessions_.Remove(client), done = std::move(each->second)]() mutable {
-                   gone.reset();
-                   if (done) done();
-                   mailbox_.Post([this] { timer_.Freed(state_.now); });
-                 });
+    workers_.Run(tenant, [this, removed = sessions_.Remove(client),
+                          done = std::move(each->second)]() mutable {
+      removed.reset();
+      if (done) done();
+      mailbox_.Post([this] { timer_.Freed(state_.now); });
+    });
     each = on_released_.erase(each);
   }
 }

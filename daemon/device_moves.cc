@@ -61,8 +61,8 @@ void DeviceMoves::Granted(ClientId client, TensorNumber tensor, const ClientPage
   Move& move = found->second;
   if (move.stage == Stage::kCreates && on == move.to.pages) {
     Created(found->first, &move);
-  } else if (move.stage == Stage::kComes && on == move.from.pages) {
-    Came(found->first, &move);
+  } else if (move.stage == Stage::kFetches && on == move.from.pages) {
+    Fetched(found->first, &move);
   }
 }
 
@@ -70,7 +70,7 @@ void DeviceMoves::Refused(ClientId client, TensorNumber tensor, Error error) {
   const auto found = moves_.find({client, tensor});
   if (found == moves_.end()) return;
   const Stage stage = found->second.stage;
-  if (stage == Stage::kCreates || stage == Stage::kComes) Fail(found->first, std::move(error));
+  if (stage == Stage::kCreates || stage == Stage::kFetches) Fail(found->first, std::move(error));
 }
 
 void DeviceMoves::Expire(ClientId client, TensorNumber tensor) {
@@ -86,7 +86,7 @@ void DeviceMoves::Expire(ClientId client, TensorNumber tensor) {
         Free(key, move.to);
       }
       break;
-    case Stage::kComes:
+    case Stage::kFetches:
       if (!move.from.scheduler->Refuse(client, tensor)) Unpin(key, move);
       break;
     case Stage::kIsReached: break;
@@ -113,9 +113,9 @@ void DeviceMoves::Created(const Key& key, Move* move) {
   if (move->is_reached) Copy(key, move);
 }
 
-void DeviceMoves::Came(const Key& key, Move* move) {
+void DeviceMoves::Fetched(const Key& key, Move* move) {
   const auto [client, tensor] = key;
-  move->has_come = true;
+  move->is_in_use = true;
   // Its bytes may have been discarded while the call waited for room.
   const bool is_discarded = !ExecutorOf(move->from, client).tensors()[tensor].lives();
   move->from.scheduler->BeginUse(client, tensor);
@@ -143,20 +143,20 @@ void DeviceMoves::Copy(const Key& key, Move* move) {
   };
   const DeviceLink link{links_.at(from.pages->device()).get(),
                         options_.ChunkOf(TransferLane::Urgency::kDemand)};
-  if (!from.pages->StartMove(tensor, move->to.pages, link, ended)) return Come(moved, move);
+  if (!from.pages->StartMove(tensor, move->to.pages, link, ended)) return Fetch(moved, move);
   for (const auto& unit : kept) from.scheduler->Moved(client).KeepInPlace(unit);
 }
 
 void DeviceMoves::EndCopy(const Key& key, Move* move, const core::Status& outcome) {
   owner_->Progressed(move->from.pages);
   if (outcome.ok()) return End(key, false);
-  if (!move->has_come && !move->has_expired) return Come(key, move);
-  if (move->has_come) Unpin(key, *move);
+  if (!move->is_in_use && !move->has_expired) return Fetch(key, move);
+  if (move->is_in_use) Unpin(key, *move);
   Fail(key, outcome.error());
 }
 
-void DeviceMoves::Come(const Key& key, Move* move) {
-  move->stage = Stage::kComes;
+void DeviceMoves::Fetch(const Key& key, Move* move) {
+  move->stage = Stage::kFetches;
   Handle(key, move->from, owner_->Get(move->from.pages, key.second));
 }
 

@@ -96,7 +96,7 @@ class DeviceMoves {
   enum class Stage : uint8_t {
     kCreates,    // its pages on the other device come
     kIsReached,  // its streams are to reach its puts
-    kComes,      // its pages on its device come
+    kFetches,    // its pages on its device come
     kCopies,     // it is copied
   };
   struct Move {
@@ -104,16 +104,16 @@ class DeviceMoves {
     Side to;
     Stage stage = Stage::kCreates;
     bool is_reached = false;
-    bool has_come = false;     // it is in use on its device
+    bool is_in_use = false;    // it is in use on its device
     bool has_expired = false;  // while its bytes were on their way
   };
 
   void Handle(const Key& key, const Side& side, core::CallResult result);
   // Its pages on the other device are there.
   void Created(const Key& key, Move* move);
-  void Come(const Key& key, Move* move);
+  void Fetch(const Key& key, Move* move);
   // Its pages on its device are.
-  void Came(const Key& key, Move* move);
+  void Fetched(const Key& key, Move* move);
   void Copy(const Key& key, Move* move);
   void EndCopy(const Key& key, Move* move, const core::Status& outcome);
   void End(const Key& key, bool recompute);

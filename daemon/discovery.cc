@@ -49,7 +49,7 @@ void Discovery::Stop() {
 void Discovery::Run() {
   while (!stopping_) {
     RunUntil(store_->Now() + kLookEvery);
-    TellStatus(membership_.status());  // which also says since when
+    ReportStatus(membership_.status());  // which also says since when
   }
   membership_.Leave();
   const core::Tick leave_by = store_->Now() + kLeaveWithin;
@@ -61,7 +61,7 @@ void Discovery::RunUntil(core::Tick until) {
   store_->Poll(std::min(until, membership_.NextTick()));
 }
 
-void Discovery::TellFound() {
+void Discovery::ReportFound() {
   std::map<std::string, std::string> found;
   for (const cluster::NodeRecord* node : membership_.nodes().Nodes())
     found.emplace(node->name, node->address);
@@ -70,17 +70,17 @@ void Discovery::TellFound() {
 
 void Discovery::OnJoined(const cluster::NodeRecord& node) {
   spdlog::info("cluster.found peer={} address={}", node.name, core::Printable(node.address));
-  TellFound();
+  ReportFound();
 }
 
 void Discovery::OnChanged(const cluster::NodeRecord&, const cluster::NodeRecord& now) {
   spdlog::info("cluster.changed peer={} address={}", now.name, core::Printable(now.address));
-  TellFound();
+  ReportFound();
 }
 
 void Discovery::OnLeft(const cluster::NodeRecord& node) {
   spdlog::info("cluster.left peer={}", node.name);
-  TellFound();
+  ReportFound();
 }
 
 void Discovery::OnRefused(std::string_view name, const core::Error& why) {
@@ -90,10 +90,10 @@ void Discovery::OnRefused(std::string_view name, const core::Error& why) {
 void Discovery::OnStatus(const cluster::MembershipStatus& status) {
   spdlog::log(IsWell(status) ? spdlog::level::info : spdlog::level::warn, "cluster.discovery: {}",
               core::Printable(WordsOf(status)));
-  TellStatus(status);
+  ReportStatus(status);
 }
 
-void Discovery::TellStatus(const cluster::MembershipStatus& status) {
+void Discovery::ReportStatus(const cluster::MembershipStatus& status) {
   options_.status(WordsOf(status), IsWell(status));
 }
 

@@ -43,8 +43,8 @@ class Discovery final : private cluster::MembershipListener {
  private:
   void Run();
   void RunUntil(core::Tick until);
-  void TellFound();
-  void TellStatus(const cluster::MembershipStatus& status);
+  void ReportFound();
+  void ReportStatus(const cluster::MembershipStatus& status);
 
   void OnJoined(const cluster::NodeRecord& node) override;
   void OnChanged(const cluster::NodeRecord& before, const cluster::NodeRecord& now) override;

@@ -32,7 +32,7 @@ core::Duration TimeoutOf(const proto::OrderJob& wanted) {
   return core::Duration(static_cast<int64_t>(std::min(wanted.timeout_ns(), most)));
 }
 
-std::string Who(pid_t pid, const std::string& tag) {
+std::string NameOf(pid_t pid, const std::string& tag) {
   return "process " + std::to_string(pid) + " (" + core::Printable(tag) + "): ";
 }
 
@@ -40,7 +40,7 @@ Error ReasonOf(pid_t pid, const std::string& tag, const proto::OrderDone& done) 
   const bool known = done.code() <= static_cast<uint32_t>(ErrorCode::kUnsupported);
   const std::string_view message = std::string_view(done.message()).substr(0, kReasonBytesMax);
   return {known ? static_cast<ErrorCode>(done.code()) : ErrorCode::kCorrupt,
-          Who(pid, tag) + core::Printable(message)};
+          NameOf(pid, tag) + core::Printable(message)};
 }
 
 std::string Quoted(const std::string& name) {
@@ -297,15 +297,15 @@ void JobOrders::Answer(const Order& order) {
 }
 
 void JobOrders::Forget(uint64_t key) {
-  const auto gone = members_.extract(key);
-  if (!gone || gone.mapped().order == 0) return;
-  const Member& member = gone.mapped();
+  const auto extracted = members_.extract(key);
+  if (!extracted || extracted.mapped().order == 0) return;
+  const Member& member = extracted.mapped();
   Order& order = orders_.at(member.order);
   order.members.erase(key);
   order.awaited.erase(key);
   // A client that has ended has nothing that could be undone.
   if (order.failure) return AnswerIfComplete(member.order);
-  Fail(member.order, {}, {ErrorCode::kLost, Who(member.pid, member.tag) + "it ended"});
+  Fail(member.order, {}, {ErrorCode::kLost, NameOf(member.pid, member.tag) + "it ended"});
 }
 
 void JobOrders::OnTime(core::Tick now) {
@@ -318,7 +318,7 @@ void JobOrders::OnTime(core::Tick now) {
     const Order& order = orders_.at(number);
     const std::set<uint64_t> failed = order.awaited;
     const Member& first = members_.at(*failed.begin());
-    std::string why = Who(first.pid, first.tag) + "it did not answer in time";
+    std::string why = NameOf(first.pid, first.tag) + "it did not answer in time";
     if (!order.failure && !order.wanted.wakes())
       why += ": it has come to no ravenstore.sleep_point(), or is stopped";
     if (failed.size() > 1) why += ", nor did " + std::to_string(failed.size() - 1) + " others";

@@ -99,7 +99,7 @@ void LegacyJobs::HandleHello(Caller& caller, uint64_t request, const proto::Lega
   job.pid = caller.peer.pid;
   job.start_time = caller.peer.start_time;
   job.uid = caller.peer.uid;
-  job.name = ForPeople(hello.name());
+  job.name = PrintableName(hello.name());
   job.mode = hello.mode() == "store" || hello.mode() == "elastic" ? hello.mode() : "account";
   if (JobHistory::IsKey(hello.job())) job.job = hello.job();
   job.run = hello.run();
@@ -282,7 +282,7 @@ void LegacyJobs::HandleAdmit(Caller& caller, uint64_t request, const proto::Admi
   wanted.need.use = {PartOf(admit.has_compute(), admit.compute()),
                      PartOf(admit.has_link(), admit.link())};
   wanted.need.limit = options_.ledger->VisibleOfTenant(caller.peer.uid);
-  wanted.name = ForPeople(admit.name());
+  wanted.name = PrintableName(admit.name());
   wanted.model = admit.model();
   wanted.estimate = {admit.source(), Bytes(admit.bytes()), wanted.need.bytes};
   if (const std::string never = NeverFits(caller, wanted); !never.empty())

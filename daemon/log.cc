@@ -100,7 +100,7 @@ struct Log::State {
   // Writes what comes, until the end was asked for and nothing is left, or nothing goes out.
   void Run();
   // The words about the lines left out; empty when all of them were reported.
-  std::string Confession(uint64_t* told);
+  std::string DropNotice(uint64_t* reported);
 
   const int descriptor;
   const bool is_socket;
@@ -112,20 +112,20 @@ struct Log::State {
   bool writing = false;           // a line was taken out; guarded by mutex
   bool ended = false;             // guarded by mutex
   core::Tick end_by{};            // once ended; guarded by mutex
-  bool gone = false;              // the thread; guarded by mutex
+  bool finished = false;          // the thread; guarded by mutex
   uint64_t left_out = 0;          // guarded by mutex
-  uint64_t told = 0;              // of them; the thread's
+  uint64_t reported = 0;          // of them; the thread's
   std::unique_ptr<spdlog::formatter> own_words = std::make_unique<spdlog::pattern_formatter>();
 };
 
-std::string Log::State::Confession(uint64_t* so_far) {
+std::string Log::State::DropNotice(uint64_t* so_far) {
   {
     std::lock_guard lock(mutex);
     *so_far = left_out;
   }
-  if (*so_far == told) return "";
-  const std::string words =
-      std::to_string(*so_far - told) + " lines of this log were left out: nobody read it in time";
+  if (*so_far == reported) return "";
+  const std::string words = std::to_string(*so_far - reported) +
+                            " lines of this log were left out: nobody read it in time";
   spdlog::memory_buf_t text;
   own_words->format({"", spdlog::level::warn, words}, text);
   return fmt::to_string(text);
@@ -148,11 +148,11 @@ void Log::State::Run() {
     const bool written = Write(line, deadline);
     if (!written) LeaveOut();
     uint64_t so_far = 0;
-    const std::string words = written ? Confession(&so_far) : "";
-    if (!words.empty() && Write(words, deadline)) told = so_far;
+    const std::string words = written ? DropNotice(&so_far) : "";
+    if (!words.empty() && Write(words, deadline)) reported = so_far;
     lock.lock();
   }
-  gone = true;
+  finished = true;
   changed.notify_all();
 }
 
@@ -224,7 +224,7 @@ void Log::End() {
   [[maybe_unused]] const ssize_t written = ::write(state_->ending.get(), &one, sizeof(one));
   // A write that never ends is left behind.
   state_->changed.wait_for(lock, kEndTimeout + std::chrono::milliseconds(50),
-                           [this] { return state_->gone; });
+                           [this] { return state_->finished; });
 }
 
 uint64_t Log::left_out() const {

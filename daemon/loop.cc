@@ -99,7 +99,7 @@ core::Status Loop::Init(LoopOptions options, const device::Devices& devices, Wor
 
 Pinned::Hooks Loop::PinnedHooks(const Outbox& outbox) {
   Pinned::Hooks hooks;
-  hooks.tell = [this](const core::Event& event) { Apply(event); };
+  hooks.apply = [this](const core::Event& event) { Apply(event); };
   hooks.may_pin = [this](ClientId client, core::Bytes block, core::Bytes slab,
                          const core::CopyQuota::Idle& without) {
     return store().MayPin(client, block, slab, without);
@@ -270,12 +270,12 @@ void Loop::Detach(ClientId client, std::function<void()> done) {
     if (done) done();
     return;
   }
-  if (session->gone) return;
+  if (session->departed) return;
   sealed_.Forget(client);
   sessions_.Leave(*session);
   departed_.Add(client, std::move(done));
-  pinned().Gone(client);
-  Apply(core::ClientGone{client});
+  pinned().RemoveClient(client);
+  Apply(core::ClientRemoved{client});
   departed_.Release();
 }
 

@@ -19,7 +19,7 @@ void LoopActions::Execute() {
 void LoopActions::Do(const core::GrowPool& action) {
   const bool pins = action.pool == core::kHostPool;
   // Once it is pinned, the part that no client needs can be unpinned.
-  if (pins) state_.pinned->RoomComes();
+  if (pins) state_.pinned->BeginUnpin();
   harvests_.NoteChunk(action.pool, /*begins=*/true);
   workers_.Run(pools_.WorkOf(action.pool), [this, memory = pools_.Of(action.pool), action, pins,
                                             name = state_.views().NameOf(action.pool)] {
@@ -36,7 +36,7 @@ void LoopActions::Do(const core::GrowPool& action) {
       } else {
         Apply(core::PoolGrowFailed{action.pool});
       }
-      if (pins) state_.pinned->RoomCame();
+      if (pins) state_.pinned->EndUnpin();
     });
   });
 }
@@ -45,26 +45,26 @@ void LoopActions::Do(const core::ShrinkPool& action) {
   const bool pins = action.pool == core::kHostPool;
   AwayMemory* const memory = pools_.Of(action.pool);
   memory->slabs.Remove(action.offset);
-  if (pins) state_.pinned->RoomComes();
+  if (pins) state_.pinned->BeginUnpin();
   harvests_.NoteChunk(action.pool, /*begins=*/true);
-  workers_.Run(pools_.WorkOf(action.pool),
-               [this, memory, action, pins, name = state_.views().NameOf(action.pool)] {
-                 const core::Status gone = memory->Destroy(action.offset);
-                 if (!gone.ok())
-                   spdlog::error("{}: memory not released: {}", name, core::Describe(gone.error()));
-                 mailbox_.Post([this, action, pins, ok = gone.ok()] {
-                   harvests_.NoteChunk(action.pool, /*begins=*/false);
-                   // What could not be released is not used again, nor is anything made in its
-                   // place.
-                   if (ok) {
-                     Apply(core::PoolShrunk{action.pool, action.offset, action.size});
-                   } else {
-                     harvests_.Lose(action.pool, action.size);
-                     Apply(core::PoolShrinkFailed{action.pool, action.size, action.offset});
-                   }
-                   if (pins) state_.pinned->RoomCame();
-                 });
-               });
+  workers_.Run(pools_.WorkOf(action.pool), [this, memory, action, pins,
+                                            name = state_.views().NameOf(action.pool)] {
+    const core::Status destroyed = memory->Destroy(action.offset);
+    if (!destroyed.ok())
+      spdlog::error("{}: memory not released: {}", name, core::Describe(destroyed.error()));
+    mailbox_.Post([this, action, pins, ok = destroyed.ok()] {
+      harvests_.NoteChunk(action.pool, /*begins=*/false);
+      // What could not be released is not used again, nor is anything made in its
+      // place.
+      if (ok) {
+        Apply(core::PoolShrunk{action.pool, action.offset, action.size});
+      } else {
+        harvests_.Lose(action.pool, action.size);
+        Apply(core::PoolShrinkFailed{action.pool, action.size, action.offset});
+      }
+      if (pins) state_.pinned->EndUnpin();
+    });
+  });
 }
 
 void LoopActions::Do(const core::ReclaimPinned& action) {

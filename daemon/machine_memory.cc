@@ -46,8 +46,8 @@ std::optional<Bytes> LeftBy(const std::string& path) {
   if (!most || !used) return std::nullopt;
   // Pages of files count as used, and go when memory is wanted.
   const auto stat = ReadFile(path + "/memory.stat");
-  const uint64_t goes = stat ? Field(*stat, "inactive_file ").value_or(0) : 0;
-  const uint64_t stays = *used - std::min(*used, goes);
+  const uint64_t reclaimable = stat ? Field(*stat, "inactive_file ").value_or(0) : 0;
+  const uint64_t stays = *used - std::min(*used, reclaimable);
   return Bytes(*most - std::min(*most, stays));
 }
 

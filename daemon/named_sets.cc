@@ -34,7 +34,7 @@ core::Tick DeadlineOf(uint64_t deadline_ns) {
 }
 
 std::string Quoted(const std::string& name) {
-  return "'" + ForPeople(name) + "'";
+  return "'" + PrintableName(name) + "'";
 }
 
 }  // namespace
@@ -258,17 +258,17 @@ void NamedSets::HandleUse(const Caller& caller, uint64_t request, const proto::U
     return Answer(question, std::move(packet));
   }
   set.users.emplace_back(question, use.open());
-  if (set.state == Set::State::kComes) return;
-  set.state = Set::State::kComes;
+  if (set.state == Set::State::kFetching) return;
+  set.state = Set::State::kFetching;
   const core::Tick deadline = std::min(DeadlineOf(use.deadline_ns()), ipc::Now() + kUseMost);
   loop_.mailbox().Post([this, client = set.client, deadline] {
     loop_.sealed().Use(client, deadline, [this, client](const core::Status& status) {
-      mailbox_.Post([this, client, status] { Came(client, status); });
+      mailbox_.Post([this, client, status] { UseBegun(client, status); });
     });
   });
 }
 
-void NamedSets::Came(ClientId client, const core::Status& status) {
+void NamedSets::UseBegun(ClientId client, const core::Status& status) {
   const auto found = by_client_.find(client);
   if (found == by_client_.end()) return;
   Set& set = *found->second;
@@ -366,7 +366,7 @@ void NamedSets::Close(uint64_t id) {
 
 void NamedSets::EndIfUnopened(Set* set) {
   // One that comes ends once it is there, or is not.
-  if (set->opens > 0 || set->state == Set::State::kComes) return;
+  if (set->opens > 0 || set->state == Set::State::kFetching) return;
   std::erase(unopened_, set);
   const bool is_newest = names_.at(set->name).last_version == set->version;
   if (set->is_dropped || !is_newest || set->bytes > kept_) return End(set);

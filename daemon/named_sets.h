@@ -77,7 +77,7 @@ class NamedSets {
     uint32_t opens = 0;
     uint32_t uses = 0;        // opens that use it, and those in `users`
     bool is_dropped = false;  // it is not opened any more
-    enum class State : uint8_t { kUnused, kComes, kUsed } state = State::kUnused;
+    enum class State : uint8_t { kUnused, kFetching, kUsed } state = State::kUnused;
     std::vector<std::pair<Question, uint64_t>> users{};  // with their opens, while it comes
   };
   struct Open {
@@ -105,7 +105,7 @@ class NamedSets {
   // Returns false if the set is to be waited for.
   bool TryOpen(const Question& question, const Name& name, const proto::OpenSet& wanted);
   void HandleUse(const Caller& caller, uint64_t request, const proto::UseSet& use);
-  void Came(core::ClientId client, const core::Status& status);
+  void UseBegun(core::ClientId client, const core::Status& status);
   void HandlePages(const Caller& caller, uint64_t request, const proto::SetPages& pages);
   void HandleEndUse(const Caller& caller, uint64_t request, const proto::EndUseOfSet& end);
   void HandleDrop(const Caller& caller, uint64_t request, const proto::DropSet& drop);

@@ -13,7 +13,7 @@ using core::TenantId;
 namespace {
 
 // So long others wait for a name.
-constexpr size_t kReleasedAtOnce = 256;
+constexpr size_t kReleasedPerLock = 256;
 
 Error NoRoom(const Error& why) {
   return {why.code, why.message +
@@ -64,7 +64,7 @@ void Names::Release(uint64_t giver) {
   }
   for (auto next = given.begin(); next != given.end();) {
     std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < kReleasedAtOnce && next != given.end(); ++i, ++next) Drop(*next);
+    for (size_t i = 0; i < kReleasedPerLock && next != given.end(); ++i, ++next) Drop(*next);
   }
 }
 

@@ -5,7 +5,7 @@
 
 namespace ravenstore::daemon {
 
-std::string ForPeople(const std::string& name) {
+std::string PrintableName(const std::string& name) {
   std::string text = name.substr(0, Names::kNameBytesMax);
   for (char& c : text) {
     if (c < ' ' || c > '~') c = '?';

@@ -112,7 +112,7 @@ PageCopies::PageCopies(Options options, ClientMemory* memory, Mailbox* mailbox, 
       links_(options_.pools.size()) {}
 
 PageCopies::~PageCopies() {
-  if (!memory_->is_gone() || !memory_->IsQuiet() || !IsQuiet()) return;  // the daemon ends
+  if (!memory_->is_retired() || !memory_->IsQuiet() || !IsQuiet()) return;  // the daemon ends
   for (const auto& [unit, copy] : copies_) RAVEN_CHECK(copy.piece.empty());
 }
 
@@ -155,7 +155,7 @@ void PageCopies::CopyIn(const PageBackend::CopyOrder& order) {
 
 bool PageCopies::IsRight(const PageBackend::CopyOrder& order, const std::function<bool()>& counts) {
   const auto copy = copies_.find(order.unit);
-  if (options_.checks == nullptr || memory_->is_gone() || copy == copies_.end()) return true;
+  if (options_.checks == nullptr || memory_->is_retired() || copy == copies_.end()) return true;
   return Checked(PoolOf(order.pool).HasSame(memory_->At(order.memory), copy->second.ranges),
                  counts);
 }
@@ -237,13 +237,13 @@ std::vector<Unit> PageCopies::Lose(PoolNumber pool) {
   return lost;
 }
 
-bool PageCopies::Evacuate(PoolNumber pool) {
+bool PageCopies::DrainPool(PoolNumber pool) {
   bool again = false;
   std::vector<Unit> redundant;
   for (auto& [unit, copy] : copies_) {
     if (copy.pool != pool || !PoolOf(pool).memory().IsClosed(copy.piece)) continue;
     again = true;
-    if (copy.lost || copy.moves_on || memory_->is_gone()) continue;
+    if (copy.lost || copy.moves_on || memory_->is_retired()) continue;
     if (executor_->books().copies().Redundant(pool).contains(unit)) redundant.push_back(unit);
     if (!core::CanMoveOn(executor_->books()[unit])) continue;
     // Both ends of each part of the move are at multiples of that.
@@ -289,7 +289,7 @@ void PageCopies::EndMoveOn(const MoveOn& move, const Status& outcome) {
   const auto copy = copies_.find(move.unit);
   const bool same = copy != copies_.end() && copy->second.version == move.version;
   if (same) copy->second.moves_on = false;
-  bool moved = outcome.ok() && same && !memory_->is_gone() && !copy->second.lost &&
+  bool moved = outcome.ok() && same && !memory_->is_retired() && !copy->second.lost &&
                core::CanMoveOn(executor_->books()[move.unit]);
   if (moved && options_.checks != nullptr) {
     moved = Checked(PoolOf(move.from).HasSame(WaysBetween(copy->second.ranges, move.ranges)),

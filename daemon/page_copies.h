@@ -4,7 +4,7 @@
 // A copy in a chunk that its pool wants back moves on to the host pool, or is dropped.
 //
 // Owns: the pieces of the pools. Units: bytes. Threads: the planner loop. Errors: a copy that fails
-// is reported as such. Cost: O(log copies) a call, O(copies) for Evacuate and Lose.
+// is reported as such. Cost: O(log copies) a call, O(copies) for DrainPool and Lose.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +73,7 @@ class PageCopies {
   bool Checked(bool same, const std::function<bool()>& counts);
 
   // As those of ClientPages.
-  bool Evacuate(core::plan::PoolNumber pool);
+  bool DrainPool(core::plan::PoolNumber pool);
   std::vector<core::plan::Unit> Lose(core::plan::PoolNumber pool);
   bool IsQuiet() const { return copying_ == 0; }
 

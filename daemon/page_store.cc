@@ -184,7 +184,7 @@ void PageStore::RunDevice(Device& device) {
 }
 
 void PageStore::RunPart(Part& part) {
-  if (part.client->gone) return;
+  if (part.client->departed) return;
   core::PageScheduler& scheduler = tables_.SchedulerOf(part);
   CountMoves(part);
   if (scheduler.TakeWoken(part.client->id)) {
@@ -201,7 +201,7 @@ void PageStore::RunPart(Part& part) {
 
 // ---- What clients did.
 
-void PageStore::On(const core::ClientGone& event) {
+void PageStore::On(const core::ClientRemoved& event) {
   Client& client = *tables_.clients.at(event.client);
   requests_.Forget(&client);
   clients_.Leave(&client);

@@ -76,7 +76,7 @@ class PageStore final : private core::PageMaker {
   // Ends what has ended, begins what there is to do, and appends answers. True when anything was.
   bool Poll(core::Tick now, core::Plan* plan);
   // Forgets a client, if nothing of it is under way: its pages may be destroyed. Returns false if
-  // something is. REQUIRES: ClientGone was said.
+  // something is. REQUIRES: ClientRemoved was said.
   bool Forget(core::ClientId client);
   // The daemon ends, with the pools' memory: copies under way end, and no other begins.
   void EndCopies() {
@@ -102,7 +102,7 @@ class PageStore final : private core::PageMaker {
   using Device = StoreTables::Device;
 
   // ---- Events. rooms_, clients_ and requests_ have the others.
-  void On(const core::ClientGone& event);
+  void On(const core::ClientRemoved& event);
   void On(const core::GetSeen& event);
   void On(const core::PutSeen& event);
   void On(const core::StreamComplete& event);

@@ -55,12 +55,12 @@ void PhysicalPages::Destroy(uint32_t index) {
   ++destroying_;
   --made_;
   workers_->Run(attachment_->tenant, [this, index] {
-    const Status gone = attachment_->arenas[ToInt(arena_.device)]->Unmap(arena_.page * index);
-    if (!gone.ok()) {
+    const Status unmapped = attachment_->arenas[ToInt(arena_.device)]->Unmap(arena_.page * index);
+    if (!unmapped.ok()) {
       spdlog::error("client {}: page not unmapped: {}", ToInt(attachment_->id),
-                    core::Describe(gone.error()));
+                    core::Describe(unmapped.error()));
     }
-    mailbox_->Post([this, index, ok = gone.ok()] {
+    mailbox_->Post([this, index, ok = unmapped.ok()] {
       --destroying_;
       if (ok) {
         indexes_.push_back(index);

@@ -141,7 +141,7 @@ Pinned::Served Pinned::ServeOne(Waiter& waiter) {
   if (room.ok()) {
     const PinnedBlockId id{waiter.client, waiter.ask.block};
     if (const auto offset = books_.Carve(waiter.user, id, waiter.pool, bytes)) {
-      TellUsed(waiter.client);
+      ReportUsed(waiter.client);
       SendSlabs(clients_.at(waiter.client), waiter.pool, *offset, bytes);
       const Pool& pool = pools_[waiter.pool];
       return Answer(waiter, Place{waiter.pool, pool.numa_node, pool.range->size(), *offset});
@@ -149,7 +149,7 @@ Pinned::Served Pinned::ServeOne(Waiter& waiter) {
     room = MakeSlab(waiter);
     if (room.ok()) return Served::kWaits;
   }
-  if (waiter.ask.deadline > served_at_ && SomethingIsComing(waiter)) return Served::kWaits;
+  if (waiter.ask.deadline > served_at_ && MayGetRoom(waiter)) return Served::kWaits;
   return Answer(waiter, std::move(room).error());
 }
 
@@ -157,10 +157,10 @@ Status Pinned::MakeSlab(Waiter& waiter) {
   const Bytes bytes = waiter.ask.bytes.RoundUp(core::PinnedBooks::kPage);
   const Bytes size = books_.PlanSlab(waiter.user, waiter.pool, bytes);
   if (!hooks_.may_pin(waiter.client, bytes, size, {}).ok())
-    hooks_.tell(core::PinnedWanted{waiter.client, size});
+    hooks_.apply(core::PinnedWanted{waiter.client, size});
   if (Status room = hooks_.may_pin(waiter.client, bytes, size, {}); !room.ok()) {
     // One step at a time: what is on its way may do.
-    if (books_.releasing() == 0 && room_coming_ == 0) MakeIdleMakeWay(waiter, bytes, size);
+    if (books_.releasing() == 0 && unpinning_ == 0) MakeIdleMakeWay(waiter, bytes, size);
     return room;
   }
   const auto slab = books_.Add(waiter.user, waiter.pool, size);
@@ -171,7 +171,7 @@ Status Pinned::MakeSlab(Waiter& waiter) {
   }
   users_[slab->id] = waiter.user;
   waiter.slab = slab->id;
-  TellHeld(waiter.user);
+  ReportHeld(waiter.user);
   workers_->Run(waiter.user, [this, range = pools_[waiter.pool].range, slab = *slab] {
     Status made = range->Create(slab.id.offset, slab.bytes);
     mailbox_->Post([this, slab, made = std::move(made)] { SlabMade(slab, made); });
@@ -209,7 +209,7 @@ void Pinned::SlabMade(const core::PinnedBooks::Slab& slab, const Status& made) {
                  core::Describe(made.error()));
     books_.Failed(slab.id);
     users_.erase(slab.id);
-    TellHeld(user);
+    ReportHeld(user);
     if (waiter != waiting_.end()) {
       waiter->failed =
           Error{made.error().code, "pinned memory is exhausted: the system pins no more than the " +
@@ -226,8 +226,8 @@ bool Pinned::HasClients(TenantId user) const {
   });
 }
 
-bool Pinned::SomethingIsComing(const Waiter& waiter) const {
-  if (room_coming_ > 0 || books_.releasing() > 0 || hooks_.has_unread(waiter.client)) return true;
+bool Pinned::MayGetRoom(const Waiter& waiter) const {
+  if (unpinning_ > 0 || books_.releasing() > 0 || hooks_.has_unread(waiter.client)) return true;
   return std::any_of(clients_.begin(), clients_.end(), [&](const auto& client) {
     return client.second.attachment->tenant == waiter.user && !client.second.ending.empty();
   });
@@ -235,7 +235,7 @@ bool Pinned::SomethingIsComing(const Waiter& waiter) const {
 
 void Pinned::SendSlabs(const Client& client, uint32_t pool, Bytes offset, Bytes bytes) {
   const ClientId id = client.attachment->id;
-  for (const auto& slab : books_.NoteTold(id, pool, offset, bytes)) {
+  for (const auto& slab : books_.AddNotified(id, pool, offset, bytes)) {
     workers_->Run(client.attachment->tenant, [this, range = pools_[pool].range, id, slab] {
       auto descriptor = range->Export(slab.id.offset);
       if (descriptor.ok()) {
@@ -246,7 +246,7 @@ void Pinned::SendSlabs(const Client& client, uint32_t pool, Bytes offset, Bytes 
                    core::Describe(descriptor.error()));
       // The next block there tries again.
       mailbox_->Post([this, id, slab] {
-        if (books_.NoteNotTold(id, slab.id)) Remove(slab.id);
+        if (books_.RemoveNotified(id, slab.id)) Remove(slab.id);
       });
     });
   }
@@ -285,7 +285,7 @@ void Pinned::Free(ClientId id, uint64_t block, const std::vector<proto::WordValu
 void Pinned::End(ClientId client, uint64_t block) {
   RAVEN_CHECK(books_.Free({client, block}));
   hooks_.refund(client, kBlockMemory);
-  TellUsed(client);
+  ReportUsed(client);
 }
 
 bool Pinned::SlabReleased(ClientId client, PinnedSlabId slab) {
@@ -294,14 +294,14 @@ bool Pinned::SlabReleased(ClientId client, PinnedSlabId slab) {
   return true;
 }
 
-void Pinned::Gone(ClientId id) {
+void Pinned::RemoveClient(ClientId id) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return;
   const TenantId user = found->second.attachment->tenant;
   awaiting_ -= !found->second.tickets.empty();
   std::erase_if(waiting_, [id](const Waiter& waiter) { return waiter.client == id; });
   clients_.erase(found);
-  for (const PinnedSlabId slab : books_.Gone(id)) Remove(slab);
+  for (const PinnedSlabId slab : books_.RemoveClient(id)) Remove(slab);
   // The user has no client left that its slabs could serve.
   if (!HasClients(user)) ReleaseIdle(user);
   Serve();
@@ -321,8 +321,9 @@ void Pinned::Release(PinnedSlabId slab) {
 void Pinned::Remove(PinnedSlabId slab) {
   const TenantId user = users_.at(slab);
   workers_->Run(user, [this, range = pools_[slab.pool].range, slab, user] {
-    if (const Status gone = range->Unmap(slab.offset); !gone.ok()) {
-      spdlog::error("a slab of pinned memory was not given back: {}", core::Describe(gone.error()));
+    if (const Status unmapped = range->Unmap(slab.offset); !unmapped.ok()) {
+      spdlog::error("a slab of pinned memory was not given back: {}",
+                    core::Describe(unmapped.error()));
       mailbox_->Post([this, slab] {
         books_.NotRemoved(slab);
         Serve();
@@ -332,14 +333,14 @@ void Pinned::Remove(PinnedSlabId slab) {
     mailbox_->Post([this, slab, user] {
       books_.Removed(slab);
       users_.erase(slab);
-      TellHeld(user);
+      ReportHeld(user);
       Serve();
     });
   });
 }
 
-void Pinned::RoomCame() {
-  --room_coming_;
+void Pinned::EndUnpin() {
+  --unpinning_;
   Serve();
 }
 
@@ -374,12 +375,12 @@ Bytes Pinned::HeldByAll() const {
   return books_.HeldByAll();
 }
 
-void Pinned::TellHeld(TenantId user) {
-  hooks_.tell(core::PinnedHeld{user, books_.Held(user)});
+void Pinned::ReportHeld(TenantId user) {
+  hooks_.apply(core::PinnedHeld{user, books_.Held(user)});
 }
 
-void Pinned::TellUsed(ClientId client) {
-  hooks_.tell(core::PinnedUsed{client, books_.Used(client)});
+void Pinned::ReportUsed(ClientId client) {
+  hooks_.apply(core::PinnedUsed{client, books_.Used(client)});
 }
 
 }  // namespace ravenstore::daemon

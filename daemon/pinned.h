@@ -49,7 +49,7 @@ class Pinned {
                                const core::CopyQuota::Idle& without)>
         may_pin;
     // Applies an event to the store and carries out what follows.
-    std::function<void(const core::Event&)> tell;
+    std::function<void(const core::Event&)> apply;
     // Counts bytes of the daemon's memory to the client's user, and no longer.
     std::function<core::Status(core::ClientId, uint64_t)> charge;
     std::function<void(core::ClientId, uint64_t)> refund;
@@ -93,12 +93,12 @@ class Pinned {
   // The client unmapped a slab. False when it had not been asked to.
   bool SlabReleased(core::ClientId client, core::PinnedSlabId slab);
   // The client is dead or detached.
-  void Gone(core::ClientId client);
+  void RemoveClient(core::ClientId client);
   // Gives idle slabs back: the user's, or everybody's.
   void ReleaseIdle(std::optional<core::TenantId> user);
   // Pool that blocks wait for is being unpinned; then it was.
-  void RoomComes() { ++room_coming_; }
-  void RoomCame();
+  void BeginUnpin() { ++unpinning_; }
+  void EndUnpin();
 
   // Looks at tickets and at what waits; true when there was something to do.
   bool Poll(core::Tick now);
@@ -142,12 +142,12 @@ class Pinned {
   void SlabMade(const core::PinnedBooks::Slab& slab, const core::Status& made);
   bool HasClients(core::TenantId user) const;
   void SendSlabs(const Client& client, uint32_t pool, core::Bytes offset, core::Bytes bytes);
-  bool SomethingIsComing(const Waiter& waiter) const;
+  bool MayGetRoom(const Waiter& waiter) const;
   void Release(core::PinnedSlabId slab);
   void Remove(core::PinnedSlabId slab);
   void End(core::ClientId client, uint64_t block);
-  void TellHeld(core::TenantId user);
-  void TellUsed(core::ClientId client);
+  void ReportHeld(core::TenantId user);
+  void ReportUsed(core::ClientId client);
 
   const Options options_;
   WorkerPool* const workers_;
@@ -160,7 +160,7 @@ class Pinned {
   std::map<core::PinnedSlabId, core::TenantId> users_;  // of slabs
   std::list<Waiter> waiting_;                           // first come, first served
   core::Tick served_at_{};
-  size_t room_coming_ = 0;
+  size_t unpinning_ = 0;
   size_t awaiting_ = 0;  // clients with tickets
 };
 

@@ -40,26 +40,27 @@ core::Result<std::span<std::byte>> PreparedMemory::Make(core::Bytes bytes) {
 
 void PreparedMemory::Release(std::span<std::byte> memory) {
   std::lock_guard lock(mutex_);
-  gone_.push_back(memory);
+  returned_.push_back(memory);
   DropAhead();
   unwanted_ = wanted_ > core::Bytes{};
   changed_.notify_all();
 }
 
 void PreparedMemory::DropAhead() {
-  if (ahead_ && ahead_->ok()) gone_.push_back(**ahead_);
+  if (ahead_ && ahead_->ok()) returned_.push_back(**ahead_);
   ahead_.reset();
 }
 
 void PreparedMemory::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return ending_ || wanted_ > core::Bytes{} || !gone_.empty(); });
+    changed_.wait(lock,
+                  [this] { return ending_ || wanted_ > core::Bytes{} || !returned_.empty(); });
     if (ending_) DropAhead();
-    if (!gone_.empty()) {
-      const auto gone = std::exchange(gone_, {});
+    if (!returned_.empty()) {
+      const auto returned = std::exchange(returned_, {});
       lock.unlock();
-      for (const std::span<std::byte> memory : gone) memory_->Release(memory);
+      for (const std::span<std::byte> memory : returned) memory_->Release(memory);
       lock.lock();
     } else if (ending_) {
       return;

@@ -54,7 +54,7 @@ class PreparedMemory final : public cluster::LentMemory {
   core::Bytes wanted_;     // to be made, or being made; 0: nothing
   bool unwanted_ = false;  // what is being made: memory came back meanwhile
   std::optional<Made> ahead_;
-  std::vector<std::span<std::byte>> gone_;
+  std::vector<std::span<std::byte>> returned_;
   bool ending_ = false;
 
   std::thread thread_;

@@ -53,23 +53,24 @@ bool Queries::Handle(const Caller& caller, const proto::ClientPacket& packet) {
     case proto::ClientPacket::kListClients: break;
     default: return false;
   }
-  Beside beside;
+  Gathered gathered;
   if (packet.has_stats()) {
     // Not in the loop's thread: it opens a file, and reads jobs' pages.
-    beside.resident = ResidentBytes();
-    beside.devices = options_.watch->seen();
-    beside.jobs = options_.ledger->HeldByDevice();
+    gathered.resident = ResidentBytes();
+    gathered.devices = options_.watch->seen();
+    gathered.jobs = options_.ledger->HeldByDevice();
   }
   options_.connections->PostToLoop(
       caller.key, Connections::kQuestion,
-      [this, packet, beside = std::move(beside), audience = caller.audience(), key = caller.key,
+      [this, packet, gathered = std::move(gathered), audience = caller.audience(), key = caller.key,
        client = caller.client] {
-        options_.connections->PostAnswer(key, AnswerOf(packet, beside, audience, client));
+        options_.connections->PostAnswer(key, AnswerOf(packet, gathered, audience, client));
       });
   return true;
 }
 
-void Queries::FillWhole(const Beside& beside, bool to_administrator, proto::Stats* stats) const {
+void Queries::FillWhole(const Gathered& gathered, bool to_administrator,
+                        proto::Stats* stats) const {
   const core::Tick now = ipc::Now();
   const StoreViews& store = options_.loop->store();
   for (size_t i = 0; i < options_.devices.size(); ++i) {
@@ -78,9 +79,9 @@ void Queries::FillWhole(const Beside& beside, bool to_administrator, proto::Stat
     const DeviceUse use{.total = info.total,
                         .store = store.DeviceTier(id).held,
                         .peer_pool = options_.peer_pools[i] + store.Harvested(id),
-                        .jobs = beside.jobs[i],
+                        .jobs = gathered.jobs[i],
                         .harvest = options_.loop->harvests().View(id)};
-    FillDevice(use, beside.devices[i], now, /*with_processes=*/to_administrator,
+    FillDevice(use, gathered.devices[i], now, /*with_processes=*/to_administrator,
                stats->add_devices());
   }
   if (options_.cluster == nullptr) return;
@@ -99,7 +100,7 @@ void Queries::FillReplica(core::TensorId tensor, bool to_administrator,
              /*with_nodes=*/to_administrator, explained->mutable_remote());
 }
 
-proto::DaemonPacket Queries::AnswerOf(const proto::ClientPacket& packet, const Beside& beside,
+proto::DaemonPacket Queries::AnswerOf(const proto::ClientPacket& packet, const Gathered& gathered,
                                       const Audience& audience, ClientId client) const {
   Loop* const loop = options_.loop;
   proto::DaemonPacket answer;
@@ -122,9 +123,9 @@ proto::DaemonPacket Queries::AnswerOf(const proto::ClientPacket& packet, const B
     case proto::ClientPacket::kStats:
       FillStats(*loop, whole || session == nullptr ? std::nullopt : std::optional(client),
                 options_.devices.size(), options_.started, ipc::Now(), answer.mutable_stats());
-      answer.mutable_stats()->set_daemon_rss_bytes(beside.resident);
+      answer.mutable_stats()->set_daemon_rss_bytes(gathered.resident);
       if (whole || session == nullptr)
-        FillWhole(beside, /*to_administrator=*/!audience, answer.mutable_stats());
+        FillWhole(gathered, /*to_administrator=*/!audience, answer.mutable_stats());
       break;
     case proto::ClientPacket::kListTensors:
       FillTensors(*loop, *options_.names, audience, packet.list_tensors(),

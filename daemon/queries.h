@@ -49,16 +49,16 @@ class Queries {
 
  private:
   // What the loop's thread does not know and should not ask for.
-  struct Beside {
+  struct Gathered {
     uint64_t resident = 0;
     std::vector<MemoryWatch::Seen> devices;
     std::vector<core::Bytes> jobs;  // of each device
   };
   // In the loop's thread.
-  void FillWhole(const Beside& beside, bool to_administrator, proto::Stats* stats) const;
+  void FillWhole(const Gathered& gathered, bool to_administrator, proto::Stats* stats) const;
   void FillReplica(core::TensorId tensor, bool to_administrator,
                    proto::TensorExplained* explained) const;
-  proto::DaemonPacket AnswerOf(const proto::ClientPacket& packet, const Beside& beside,
+  proto::DaemonPacket AnswerOf(const proto::ClientPacket& packet, const Gathered& gathered,
                                const Audience& audience, core::ClientId client) const;
 
   const Options options_;

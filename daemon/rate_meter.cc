@@ -7,7 +7,7 @@
 namespace ravenstore::daemon {
 namespace {
 // Less says more about one message's way than about the link.
-constexpr core::Bytes kTells = core::MiB(16);
+constexpr core::Bytes kEnoughBytes = core::MiB(16);
 }  // namespace
 
 void RateMeter::Begin(core::Tick now) {
@@ -27,7 +27,7 @@ void RateMeter::End(core::Tick now, core::Bytes moved) {
 double RateMeter::Take(core::Tick now) {
   std::lock_guard lock(mutex_);
   if (under_way_ > 0) busy_ += now - std::exchange(busy_since_, now);
-  if (moved_ < kTells || busy_ <= core::Duration{}) return 0;
+  if (moved_ < kEnoughBytes || busy_ <= core::Duration{}) return 0;
   const double seconds = core::Seconds(std::exchange(busy_, core::Duration{}));
   return static_cast<double>(std::exchange(moved_, core::Bytes{}).count()) / seconds;
 }

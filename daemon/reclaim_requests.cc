@@ -16,7 +16,7 @@ namespace {
 // A job that asks once will ask again: it gets a slab's worth at least.
 constexpr Bytes kLeastGiven = core::MiB(256);
 // Must be free in addition to what a job asks for: drivers keep some, and round up.
-constexpr Bytes kBeside = core::MiB(64);
+constexpr Bytes kMargin = core::MiB(64);
 // No byte came free for this long: the rest is in use.
 constexpr auto kStalled = std::chrono::seconds(1);
 // A job that frees may allocate again immediately; the store does not snatch.
@@ -65,7 +65,7 @@ ReclaimRequests::Given& ReclaimRequests::GivenTo(const Reclaim& reclaim, Tick no
 }
 
 Bytes ReclaimRequests::Lacking(const Reclaim& reclaim) {
-  return Minus(reclaim.bytes + kBeside, reclaim.free);
+  return Minus(reclaim.bytes + kMargin, reclaim.free);
 }
 
 bool ReclaimRequests::Possible(const Pending& pending, Bytes held, Tick now) {
@@ -76,7 +76,7 @@ bool ReclaimRequests::Possible(const Pending& pending, Bytes held, Tick now) {
   // between is missing in both sums.
   if (reclaim.bytes > reclaim.free + Minus(std::max(reclaim.held, held), reclaim.kept))
     return false;
-  return GivenTo(reclaim, now).bytes + Lacking(reclaim) <= capacities_[reclaim.device] + kBeside;
+  return GivenTo(reclaim, now).bytes + Lacking(reclaim) <= capacities_[reclaim.device] + kMargin;
 }
 
 void ReclaimRequests::Start(Pending& pending, Bytes held, Tick now, Outcome* outcome) {

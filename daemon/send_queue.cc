@@ -12,13 +12,13 @@ core::Status SendQueue::MayPush(size_t descriptors) {
   if (packets_.size() >= kPacketsMax)
     return Error{ErrorCode::kLimit, std::to_string(kPacketsMax) + " messages lie unread"};
   if (descriptors == 0) return core::Ok();
-  SettleDescriptors();
+  RefundDescriptors();
   RAVEN_RETURN_IF_ERROR(descriptors_->Take(user_, descriptors));
   charged_ += descriptors;
   return core::Ok();
 }
 
-void SendQueue::SettleDescriptors() {
+void SendQueue::RefundDescriptors() {
   if (socket_ && !ipc::IsDrained(socket_.get())) return;
   size_t waiting = 0;
   for (const Packet& next : packets_) waiting += next.descriptors.size();
@@ -60,7 +60,7 @@ ipc::UniqueFd SendQueue::Close() {
   answers_ = 0;
   answer_bytes_ = 0;
   ipc::UniqueFd socket = std::move(socket_);
-  SettleDescriptors();
+  RefundDescriptors();
   return socket;
 }
 

@@ -59,7 +59,7 @@ class SendQueue {
   };
   core::Status MayPush(size_t descriptors);
   // Those that the peer has read by now count no more.
-  void SettleDescriptors();
+  void RefundDescriptors();
 
   ipc::UniqueFd socket_;
   const core::TenantId user_;

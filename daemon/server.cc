@@ -197,7 +197,7 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote,
   control.watch = watch_.get();
   control.cluster = cluster_.get();
   if (cluster_ != nullptr) control.remote_pool = remote_pool_;
-  WarnOfOddities();
+  WarnOfExcessiveSizes();
 
   control.guaranteed_by_default = Bytes(largest_device_.count() / kGuaranteedPart);
 
@@ -246,7 +246,7 @@ core::Budgets Server::TenantBudgets() const {
   return budgets;
 }
 
-void Server::WarnOfOddities() const {
+void Server::WarnOfExcessiveSizes() const {
   const auto warn_if_more = [](const char* key, Bytes value, const char* what, Bytes there) {
     if (value <= there) return;
     spdlog::warn("\"{}\" is {}, but {} {}", key, core::SizeText(value), what,
@@ -263,7 +263,7 @@ void Server::WarnOfOddities() const {
 ConfigChanges Server::Reload(const Config& wanted) {
   ConfigChanges changes = Adopt(wanted, &config_);
   control_->PostDefaults(TenantBudgets(), Milliseconds(config_.restart_timeout));
-  WarnOfOddities();
+  WarnOfExcessiveSizes();
   return changes;
 }
 
@@ -423,12 +423,12 @@ bool Server::Drain() {
   std::optional<Left> left;
   do {
     auto answer = std::make_shared<std::promise<Left>>();
-    auto told = answer->get_future();
+    auto future = answer->get_future();
     loop_->mailbox().Post([loop = loop_.get(), answer] {
       answer->set_value({loop->sessions().all().size(), loop->Quiescent()});
     });
-    if (told.wait_until(deadline) != std::future_status::ready) break;
-    left = told.get();
+    if (future.wait_until(deadline) != std::future_status::ready) break;
+    left = future.get();
     if (left->clients == 0 && left->quiescent && handed_over()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   } while (std::chrono::steady_clock::now() < deadline);

@@ -85,7 +85,7 @@ class Server {
   std::vector<core::LinkModel> MakeLinks() const;
   // Of every tenant, as configured now.
   core::Budgets TenantBudgets() const;
-  void WarnOfOddities() const;
+  void WarnOfExcessiveSizes() const;
 
   Config config_;
   std::string backend_;

@@ -119,7 +119,7 @@ class Session {
   bool recent = false;       // in the list of recent clients (daemon/sessions.h)
   bool faulty = false;       // its request ring is corrupt: no longer read
   bool sealed = false;       // handed over (daemon/sealed_clients.h): no ring or log is read
-  bool gone = false;         // dead or detached; stays until its copies are done
+  bool departed = false;     // dead or detached; stays until its copies are done
   uint64_t charged = 0;      // bytes of the daemon's memory, to its user
   core::Tick last_active{};
 

@@ -44,7 +44,7 @@ Session* Sessions::Find(ClientId client) const {
 
 Session* Sessions::FindPresent(ClientId client) const {
   Session* session = Find(client);
-  return session == nullptr || session->gone ? nullptr : session;
+  return session == nullptr || session->departed ? nullptr : session;
 }
 
 uint64_t Sessions::log_dropped() const {
@@ -72,7 +72,7 @@ void Sessions::Add(std::shared_ptr<Attachment> attachment) {
 }
 
 void Sessions::Leave(Session& session) {
-  session.gone = true;
+  session.departed = true;
   session.hot = false;
   std::erase(hot_, &session);
   std::erase(recent_, &session);
@@ -92,7 +92,7 @@ void Sessions::Expel(Session& session, const std::string& why) {
 
 bool Sessions::CoolDownAll() {
   for (; !hot_.empty(); hot_.pop_back()) {
-    if (!CoolDown(*hot_.back())) return false;
+    if (!EndPolling(*hot_.back())) return false;
   }
   return true;
 }
@@ -137,14 +137,14 @@ void Sessions::HandleEvents(std::span<const epoll_event> events) {
 }
 
 void Sessions::MakeHot(Session& session) {
-  if (session.hot || session.gone) return;
+  if (session.hot || session.departed) return;
   ipc::StayAwake(&session.segment()->header.daemon_asleep);
   session.last_active = state_.now;
   session.hot = true;
   hot_.push_back(&session);
 }
 
-bool Sessions::CoolDown(Session& session) {
+bool Sessions::EndPolling(Session& session) {
   if (!ipc::GoToSleep(&session.segment()->header.daemon_asleep,
                       [&session] { return session.HasWork(); })) {
     return false;
@@ -160,7 +160,7 @@ void Sessions::TrackRecent(Session& session) {
 }
 
 bool Sessions::IsWarm(const Session& session) const {
-  return !session.gone && IsRecent(session) &&
+  return !session.departed && IsRecent(session) &&
          state_.views().View(session.id()).away_used() > core::Bytes{0};
 }
 

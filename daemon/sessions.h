@@ -84,7 +84,7 @@ class Sessions {
   void HandleEvents(std::span<const epoll_event> events);
   void MakeHot(Session& session);
   // The client rings from now on; false when it has sent something already.
-  bool CoolDown(Session& session);
+  bool EndPolling(Session& session);
   void TrackRecent(Session& session);
   bool IsRecent(const Session& session) const {
     return state_.now - session.last_active < kWarmFor;
@@ -116,7 +116,7 @@ bool Sessions::PollHot(core::Duration spin, Poll poll) {
       if (!left_out) left_out = session->id();
     } else if (poll(*session)) {
       busy = true;
-    } else if (state_.now - session->last_active > spin && CoolDown(*session)) {
+    } else if (state_.now - session->last_active > spin && EndPolling(*session)) {
       hot_[i] = hot_.back();
       hot_.pop_back();
       continue;
@@ -135,7 +135,7 @@ bool Sessions::PollHot(core::Duration spin, Poll poll) {
 template <typename Wants, typename Read>
 void Sessions::ReadCold(Wants wants, Read read) {
   for (auto& [id, session] : sessions_) {
-    if (session->hot || session->gone || !wants(*session) || !read(*session)) continue;
+    if (session->hot || session->departed || !wants(*session) || !read(*session)) continue;
     session->last_active = state_.now;
     TrackRecent(*session);
   }

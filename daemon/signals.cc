@@ -52,7 +52,7 @@ struct Signals::State {
 
   std::function<void()> last_words;
   std::mutex mutex;
-  std::condition_variable came;
+  std::condition_variable arrived;
   std::deque<int> passed_on;        // guarded by mutex
   bool serving = false;             // guarded by mutex
   core::Duration drain{0};          // guarded by mutex
@@ -77,7 +77,7 @@ void Signals::State::Run() {
     // A further signal while the daemon ends asks for nothing new.
     if (end_by != core::kNever) continue;
     passed_on.push_back(signal);
-    came.notify_all();
+    arrived.notify_all();
     if (signal != SIGHUP) end_by = ipc::Now() + drain + kGrace;
   }
 }
@@ -117,7 +117,7 @@ void Signals::SetDrain(core::Duration drain) {
 
 int Signals::Next() {
   std::unique_lock lock(state_->mutex);
-  state_->came.wait(lock, [this] { return !state_->passed_on.empty(); });
+  state_->arrived.wait(lock, [this] { return !state_->passed_on.empty(); });
   const int signal = state_->passed_on.front();
   state_->passed_on.pop_front();
   return signal;

@@ -70,7 +70,7 @@ void StoreClients::LimitsChanged(core::TenantId tenant) {
     device.advances = true;
   }
   for (const auto& [pages, part] : tables_.parts) {
-    if (part->client->gone) continue;
+    if (part->client->departed) continue;
     // What others leave is another, too.
     tables_.Progressed(*part);
     if (part->client->tenant != tenant) continue;
@@ -100,7 +100,8 @@ void StoreClients::LogMoves(const Part& part) const {
 bool StoreClients::IsQuiet(ClientId client) const {
   const Client& of = *tables_.clients.at(client);
   // Memory is given back to the kernel when a client is forgotten: its rows are free by then.
-  return gone_.empty() && std::all_of(of.parts.begin(), of.parts.end(), [&](const auto& part) {
+  return departed_rows_.empty() &&
+         std::all_of(of.parts.begin(), of.parts.end(), [&](const auto& part) {
            return part.second.pages->IsQuiet() &&
                   !tables_.On(part.first).scheduler->HasClient(client);
          });
@@ -149,13 +150,13 @@ StoreTables::Part& StoreClients::PartOf(Client& client, DeviceId device) {
 
 bool StoreClients::ForgetRows() {
   constexpr int kRows = 4096;  // some 100 us
-  if (gone_.empty()) return false;
-  StoreTables::Rows& rows = gone_.back();
+  if (departed_rows_.empty()) return false;
+  StoreTables::Rows& rows = departed_rows_.back();
   for (int i = 0; i < kRows && !rows.empty(); ++i) {
     if (rows.back().id != core::kNoTensor) tables_.ids.Remove(rows.back().id);
     rows.pop_back();
   }
-  if (rows.empty()) gone_.pop_back();
+  if (rows.empty()) departed_rows_.pop_back();
   return true;
 }
 
@@ -166,7 +167,7 @@ void StoreClients::On(const core::StepMarked& event) {
 }
 
 void StoreClients::Leave(Client* client) {
-  client->gone = true;
+  client->departed = true;
   rooms_.Forget(client->id);
   for (auto& [device, part] : client->parts) {
     LogMoves(part);
@@ -174,7 +175,7 @@ void StoreClients::Leave(Client* client) {
     tables_.SchedulerOf(part).Leave(client->id);
     tables_.Progressed(part);
   }
-  if (!client->rows.empty()) gone_.push_back(std::exchange(client->rows, {}));
+  if (!client->rows.empty()) departed_rows_.push_back(std::exchange(client->rows, {}));
   tables_.quotas.Detach(client->id);
   LimitsChanged(client->tenant);
 }

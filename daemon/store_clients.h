@@ -71,7 +71,7 @@ class StoreClients {
   Mailbox* const mailbox_;
   const Attachments attachments_;
   ClientPages::Owner* const owner_;
-  std::vector<StoreTables::Rows> gone_;
+  std::vector<StoreTables::Rows> departed_rows_;
 };
 
 }  // namespace ravenstore::daemon

@@ -149,7 +149,7 @@ void StorePages::Forget(const StoreTables::Client& client) {
   }
 }
 
-void StorePages::PageGone(ClientPages* pages) {
+void StorePages::PageDestroyed(ClientPages* pages) {
   Part& part = tables_.PartOf(pages);
   tables_.SchedulerOf(part).PageReleased(part.client->id);
   tables_.Progressed(part);

@@ -64,7 +64,7 @@ class StorePages final : public ClientPages::Owner {
   void CopiedOut(ClientPages* pages, core::plan::Unit unit, bool ok) override;
   void MapsQueued(ClientPages* pages) override;
   void Progressed(ClientPages* pages) override;
-  void PageGone(ClientPages* pages) override;
+  void PageDestroyed(ClientPages* pages) override;
   void RetryAt(ClientPages* pages, core::Tick at) override;
   void CopyMoved(ClientPages* pages, core::plan::Unit unit, core::plan::PoolNumber pool) override;
   void DropCopy(ClientPages* pages, core::plan::Unit unit) override;

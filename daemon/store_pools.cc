@@ -103,7 +103,7 @@ core::Status StorePools::Open(const device::Devices& devices) {
       core::Pacer* const pacer = owner && hooks_.pacer ? hooks_.pacer(*owner) : nullptr;
       RAVEN_RETURN_IF_ERROR(member.pool->AddDevice(DeviceId{i}, devices[i]->info().uuid, pacer));
     }
-    if (member.comes_and_goes())
+    if (member.has_chunks())
       RAVEN_RETURN_IF_ERROR(
           member.pool->AddHost(&host(), member.of.pool.covered, options_.exchange));
   }
@@ -201,7 +201,7 @@ core::TierView StorePools::TierOf(PoolId pool) const {
   const Member& member = members_.at(pool);
   const PoolMemory& memory = member.pool->memory();
   if (member.failed) return {};
-  const Bytes most = member.comes_and_goes() ? member.lent : member.of.pool.capacity;
+  const Bytes most = member.has_chunks() ? member.lent : member.of.pool.capacity;
   return {.capacity = std::min(most, member.of.pool.capacity),
           .held = memory.committed(),
           .used = memory.used()};

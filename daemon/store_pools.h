@@ -64,7 +64,7 @@ class StorePools {
     bool failed = false;
 
     bool is_harvested() const { return of.pool.covered; }
-    bool comes_and_goes() const { return of.pool.chunk > core::Bytes{}; }
+    bool has_chunks() const { return of.pool.chunk > core::Bytes{}; }
     core::LinkModel LinkOf(core::DeviceId device) const;
   };
   // What copies of one client on one device take of a pool.

@@ -113,7 +113,7 @@ void StoreRequests::Held(Part& part, SlotId slot) {
 void StoreRequests::RefuseFast(core::DeviceId device) {
   for (const auto& [id, slot] : std::exchange(fails_fast_, {})) {
     const auto client = tables_.clients.find(id);
-    if (client == tables_.clients.end() || client->second->gone) continue;
+    if (client == tables_.clients.end() || client->second->departed) continue;
     const Row& row = client->second->rows[ToInt(slot)];
     if (!row.request || !row.request->fails_fast) continue;
     if (row.device != device) {

@@ -49,7 +49,7 @@ Bytes NeededOf(const StoreTables& tables, const StoreRooms::MovesTo& moves_to, D
     if (part == client->parts.end()) continue;
     const ClientPages& pages = *part->second.pages;
     held += pages.page() * pages.held();
-    if (client->gone) continue;
+    if (client->departed) continue;
     const uint64_t occupied = tables.ExecutorOf(part->second).books().totals().occupied().pages();
     wanted += pages.page() * std::min<uint64_t>(occupied, tables.quotas.MostOf(id, device));
   }
@@ -70,7 +70,7 @@ Bytes NeededOf(const StoreTables& tables, const StoreRooms::MovesTo& moves_to, D
 std::vector<StoreRooms::Exchanges> ExchangesOf(const StoreTables& tables) {
   std::vector<StoreRooms::Exchanges> exchanges(tables.devices.size());
   for (const auto& [pages, part] : tables.parts) {
-    if (part->client->gone) continue;
+    if (part->client->departed) continue;
     const core::PageBooks& books = tables.ExecutorOf(*part).books();
     const core::plan::CopyPools& pools = books.copies().pools();
     const core::plan::MoveView view = books.view();
@@ -84,7 +84,7 @@ std::vector<StoreRooms::Exchanges> ExchangesOf(const StoreTables& tables) {
 
 // A call of the client waits, or one of others that its pages are to leave for.
 bool AwaitsRoom(const StoreTables& tables, const StoreTables::Part& part) {
-  return !part.client->gone &&
+  return !part.client->departed &&
          (part.client->stats.waiting > 0 ||
           (tables.stats.waiting > 0 && tables.ExecutorOf(part).books().view().surplus > 0));
 }
@@ -101,7 +101,7 @@ bool WaitsAlone(const StoreTables& tables, core::TenantId tenant) {
 // a free page for it. Returns false if there is none.
 bool BringBack(StoreTables* tables, const StoreTables::Part& part, core::CopyQuota::Limit limit) {
   for (const auto& [pages, other] : tables->parts) {
-    if (other->client->gone ||
+    if (other->client->departed ||
         !tables->quotas.copies().MayDrop(other->client->id, part.client->id, limit))
       continue;
     const auto unit =
@@ -122,7 +122,7 @@ StoreRooms::StoreRooms(const Options& options, StoreTables* tables, StorePools* 
 template <typename Visit>
 void StoreRooms::ForEachUser(const PagePool& pool, Visit visit) {
   for (const auto& [pages, part] : tables_.parts) {
-    if (part->client->gone) continue;
+    if (part->client->departed) continue;
     const auto& members = pools_.Of(part->pages->device());
     for (PoolNumber number = 0; number < members.size(); ++number) {
       if (members[number]->pool.get() == &pool) visit(*part, number);
@@ -198,7 +198,7 @@ StoreRooms::Room StoreRooms::HostRoomOf(const Part& part) {
 }
 
 void StoreRooms::UpdateRoom(const Part& part) {
-  if (!part.client->gone) SetPool(part, part.pages->host(), HostRoomOf(part));
+  if (!part.client->departed) SetPool(part, part.pages->host(), HostRoomOf(part));
 }
 
 void StoreRooms::BeginCreate(const Part& part) {
@@ -224,12 +224,12 @@ void StoreRooms::Work(bool is_busy) {
   const bool waits = is_busy && tables_.stats.waiting > 0;
   if (HavePoolsChanged() || divides_ || waits) Divide();
   divides_ = false;
-  if (tables_.now >= evacuate_at_) Evacuate();
+  if (tables_.now >= drain_at_) DrainPools();
   if (tables_.now >= pinned_wanted_until_) EndPinnedWanted();
 }
 
 core::Tick StoreRooms::NextWake() const {
-  return std::min(evacuate_at_ > tables_.now ? evacuate_at_ : core::kNever, pinned_wanted_until_);
+  return std::min(drain_at_ > tables_.now ? drain_at_ : core::kNever, pinned_wanted_until_);
 }
 
 bool StoreRooms::SetPool(const Part& part, PoolNumber pool, const Room& room) {
@@ -279,7 +279,7 @@ void StoreRooms::MakeRoomForCopies(const Part& part) {
   const core::plan::CopyPool& host = view.limits.pools[part.pages->host()];
   auto lacks = core::plan::LackedCopyRoom(view);
   if (lacks && !host.exchanges) *lacks += host.kept;
-  if (!view.copies.MayBeBorn() && core::plan::AwaitsBirth(view)) lacks = copies.exchange();
+  if (!view.copies.MayBeBorn() && core::plan::AwaitsCreation(view)) lacks = copies.exchange();
   if (!lacks) return;
   for (const Limit limit : {Limit::kClient, Limit::kTenant, Limit::kPool}) {
     Bytes room = copies.Room(asker, limit);
@@ -298,7 +298,8 @@ bool StoreRooms::DropCopyFor(const Part& part, core::CopyQuota::Limit limit) {
   const Part* first = nullptr;
   for (const auto& [pages, other] : tables_.parts) {
     const ClientId holder = other->client->id;
-    if (other == &part || other->client->gone || !copies.MayDrop(holder, asker, limit)) continue;
+    if (other == &part || other->client->departed || !copies.MayDrop(holder, asker, limit))
+      continue;
     if (tables_.ExecutorOf(*other).books().copies().pools().redundant(pages->host()) == Bytes{})
       continue;
     if (first == nullptr || copies.RankOf(holder, asker) < copies.RankOf(first->client->id, asker))
@@ -337,7 +338,7 @@ void StoreRooms::On(const core::PoolLimit& event) {
   member.lent = std::min(event.most, member.of.pool.capacity);
   if (!member.is_harvested()) member.pool->SetLimit(member.lent);
   LimitHarvests();
-  Evacuate();
+  DrainPools();
 }
 
 void StoreRooms::On(const core::PoolRate& event) {
@@ -356,7 +357,7 @@ void StoreRooms::On(const core::PinnedUsed& event) {
   const auto client = tables_.clients.find(event.client);
   if (client == tables_.clients.end()) return;
   client->second->pinned = event.bytes;
-  if (client->second->gone) return;
+  if (client->second->departed) return;
   tables_.quotas.copies().SetPinned(event.client, event.bytes);
   grew_ = true;
 }
@@ -395,7 +396,7 @@ void StoreRooms::EndPinnedWanted() {
 
 void StoreRooms::On(const core::ChunkRecalled& event) {
   PoolOf(event.pool).Recall(event.offset);
-  Evacuate();
+  DrainPools();
 }
 
 void StoreRooms::On(const core::ChunkKept& event) {
@@ -424,7 +425,7 @@ void StoreRooms::LimitHarvests() {
     const Bytes left =
         Minus(tables_.On(DeviceId{i}).limit, NeededOf(tables_, hooks_.moves_to, DeviceId{i}));
     member->pool->SetLimit(std::min(member->lent, left).RoundDown(options_.device_granularity));
-    if (member->pool->memory().HasClosed()) evacuate_at_ = std::min(evacuate_at_, tables_.now);
+    if (member->pool->memory().HasClosed()) drain_at_ = std::min(drain_at_, tables_.now);
   }
 }
 
@@ -439,14 +440,14 @@ bool StoreRooms::MayMakePage(const ClientPages& pages) const {
   return held + harvested <= tables_.On(device).limit;
 }
 
-void StoreRooms::Evacuate() {
+void StoreRooms::DrainPools() {
   bool again = false;
   for (auto& [id, member] : pools_.all()) {
-    if (!member.comes_and_goes() || !member.pool->memory().HasClosed()) continue;
+    if (!member.has_chunks() || !member.pool->memory().HasClosed()) continue;
     ForEachUser(*member.pool,
-                [&](Part& part, PoolNumber number) { again |= part.pages->Evacuate(number); });
+                [&](Part& part, PoolNumber number) { again |= part.pages->DrainPool(number); });
   }
-  evacuate_at_ = again ? tables_.now + kEvacuateAgain : core::kNever;
+  drain_at_ = again ? tables_.now + kEvacuateAgain : core::kNever;
 }
 
 // ---- Copies that are lost.

@@ -106,7 +106,7 @@ class StoreRooms {
   // limit. Returns false if there is none.
   bool DropCopyFor(const Part& part, core::CopyQuota::Limit limit);
   void LimitHarvests();
-  void Evacuate();
+  void DrainPools();
   // Copies for a call of the client have reached this limit: idle slabs of pinned memory go.
   // Returns false if there are none.
   bool ReclaimPinned(const StoreTables::Client& client, core::CopyQuota::Limit limit);
@@ -122,7 +122,7 @@ class StoreRooms {
   uint64_t pools_version_ = 0;
   bool divides_ = true;                            // again: something has changed
   bool grew_ = false;                              // since WakeForRoom()
-  core::Tick evacuate_at_{};                       // not before
+  core::Tick drain_at_{};                          // not before
   std::optional<core::ClientId> room_for_;         // a call of its waits for room in the host pool
   std::vector<Exchanges> exchanges_;               // by device; of the last Divide()
   core::Tick reclaims_at_{};                       // not before

@@ -16,7 +16,7 @@ void StoreTables::Client::SetAway(core::SlotId slot, bool is_away) {
 
 StoreTables::Client* StoreTables::FindPresent(core::ClientId id) const {
   const auto client = clients.find(id);
-  return client == clients.end() || client->second->gone ? nullptr : client->second.get();
+  return client == clients.end() || client->second->departed ? nullptr : client->second.get();
 }
 
 StoreTables::Found StoreTables::Find(core::TensorId tensor) const {

@@ -88,7 +88,7 @@ struct StoreTables {
   struct Client {
     core::ClientId id{};
     core::TenantId tenant{};
-    bool gone = false;
+    bool departed = false;
     core::Tick attached{};
     Rows rows;  // by slot
     std::map<core::DeviceId, Part> parts;

@@ -150,7 +150,7 @@ std::vector<Holder> StoreViews::HoldersOf(DeviceId device) const {
   std::vector<Holder> holders;
   for (const auto& [id, client] : tables_.clients) {
     const auto part = client->parts.find(device);
-    if (client->gone || part == client->parts.end()) continue;
+    if (client->departed || part == client->parts.end()) continue;
     const Bytes page = part->second.pages->page();
     holders.push_back(
         {.client = id,
@@ -164,7 +164,7 @@ std::vector<Holder> StoreViews::HoldersOf(DeviceId device) const {
 std::vector<ClientId> StoreViews::Clients() const {
   std::vector<ClientId> ids;
   for (const auto& [id, client] : tables_.clients) {
-    if (!client->gone) ids.push_back(id);
+    if (!client->departed) ids.push_back(id);
   }
   return ids;
 }
@@ -176,7 +176,7 @@ core::TierView StoreViews::DeviceTier(DeviceId device) const {
     if (part == client->parts.end()) continue;
     const ClientPages& pages = *part->second.pages;
     tier.held += pages.page() * pages.made();
-    if (!client->gone)
+    if (!client->departed)
       tier.used +=
           pages.page() * tables_.ExecutorOf(part->second).books().totals().occupied().pages();
   }
@@ -212,7 +212,7 @@ core::Status StoreViews::MayPin(ClientId client, Bytes block, Bytes slab,
                      core::SizeText(host.used()) + " of tensors and " +
                      core::SizeText(copies.pinned()) +
                      " of pinned blocks; holders:" + DescribeHolders(tenant, holders, " pinned");
-  if (copies.IsKeptFrom(client, block)) text += HostHolder();
+  if (copies.IsReservedForOthers(client, block)) text += HostHolder();
   return Error{ErrorCode::kOutOfMemory,
                text + " free pinned blocks or tensors, or raise the host budgets"};
 }
@@ -245,7 +245,7 @@ std::string StoreViews::WhyNoRoom(const StoreTables::Part& part, Bytes size) con
   if (copies.Room(client) < part.pages->page() + copies.exchange()) {
     text += " of the host pool of " + core::SizeText(host_capacity_) +
             " this client has no more for copies (a page stays free, for gets);";
-    if (copies.IsKeptFrom(client, part.pages->page())) text += HostHolder();
+    if (copies.IsReservedForOthers(client, part.pages->page())) text += HostHolder();
   }
   return text + " put or free tensors, raise the budgets, or wait longer";
 }
@@ -265,7 +265,7 @@ std::vector<core::PoolId> StoreViews::OtherPools() const {
 
 void StoreViews::CheckInvariants() const {
   for (const auto& [pages, part] : tables_.parts) {
-    if (!part->client->gone) core::CheckBooks(tables_.ExecutorOf(*part).books());
+    if (!part->client->departed) core::CheckBooks(tables_.ExecutorOf(*part).books());
   }
 }
 

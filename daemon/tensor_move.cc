@@ -110,7 +110,7 @@ Status EndMove(const Crossing& crossing, const MoveSide& from, const MoveSide& t
   for (const auto& [pool, source] : crossing.pools) {
     for (const PagePool::Piece& piece : source.pieces) pool->Unhold(piece);
   }
-  if (!crossing.outcome.ok() || from.memory->is_gone()) return crossing.outcome;
+  if (!crossing.outcome.ok() || from.memory->is_retired()) return crossing.outcome;
   // The place of a copy that has gone meanwhile may be another's.
   for (const auto& [unit, version] : crossing.versions) {
     const PageCopies::Copy* const copy = from.copies->Find(unit);

@@ -207,7 +207,7 @@ void JobMemory::Advance(int64_t call) {
     if (!is_stopped_ && !pages_.mode().frozen && IsAnyAway()) DemandAway(call);
     if (std::exchange(makes_page_, false)) scheduler_.PageMade(kClient);
     // Freed memory comes soon, without a copy.
-    executor.SetOthersMakeRoom(calls_.freed() >=
+    executor.SetOwnerMakesRoom(calls_.freed() >=
                                    books().totals()[core::UnitTotals::Sum::kAwaited] &&
                                calls_.freed() > Bytes{});
     scheduler_.Advance({});

@@ -11,9 +11,9 @@ void CopyQuota::Attach(ClientId client, TenantId tenant, Bytes budget) {
 }
 
 void CopyQuota::Detach(ClientId client) {
-  const Client& gone = clients_.at(client);
-  TenantOf(gone).copies -= gone.all_copies;
-  copies_ -= gone.all_copies;
+  const Client& removed = clients_.at(client);
+  TenantOf(removed).copies -= removed.all_copies;
+  copies_ -= removed.all_copies;
   clients_.erase(client);
 }
 
@@ -32,7 +32,7 @@ void CopyQuota::SetPinned(TenantId tenant, Bytes slabs) {
   pinned_ += slabs;
 }
 
-Bytes CopyQuota::Unkept(Bytes all, Bytes of_tenant) const {
+Bytes CopyQuota::Unreserved(Bytes all, Bytes of_tenant) const {
   if (options_.kept_part == 0) return Bytes(UINT64_MAX);
   return std::max(Minus(options_.capacity - Kept(), all),
                   Minus(Bytes(Kept().count() / options_.kept_part), of_tenant));
@@ -52,7 +52,7 @@ Bytes CopyQuota::Room(ClientId client, Limit limit) const {
     case Limit::kTenant: return Minus(tenant.budgets.host, tenant.held());
     case Limit::kPool: break;
   }
-  return std::min(Minus(options_.capacity, all), Unkept(all, tenant.held()));
+  return std::min(Minus(options_.capacity, all), Unreserved(all, tenant.held()));
 }
 
 Bytes CopyQuota::Room(ClientId client) const {
@@ -68,11 +68,12 @@ bool CopyQuota::MayPin(ClientId client, Bytes block, Bytes slab, const Idle& idl
   const Bytes pinned = Minus(pinned_, idle.own + idle.others);
   const Bytes needs = slab + (tenant.copies > Bytes{} ? options_.exchange : Bytes{});
   return block <= Room(client, Limit::kClient) && needs <= Minus(tenant.budgets.host, held) &&
-         slab <= Minus(options_.capacity, made + pinned) && needs <= Unkept(copies_ + pinned, held);
+         slab <= Minus(options_.capacity, made + pinned) &&
+         needs <= Unreserved(copies_ + pinned, held);
 }
 
-bool CopyQuota::IsKeptFrom(ClientId client, Bytes more) const {
-  return Unkept(copies_ + pinned_, TenantOf(clients_.at(client)).held()) < more;
+bool CopyQuota::IsReservedForOthers(ClientId client, Bytes more) const {
+  return Unreserved(copies_ + pinned_, TenantOf(clients_.at(client)).held()) < more;
 }
 
 TenantId CopyQuota::LargestHolder() const {

@@ -66,7 +66,7 @@ class CopyQuota {
   // have `made` bytes of memory, which is not released.
   bool MayPin(ClientId client, Bytes block, Bytes slab, const Idle& idle, Bytes made) const;
   // The client's part of the pool is the rest: the others' part is kept.
-  bool IsKeptFrom(ClientId client, Bytes more) const;
+  bool IsReservedForOthers(ClientId client, Bytes more) const;
   // The tenant that holds the most. O(tenants).
   TenantId LargestHolder() const;
   // A redundant copy of `holder` may make room for `asker`, which has reached this limit.
@@ -99,7 +99,7 @@ class CopyQuota {
                                    : Bytes(options_.capacity.count() / options_.kept_part);
   }
   // Bytes that the tenant may still hold without the part that is kept for others.
-  Bytes Unkept(Bytes all, Bytes of_tenant) const;
+  Bytes Unreserved(Bytes all, Bytes of_tenant) const;
 
   const Options options_;
   std::map<TenantId, Tenant> tenants_;

@@ -81,7 +81,7 @@ void PageBooks::Update(Unit unit) {
   totals_.Set(unit, Sum::kInUse, memory, state.InUse());
   totals_.Set(unit, Sum::kReady, memory, queues_.Contains(MoveQueues::Queue::kIdleClean, unit));
   totals_.Set(unit, Sum::kAwaited, memory, state.IsAwaited());
-  if (queues_.Contains(MoveQueues::Queue::kComes, unit)) {
+  if (queues_.Contains(MoveQueues::Queue::kReturns, unit)) {
     deadlines_.Set(unit, state.demanded ? kNoPosition : plan_.NextNeed(unit), state.pool,
                    limits_.pools[state.pool].InOf(state.bytes));
   } else {

@@ -63,12 +63,12 @@ void PageTensors::Begin(TensorNumber tensor) {
   row.life = Life::kLives;
   for (uint32_t i = 0; i < row.units.count; ++i) {
     const Unit unit = row.units[i];
-    if (uint32_t* const at = AtIn(unit, tensor)) *at = static_cast<uint32_t>(in_[unit].size());
+    if (uint32_t* const at = IndexIn(unit, tensor)) *at = static_cast<uint32_t>(in_[unit].size());
     in_[unit].push_back(tensor);
   }
 }
 
-uint32_t* PageTensors::AtIn(Unit unit, TensorNumber tensor) {
+uint32_t* PageTensors::IndexIn(Unit unit, TensorNumber tensor) {
   Row& row = rows_[tensor];
   if (unit == row.units.first) return &row.in_first;
   return unit + 1 == row.units.end() ? &row.in_last : nullptr;
@@ -81,7 +81,7 @@ void PageTensors::End(TensorNumber tensor) {
   for (uint32_t i = 0; i < row.units.count; ++i) {
     const Unit unit = row.units[i];
     auto& tensors = in_[unit];
-    const uint32_t* const known = AtIn(unit, tensor);
+    const uint32_t* const known = IndexIn(unit, tensor);
     const size_t at = known != nullptr
                           ? *known
                           : static_cast<size_t>(std::find(tensors.begin(), tensors.end(), tensor) -
@@ -91,7 +91,7 @@ void PageTensors::End(TensorNumber tensor) {
     tensors.pop_back();
     if (last == tensor) continue;
     tensors[at] = last;
-    if (uint32_t* const moved = AtIn(unit, last)) *moved = static_cast<uint32_t>(at);
+    if (uint32_t* const moved = IndexIn(unit, last)) *moved = static_cast<uint32_t>(at);
   }
 }
 

@@ -100,7 +100,7 @@ class PageTensors {
  private:
   void EndBeginning(TensorNumber tensor);
   // Where the tensor is in In(unit), of its first or last unit; null of another one.
-  uint32_t* AtIn(plan::Unit unit, TensorNumber tensor);
+  uint32_t* IndexIn(plan::Unit unit, TensorNumber tensor);
 
   Bytes page_;
   Bytes held_;

@@ -98,7 +98,7 @@ class PageExecutor {
   // Idle units leave until `need` bytes are free or on their way out. Returns true if one does.
   bool Leave(Bytes need) { return moves_.Leave(need); }
   // Where a call waits for memory, the owner calls Leave() of some client; else Start() does that.
-  void SetOthersMakeRoom(bool others) { moves_.SetOthersMakeRoom(others); }
+  void SetOwnerMakesRoom(bool owner) { moves_.SetOwnerMakesRoom(owner); }
 
   // ---- Pools for copies that change. See also PageBooks::SetPool; MoveCopy, for a copy that the
   // backend has moved; and Demand, for a unit that comes without a call.

@@ -70,7 +70,7 @@ class PageMoves {
   // Idle units leave until `need` bytes are free or on their way out. Returns true if one does.
   bool Leave(Bytes need);
   // Where a call waits for memory, the owner calls Leave() of some client; else Start() does that.
-  void SetOthersMakeRoom(bool others) { others_make_room_ = others; }
+  void SetOwnerMakesRoom(bool owner) { owner_makes_room_ = owner; }
   // Appends the pages that have left since the last call, with tensors; each once.
   void TakeLeft(std::vector<plan::Unit>* pages);
 
@@ -106,7 +106,7 @@ class PageMoves {
   std::vector<PageBooks::Arrival> arrivals_;  // kept for its memory
   std::vector<plan::Unit> left_;              // until TakeLeft
   std::vector<bool> has_left_;                // by unit: it is in left_
-  bool others_make_room_ = false;
+  bool owner_makes_room_ = false;
   uint32_t mapping_ = 0;    // maps and unmaps under way
   uint32_t under_way_ = 0;  // copies
   bool arrived_ = false;

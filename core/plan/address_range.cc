@@ -73,10 +73,10 @@ AddressRange::Hole AddressRange::PreferredHole(Bytes size, uint32_t most) const 
 
 AddressRange::Hole AddressRange::HoleFor(const Request& request) const {
   const Hole hole = PreferredHole(request.size, request.most);
-  return IsOthers(request, hole.offset) ? HoleBesideOthers(request) : hole;
+  return IsOthers(request, hole.offset) ? HoleAvoidingOthers(request) : hole;
 }
 
-AddressRange::Hole AddressRange::HoleBesideOthers(const Request& request) const {
+AddressRange::Hole AddressRange::HoleAvoidingOthers(const Request& request) const {
   uint32_t seen = 0;
   uint32_t others = 0;
   for (const auto& [offset, hole] : by_offset_) {

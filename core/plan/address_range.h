@@ -86,7 +86,7 @@ class AddressRange {
   Hole HoleFor(const Request& request) const;
   // The same where others use no place, and where they use the preferred one.
   Hole PreferredHole(Bytes size, uint32_t most) const;
-  Hole HoleBesideOthers(const Request& request) const;
+  Hole HoleAvoidingOthers(const Request& request) const;
   // The bytes of a hole, or of growth, that surround the place. nullopt: it is not free.
   std::optional<Hole> HoleAround(Bytes offset, Bytes end) const;
   // Takes the place out of the hole. The rest of the hole stays as holes.

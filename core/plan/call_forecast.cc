@@ -64,10 +64,10 @@ void Forecaster::Add(const CallHistory::Call& past) {
   if (past.kind == CallKind::kCreate) return AddCreate(past, &tensor);
   forecast_.positions.push_back(static_cast<Position>(forecast_.calls.size()));
   const bool gets = past.kind == CallKind::kGet;
-  const bool comes =
+  const bool is_possible =
       tensor.lives && !(gets && tensor.in_use) && !(past.kind == CallKind::kPut && !tensor.in_use);
   PlannedCall call{.kind = past.kind, .modifies = past.modifies, .at = at_};
-  if (!comes) {
+  if (!is_possible) {
     forecast_.calls.push_back(call);
     forecast_.places.emplace_back();
     return;

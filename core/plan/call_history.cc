@@ -109,7 +109,7 @@ RoleNumber CallHistory::AddRole() {
   return role;
 }
 
-bool CallHistory::IsGone(CallNumber earlier, CallNumber later) const {
+bool CallHistory::IsFreedBefore(CallNumber earlier, CallNumber later) const {
   const CallNumber freed = tensor(pinning(earlier).tensor).freed;
   return freed != kNone && freed < CallOf(later);
 }
@@ -119,7 +119,7 @@ bool CallHistory::Same(CallNumber later, CallNumber earlier) const {
   const Call& b = pinning(earlier);
   if (a.kind != b.kind) return false;
   if (a.kind == CallKind::kGet) return RoleOf(a.tensor) == RoleOf(b.tensor);
-  return pinning_[later].size == pinning_[earlier].size && IsGone(earlier, later);
+  return pinning_[later].size == pinning_[earlier].size && IsFreedBefore(earlier, later);
 }
 
 void CallHistory::Accept(CallNumber later, CallNumber earlier) {
@@ -152,7 +152,7 @@ CallHistory::Suffix CallHistory::CommonSuffix(CallNumber later, CallNumber earli
     const bool is_known = unknowns->IsKnown(of);
     if (is_known && of.counterpart != b.tensor) break;
     if (a.kind == CallKind::kCreate) {
-      if (!IsGone(earlier - i, later - i)) break;
+      if (!IsFreedBefore(earlier - i, later - i)) break;
       // No earlier call has the tensor.
       if (is_known) unknown -= of.gets;
     } else if (RoleOf(a.tensor) != RoleOf(b.tensor)) {

@@ -163,7 +163,7 @@ class CallHistory {
     TensorIndex holder = kNoTensor;
     uint32_t tensors = 0;  // that have it
   };
-  bool IsGone(CallNumber earlier, CallNumber later) const;
+  bool IsFreedBefore(CallNumber earlier, CallNumber later) const;
   RoleNumber RoleOf(TensorIndex tensor) const { return tensors_[tensor].role; }
   void SetRole(TensorIndex tensor, RoleNumber role);
   void LeaveRole(TensorIndex tensor);

@@ -32,10 +32,10 @@ bool Fits(const MoveView& view, const Next& next) {
 }
 
 // Of the units that a call waits for, or whose pool may send more ahead of need.
-std::optional<Next> FirstComing(const MoveView& view) {
+std::optional<Next> FirstReturn(const MoveView& view) {
   std::optional<Next> first;
   for (PoolNumber pool = 0; pool < view.copies.size(); ++pool) {
-    const auto next = view.queues.First(Queue::kComes, pool);
+    const auto next = view.queues.First(Queue::kReturns, pool);
     if (!next || (first && first->need <= next->need)) continue;
     if (next->need == MoveQueues::kWaitedFor || view.copies.coming(pool) < view.coming_most)
       first = next;
@@ -48,7 +48,7 @@ std::optional<Next> FirstBorn(const MoveView& view) {
   return view.copies.MayBeBorn() ? view.queues.First(Queue::kBorn) : std::nullopt;
 }
 
-bool MayCome(const MoveView& view, const Next& next) {
+bool MayReturn(const MoveView& view, const Next& next) {
   return next.need == MoveQueues::kWaitedFor || Fits(view, next);
 }
 
@@ -144,37 +144,38 @@ std::optional<Unit> NextIn(const MoveView& view, PoolNumber pool) {
 }
 
 std::optional<MapChoice> NextMap(const MoveView& view) {
-  const auto comes = FirstComing(view);
+  const auto returns = FirstReturn(view);
   const auto born = FirstBorn(view);
-  const bool may_come = comes && MayCome(view, *comes);
-  if (may_come && (!born || comes->need <= born->need)) {
-    if (const auto choice = FindMemory(view, *comes)) return choice;
+  const bool may_return = returns && MayReturn(view, *returns);
+  if (may_return && (!born || returns->need <= born->need)) {
+    if (const auto choice = FindMemory(view, *returns)) return choice;
   }
   // While a call waits for memory nothing is mapped ahead: it would leave again for that call.
-  if (Waits(comes) && !Waits(born)) return std::nullopt;
+  if (Waits(returns) && !Waits(born)) return std::nullopt;
   if (born) {
     if (const auto choice = FindMemory(view, *born)) return choice;
   }
   if (Waits(born)) return std::nullopt;
-  if (may_come && born && born->need < comes->need) return FindMemory(view, *comes);
+  if (may_return && born && born->need < returns->need) return FindMemory(view, *returns);
   return std::nullopt;
 }
 
 std::optional<Position> FirstLack(const MoveView& view) {
   std::optional<Position> lack;
-  const auto comes = FirstComing(view);
+  const auto returns = FirstReturn(view);
   const auto born = FirstBorn(view);
-  if (comes && MayCome(view, *comes) && !FindMemory(view, *comes)) lack = comes->need;
+  if (returns && MayReturn(view, *returns) && !FindMemory(view, *returns)) lack = returns->need;
   if (born && !FindMemory(view, *born)) lack = std::min(lack.value_or(born->need), born->need);
   return lack;
 }
 
 std::optional<Position> LastSpare(const MoveView& view) {
   if (view.supply.Find(false)) {
-    const auto comes = FirstComing(view);
+    const auto returns = FirstReturn(view);
     const auto born = FirstBorn(view);
-    const Position own = std::min(born ? born->need : kNoPosition,
-                                  comes && MayCome(view, *comes) ? comes->need : kNoPosition);
+    const Position own =
+        std::min(born ? born->need : kNoPosition,
+                 returns && MayReturn(view, *returns) ? returns->need : kNoPosition);
     if (own == kNoPosition) return own;
   }
   const auto dead = view.queues.First(Queue::kDead);
@@ -182,11 +183,11 @@ std::optional<Position> LastSpare(const MoveView& view) {
 }
 
 std::optional<Unit> NextExchange(const MoveView& view) {
-  const auto comes = FirstComing(view);
-  if (!comes || MayCome(view, *comes)) return std::nullopt;
+  const auto returns = FirstReturn(view);
+  if (!returns || MayReturn(view, *returns)) return std::nullopt;
   if (!view.plan.empty() && !view.deadlines.IsLate(view.plan)) return std::nullopt;
   // Not for a unit of lower priority.
-  const EvictionRank least{LeavingClass(view.units[comes->unit].priority), comes->need};
+  const EvictionRank least{LeavingClass(view.units[returns->unit].priority), returns->need};
   const auto may_leave = [&least](const Next& idle) {
     return idle.leaving_class >= least.leaving_class && idle.need > least.need;
   };
@@ -216,10 +217,10 @@ std::optional<Bytes> LackedCopyRoom(const MoveView& view) {
 }
 
 bool AwaitsReturn(const MoveView& view) {
-  return Waits(FirstComing(view));
+  return Waits(FirstReturn(view));
 }
 
-bool AwaitsBirth(const MoveView& view) {
+bool AwaitsCreation(const MoveView& view) {
   return Waits(view.queues.First(Queue::kBorn));
 }
 

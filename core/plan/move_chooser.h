@@ -82,7 +82,7 @@ std::optional<Unit> NextExchange(const MoveView& view);
 std::optional<Unit> NextEmergency(const MoveView& view);
 // A call waits for memory: for a unit whose bytes are away, or for one that has none yet.
 bool AwaitsReturn(const MoveView& view);
-bool AwaitsBirth(const MoveView& view);
+bool AwaitsCreation(const MoveView& view);
 // The unit that is away in the pool and was used last, where a page is free for it. nullopt: there
 // is none, or a call waits for another unit to return. O(units).
 std::optional<Unit> NextReturn(const MoveView& view, PoolNumber pool);

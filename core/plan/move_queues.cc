@@ -14,7 +14,7 @@ std::pair<MoveQueues::Queue, Position> MoveQueues::QueueOf(Unit unit, const Unit
   if (state.life == PageState::kQueued) return {Queue::kArrives, need};
   if (state.life == PageState::kAway) {
     if (need == kNoPosition || state.in_place > 0) return {Queue::kNone, need};
-    if (state.live > 0) return {Queue::kComes, need};
+    if (state.live > 0) return {Queue::kReturns, need};
     // A slot is found when its tensor is created; only pages are mapped before.
     return {!IsSlot(unit) || state.demanded ? Queue::kBorn : Queue::kNone, need};
   }
@@ -28,7 +28,7 @@ std::pair<MoveQueues::Queue, Position> MoveQueues::QueueOf(Unit unit, const Unit
 PoolNumber MoveQueues::PoolOf(Unit unit, Queue queue, const UnitState& state,
                               const ResidencyPlan& plan) {
   switch (queue) {
-    case Queue::kComes:
+    case Queue::kReturns:
     case Queue::kArrives:
     case Queue::kIdleClean: return state.pool;
     case Queue::kLeaves: return plan.PoolOf(unit);

@@ -42,7 +42,7 @@ namespace ravenstore::core::plan {
 class MoveQueues {
  public:
   enum class Queue : uint8_t {
-    kComes,
+    kReturns,
     kBorn,
     kArrives,
     kDead,

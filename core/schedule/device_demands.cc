@@ -99,7 +99,7 @@ bool DeviceDemands::HasPlace(const ScheduledClient& client, const plan::UnitSpan
   // A client that can use copies in place needs no spare page to exchange others.
   const uint64_t spare = books.view().limits.in_place ? 1 : 0;
   create.places = spare + books.copies().pools().PagesMost() +
-                  std::min<uint64_t>(tenants_.MostBesideKept(client, pages), pages - others);
+                  std::min<uint64_t>(tenants_.MostExceptKept(client, pages), pages - others);
   return decide::HasPlace(create);
 }
 

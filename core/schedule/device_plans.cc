@@ -40,7 +40,7 @@ void DevicePlans::Changed(ScheduledClient* of) {
 void DevicePlans::EndSharing(const ScheduledClient* but) {
   has_ended_ |= std::exchange(are_shared_, false);
   for (ScheduledClient* client : *device_.clients) {
-    client->executor().SetOthersMakeRoom(false);
+    client->executor().SetOwnerMakesRoom(false);
     if (client != but && !client->has_ended() && client->foresight().has_plan()) BeginOwn(client);
   }
 }

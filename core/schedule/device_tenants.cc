@@ -36,7 +36,7 @@ uint32_t DeviceTenants::Most(const ScheduledClient& client, uint32_t pages) cons
   return std::min({pages, client.most(), Of(client.tenant()).most});
 }
 
-uint32_t DeviceTenants::MostBesideKept(const ScheduledClient& client, uint32_t pages) const {
+uint32_t DeviceTenants::MostExceptKept(const ScheduledClient& client, uint32_t pages) const {
   const uint32_t most = Most(client, pages);
   if (!KeepsFree()) return most;
   const TenantId tenant = client.tenant();

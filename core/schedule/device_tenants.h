@@ -48,7 +48,7 @@ class DeviceTenants {
   // Pages that the client may hold if no other client holds any.
   uint32_t Most(const ScheduledClient& client, uint32_t pages) const;
   // Without those that stay free. O(tenants).
-  uint32_t MostBesideKept(const ScheduledClient& client, uint32_t pages) const;
+  uint32_t MostExceptKept(const ScheduledClient& client, uint32_t pages) const;
   // Some pages stay free.
   bool KeepsFree() const { return guaranteed_part_ > 0 && tenants_.size() > 1 && guaranteed_ > 0; }
   // Pages that stay free for a tenant to come.

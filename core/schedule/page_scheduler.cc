@@ -103,7 +103,7 @@ void PageScheduler::Leave(ClientId client) {
   if (turn_ && turn_->client > number) --turn_->client;
   free_pages_.Unassign(*left);
   left->Retire();
-  gone_.push_back(client);
+  removed_.push_back(client);
   demands_.SetClients(clients_);
   shared_.reset();
   plans_.Changed(nullptr);
@@ -271,7 +271,7 @@ void PageScheduler::Advance(Duration now) {
     WakeWaiting();
   }
   if (clients_.size() == 1) {
-    if (clients_.front()->SetShare(tenants_.MostBesideKept(*clients_.front(), pages_))) {
+    if (clients_.front()->SetShare(tenants_.MostExceptKept(*clients_.front(), pages_))) {
       free_pages_.SharesChanged();
       Start(clients_.front());
     }
@@ -354,7 +354,7 @@ void PageScheduler::HandOver() {
 }
 
 void PageScheduler::EraseReleased() {
-  std::erase_if(gone_, [this](ClientId id) {
+  std::erase_if(removed_, [this](ClientId id) {
     const PageExecutor& executor = Of(id).executor();
     if (!executor.IsQuiet() || free_pages_.making() == id || executor.books().memory().pages() > 0)
       return false;

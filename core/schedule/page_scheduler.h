@@ -173,7 +173,7 @@ class PageScheduler {
   DeviceTenants tenants_{options_.guaranteed_part};
   std::map<ClientId, std::unique_ptr<ScheduledClient>> by_id_;  // also those that are gone
   std::vector<ScheduledClient*> clients_;                       // that are not, as they joined
-  std::vector<ClientId> gone_;
+  std::vector<ClientId> removed_;
   std::vector<ClientId> touched_;  // since the last Advance()
   std::vector<ClientId> started_;
   DeviceDemands demands_{&tenants_};

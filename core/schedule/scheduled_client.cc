@@ -241,7 +241,7 @@ void ScheduledClient::SetPlan(plan::ResidencyPlan plan, uint32_t pages, bool is_
 
 void ScheduledClient::SetSharedPlan(plan::ResidencyPlan plan, uint32_t pages) {
   executor_.SetShare(pages);
-  executor_.SetOthersMakeRoom(true);
+  executor_.SetOwnerMakesRoom(true);
   planned_share_ = pages;
   SetPlan(std::move(plan), pages, true);
 }
@@ -298,7 +298,7 @@ void ScheduledClient::Retire() {
   has_ended_ = true;
   executor_.Retire();
   executor_.SetShare(0);
-  executor_.SetOthersMakeRoom(false);
+  executor_.SetOwnerMakesRoom(false);
 }
 
 }  // namespace ravenstore::core

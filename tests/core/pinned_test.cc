@@ -69,15 +69,15 @@ TEST_P(PinnedBooksTest, NoSlabEverServesTwoUsers) {
 
 TEST_P(PinnedBooksTest, AClientIsToldOfASlabOnce) {
   const Bytes offset = Take(kUser, {kRank0, 1}, MiB(4));
-  EXPECT_EQ(books_.NoteTold(kRank0, 0, offset, MiB(4)).size(), 1u);
-  EXPECT_TRUE(books_.NoteTold(kRank0, 0, offset, MiB(4)).empty());
-  EXPECT_EQ(books_.NoteTold(kRank1, 0, offset, MiB(4)).size(), 1u);
+  EXPECT_EQ(books_.AddNotified(kRank0, 0, offset, MiB(4)).size(), 1u);
+  EXPECT_TRUE(books_.AddNotified(kRank0, 0, offset, MiB(4)).empty());
+  EXPECT_EQ(books_.AddNotified(kRank1, 0, offset, MiB(4)).size(), 1u);
 }
 
 TEST_P(PinnedBooksTest, ASlabGoesOnceNobodyMapsIt) {
   const Bytes offset = Take(kUser, {kRank0, 1}, MiB(4));
-  books_.NoteTold(kRank0, 0, offset, MiB(4));
-  books_.NoteTold(kRank1, 0, offset, MiB(4));
+  books_.AddNotified(kRank0, 0, offset, MiB(4));
+  books_.AddNotified(kRank1, 0, offset, MiB(4));
   EXPECT_TRUE(books_.Idle(kUser).empty());
   books_.Free({kRank0, 1});
   ASSERT_EQ(books_.Idle(kUser).size(), 1u);
@@ -91,7 +91,7 @@ TEST_P(PinnedBooksTest, ASlabGoesOnceNobodyMapsIt) {
   EXPECT_TRUE(books_.Unmapped(slab, kRank0));
   EXPECT_FALSE(books_.Unmapped(slab, kRank0));
   EXPECT_FALSE(books_.IsUnmapped(slab));
-  EXPECT_EQ(books_.Gone(kRank1), (std::vector<PinnedSlabId>{slab}));
+  EXPECT_EQ(books_.RemoveClient(kRank1), (std::vector<PinnedSlabId>{slab}));
   EXPECT_TRUE(books_.IsUnmapped(slab));
   EXPECT_EQ(books_.Held(kUser), MiB(4));
   books_.Removed(slab);
@@ -102,7 +102,7 @@ TEST_P(PinnedBooksTest, ASlabGoesOnceNobodyMapsIt) {
 TEST_P(PinnedBooksTest, AClientThatEndsLeavesNoBlockBehind) {
   for (uint64_t i = 0; i < 10; ++i) Take(kUser, {kRank0, i}, MiB(1));
   Take(kUser, {kRank1, 0}, MiB(1));
-  books_.Gone(kRank0);
+  books_.RemoveClient(kRank0);
   EXPECT_EQ(books_.Used(kRank0), Bytes{0});
   EXPECT_EQ(books_.Used(kRank1), MiB(1));
   EXPECT_FALSE(books_.Has({kRank0, 3}));

@@ -57,12 +57,12 @@ class AcceptorTest : public testing::Test {
     return std::move(*socket);
   }
   // The message that the connection got; empty if it only ended.
-  static std::string Told(const ipc::UniqueFd& socket) {
-    const auto packet = ipc::Receive(socket.get(), true);
-    if (!packet.ok() || !packet->has_value()) return "";
-    proto::DaemonPacket told;
-    RAVEN_CHECK(told.ParseFromString((*packet)->bytes));
-    return told.failure().message();
+  static std::string RefusalOf(const ipc::UniqueFd& socket) {
+    const auto received = ipc::Receive(socket.get(), true);
+    if (!received.ok() || !received->has_value()) return "";
+    proto::DaemonPacket packet;
+    RAVEN_CHECK(packet.ParseFromString((*received)->bytes));
+    return packet.failure().message();
   }
   bool IsListening() {
     epoll_event event{};
@@ -114,7 +114,7 @@ TEST_F(AcceptorTest, KeepsSomePlacesForWhoAdministersAndTurnsTheRestAway) {
   const auto last = Connect();
   acceptor_->AcceptSome();
   EXPECT_EQ(admitted_.size(), kPlaces + kept);
-  EXPECT_NE(Told(last).find("connections"), std::string::npos);
+  EXPECT_NE(RefusalOf(last).find("connections"), std::string::npos);
   // One that had such a place leaves it to the next.
   acceptor_->GivePlace(core::TenantId{::geteuid()}, true);
   const auto next = Connect();
@@ -126,8 +126,8 @@ TEST_F(AcceptorTest, TellsWhyAndKeepsNoPlaceForWhomItDoesNotAdmit) {
   admits_ = Error{ErrorCode::kLimit, "nothing is left to watch it with"};
   const auto socket = Connect();
   acceptor_->AcceptSome();
-  EXPECT_EQ(Told(socket), "nothing is left to watch it with");
-  EXPECT_EQ(Told(socket), "");
+  EXPECT_EQ(RefusalOf(socket), "nothing is left to watch it with");
+  EXPECT_EQ(RefusalOf(socket), "");
   EXPECT_EQ(descriptors_.taken(), 0u);
 }
 
@@ -135,14 +135,13 @@ TEST_F(AcceptorTest, AUserWhoMayNotConnectIsToldSo) {
   // Who runs the tests is an administrator, for whom places are kept in spite of that.
   may_connect_ = Error{ErrorCode::kLimit, "a close of yours does not end"};
   std::vector<ipc::UniqueFd> sockets;
-  std::string told;
   const size_t kept = ::geteuid() == 0 ? 16 : 8;
   for (size_t i = 0; i <= kept; ++i) {
     sockets.push_back(Connect());
     acceptor_->AcceptSome();
   }
   EXPECT_EQ(reserved_, kept);
-  EXPECT_EQ(Told(sockets.back()), "a close of yours does not end");
+  EXPECT_EQ(RefusalOf(sockets.back()), "a close of yours does not end");
 }
 
 TEST_F(AcceptorTest, RestsWhileTooManyThatWereTurnedAwayAreNotClosed) {
@@ -159,7 +158,7 @@ TEST_F(AcceptorTest, RestsWhileTooManyThatWereTurnedAwayAreNotClosed) {
   acceptor_->AcceptSome();
   EXPECT_EQ(admitted_.size(), 0u);
   EndTurn();
-  acceptor_->GoOn();
+  acceptor_->Resume();
   EXPECT_EQ(acceptor_->paused_until(), core::kNever);
   ASSERT_TRUE(IsListening());
   acceptor_->AcceptSome();
@@ -170,7 +169,7 @@ TEST_F(AcceptorTest, StopsForGood) {
   acceptor_->Stop();
   EXPECT_FALSE(ipc::Connect(path_, core::kNever).ok());
   acceptor_->AcceptSome();
-  acceptor_->GoOn();
+  acceptor_->Resume();
   EXPECT_EQ(admitted_.size(), 0u);
 }
 

@@ -194,7 +194,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
       offered_[batch.first++] = std::move(descriptor);
   }
   void Progressed(ClientPages*) override {}
-  void PageGone(ClientPages*) override { ++gone_; }
+  void PageDestroyed(ClientPages*) override { ++destroyed_; }
   void RetryAt(ClientPages*, core::Tick) override {
     ASSERT_TRUE(is_short_) << "the device has memory";
     ++retries_;
@@ -259,7 +259,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
       remote_->Released(part.offset, true);
     }
     remote_->Poll(ipc::Now());
-    if (remote_->memory().HasClosed()) pages_->Evacuate(0);
+    if (remote_->memory().HasClosed()) pages_->DrainPool(0);
     core::PageBooks& books = executor_->books();
     core::plan::CopyPool remote = books.view().limits.pools[0];
     remote.capacity = books.copies().pools().used(0) + remote_->Room();
@@ -399,7 +399,7 @@ class ClientPagesTest : public testing::Test, public ClientPages::Owner {
   std::vector<Tensor> tensors_;
   std::set<TensorNumber> granted_;
   std::set<TensorNumber> refused_;
-  int gone_ = 0;
+  int destroyed_ = 0;
   bool bare_ = false;  // a test is the executor
   int mapped_ = 0;
   int unmapped_ = 0;
@@ -451,7 +451,7 @@ TEST_F(ClientPagesTest, PagesBeyondTheShareAreDestroyed) {
   Begin(8, MiB(64));
   Play(4, 500, 24);
   executor_->SetShare(3);
-  PumpUntil([&] { return gone_ == 5; });
+  PumpUntil([&] { return destroyed_ == 5; });
   EXPECT_EQ(imported_.size(), executor_->books().memory().pages());
   for (int i = 0; i < 5; ++i) executor_->AddPage();
   executor_->SetShare(8);
@@ -466,11 +466,11 @@ TEST_F(ClientPagesTest, BytesComeBackWhileTheShareChanges) {
   for (uint32_t i = 0; i < 150; ++i) {
     const auto share = static_cast<uint32_t>(3 + random() % (kPages - 2));
     executor_->SetShare(share);
-    missing += static_cast<uint32_t>(std::exchange(gone_, 0));
+    missing += static_cast<uint32_t>(std::exchange(destroyed_, 0));
     for (; missing > 0 && executor_->books().memory().pages() < share; --missing)
       executor_->AddPage();
     Play(200 + i, 20, 24);
-    ASSERT_LE(pages_->held() + missing + static_cast<uint32_t>(gone_), kPages);
+    ASSERT_LE(pages_->held() + missing + static_cast<uint32_t>(destroyed_), kPages);
   }
   EXPECT_GT(executor_->stats().in, MiB(50));
 }
@@ -506,10 +506,10 @@ TEST_F(ClientPagesTest, SparesGoWhenTheClientMayHaveNoMore) {
   ASSERT_TRUE(Create(0, kPage * 3));
   PumpUntil([this] { return pages_->made() == 4; });
   executor_->SetShare(4);
-  PumpUntil([this] { return gone_ == 4; });
+  PumpUntil([this] { return destroyed_ == 4; });
   EXPECT_EQ(pages_->made(), 4u);
   executor_->SetShare(3);
-  PumpUntil([this] { return gone_ == 5; });
+  PumpUntil([this] { return destroyed_ == 5; });
   EXPECT_EQ(pages_->made(), 3u);
 }
 
@@ -521,7 +521,7 @@ TEST_F(ClientPagesTest, SoDoThoseThatTheClientHasNotReleasedWhenItIsGone) {
   PumpUntil([this] { return pages_->made() == 4; });
   executor_->SetShare(3);
   executor_->Start();
-  EXPECT_EQ(gone_, 4) << "the fifth waits for the client's mapper";
+  EXPECT_EQ(destroyed_, 4) << "the fifth waits for the client's mapper";
 }
 
 TEST_F(ClientPagesTest, SoDoThoseThatAreBeingMade) {
@@ -534,9 +534,9 @@ TEST_F(ClientPagesTest, SoDoThoseThatAreBeingMade) {
   ASSERT_EQ(pages_->held(), 3u);
   executor_->SetShare(2);
   executor_->Start();
-  EXPECT_EQ(gone_, 5) << "the sixth has memory, or will have";
+  EXPECT_EQ(destroyed_, 5) << "the sixth has memory, or will have";
   blocked.reset();
-  PumpUntil([this] { return gone_ == 6; });
+  PumpUntil([this] { return destroyed_ == 6; });
   EXPECT_EQ(pages_->held(), 2u);
 }
 
@@ -555,9 +555,9 @@ TEST_F(ClientPagesTest, ButAreUsedIfTheClientMayHaveThemAgain) {
   PlaceFor(2, kPage);
   executor_->Pin(2);
   executor_->Start();
-  EXPECT_EQ(gone_, 5);
+  EXPECT_EQ(destroyed_, 5);
   blocked.reset();
-  PumpUntil([this] { return granted_.count(2) > 0 && gone_ == 6 && pages_->IsQuiet(); });
+  PumpUntil([this] { return granted_.count(2) > 0 && destroyed_ == 6 && pages_->IsQuiet(); });
   EXPECT_EQ(pages_->held(), 3u);
   executor_->Begin(2);
 }

@@ -21,11 +21,11 @@ class ClientsTest : public ClientsFixture {
   using ClientsFixture::ClientsFixture;
   proto::Welcome Attach(Caller& caller, const proto::Hello& hello = Hello()) {
     clients_.HandleHello(caller, 9, hello);
-    const proto::DaemonPacket told = connections_.Told(caller);
-    EXPECT_EQ(told.request(), 9u);
-    EXPECT_TRUE(told.has_welcome()) << told.failure().message();
+    const proto::DaemonPacket answer = connections_.TakeOnlyPacket(caller);
+    EXPECT_EQ(answer.request(), 9u);
+    EXPECT_TRUE(answer.has_welcome()) << answer.failure().message();
     loop_.RunPosts();
-    return told.welcome();
+    return answer.welcome();
   }
   ErrorCode Refused(Caller& caller, const proto::Hello& hello = Hello()) {
     clients_.HandleHello(caller, 9, hello);
@@ -98,10 +98,10 @@ TEST_F(ClientsTest, APlaceIsTheClientsUntilItsMemoryIsReturned) {
   clients_.HandleDetach(leaving, 9);
   EXPECT_EQ(leaving.client, ClientId{});
   EXPECT_EQ(Refused(late), ErrorCode::kLimit);
-  EXPECT_TRUE(connections_.WasToldNothing(leaving));
+  EXPECT_TRUE(connections_.SentNothing(leaving));
   ReturnMemory();
   connections_.AwaitAnswer();
-  EXPECT_TRUE(connections_.Told(leaving).has_detached());
+  EXPECT_TRUE(connections_.TakeOnlyPacket(leaving).has_detached());
   EXPECT_EQ(descriptors_.taken(), 12u);
   Attach(late);
 }
@@ -119,15 +119,15 @@ TEST_F(SingleUserTest, AnotherUserIsRefusedInWordsUntilTheFirstOnesClientsAreGon
   Attach(second);
   Caller other = connections_.Connect(3, kOther);
   clients_.HandleHello(other, 9, Hello());
-  const std::string why = connections_.Told(other).failure().message();
+  const std::string why = connections_.TakeOnlyPacket(other).failure().message();
   EXPECT_NE(why.find("limits.single_user"), std::string::npos) << why;
   Caller tool = connections_.Connect(4, kOther);
   proto::Hello looks = Hello();
   looks.set_control_only(true);
   Attach(tool, looks);
-  for (Caller* gone : {&first, &second}) {
+  for (Caller* caller : {&first, &second}) {
     EXPECT_EQ(Refused(other), ErrorCode::kLimit);
-    clients_.Died(*gone);
+    clients_.Died(*caller);
     ReturnMemory();
   }
   Attach(other);

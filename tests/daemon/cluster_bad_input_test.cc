@@ -31,7 +31,7 @@ class ClusterBadInputTest : public ClusterFixture {
  protected:
   // The one line that a daemon with these keys says before it ends.
   std::string Refusal(int status, const Keys& keys) {
-    const FailedStart start = StartInVain(
+    const FailedStart start = StartExpectingFailure(
         {"--socket", directory_ / "refused", "--config", Configure("a", "127.0.0.1:0", keys)});
     EXPECT_EQ(start.status, status) << start.words;
     EXPECT_EQ(std::ranges::count(start.words, '\n'), 1) << start.words;

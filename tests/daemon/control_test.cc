@@ -116,8 +116,8 @@ void AwaitNoConnection(const DaemonProcess& daemon) {
   const bool none = Eventually([&] {
     size_t of_connections = 0;
     for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-      std::error_code gone;
-      const std::string file = std::filesystem::read_symlink(entry.path(), gone);
+      std::error_code error;
+      const std::string file = std::filesystem::read_symlink(entry.path(), error);
       if (file.starts_with("socket:") || file.find("pidfd") != std::string::npos) ++of_connections;
     }
     return of_connections == 1;  // the listening socket
@@ -448,12 +448,12 @@ TEST(ControlTest, ALimitThatWasSetIsTakenBack) {
     return *admin.SetLimits(limits);
   };
   const uint32_t client = admin.Clients()->front().client();
-  for (const auto& [whose, before] : {std::pair(0u, MiB(40)), {client, MiB(32)}}) {
-    EXPECT_EQ(change(whose, MiB(16), MiB(24)).device_budget(), MiB(16));
-    const auto after = change(whose, proto::kLimitNotSet, 0);
+  for (const auto& [holder, before] : {std::pair(0u, MiB(40)), {client, MiB(32)}}) {
+    EXPECT_EQ(change(holder, MiB(16), MiB(24)).device_budget(), MiB(16));
+    const auto after = change(holder, proto::kLimitNotSet, 0);
     EXPECT_EQ(after.device_budget(), before);
     EXPECT_EQ(after.host_budget(), MiB(24)) << "left alone";
-    EXPECT_EQ(change(whose, 0, proto::kLimitNotSet).host_budget(), MiB(48));
+    EXPECT_EQ(change(holder, 0, proto::kLimitNotSet).host_budget(), MiB(48));
   }
   EXPECT_EQ(store.stats().device_budget, MiB(32));
 }

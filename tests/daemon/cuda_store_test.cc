@@ -234,7 +234,7 @@ TEST_F(CudaStoreTest, ARegionThatSleepsHasNoDeviceMemoryAndWakesInOrderWithItsBy
   std::vector<void*> addresses;
   client::Region::Enter(&region);
   for (int i = 0; i < kAllocations; ++i) {
-    void* const address = client::Region::AllocateHere(kBytes, 0);
+    void* const address = client::Region::AllocateInCurrent(kBytes, 0);
     ASSERT_NE(address, nullptr) << ravenstore_last_error();
     gpu.Fill(address, i);
     addresses.push_back(address);

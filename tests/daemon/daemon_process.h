@@ -122,7 +122,7 @@ struct FailedStart {
 };
 
 // Starts it with `flags`, and waits for its end: ten minutes at most.
-inline FailedStart StartInVain(const std::vector<std::string>& flags) {
+inline FailedStart StartExpectingFailure(const std::vector<std::string>& flags) {
   const ipc::ShortDirectory directory;
   const std::string log = directory / "log";
   ipc::Child child([&] {

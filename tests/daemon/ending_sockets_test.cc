@@ -33,8 +33,8 @@ class EndingSocketsTest : public testing::Test {
 
   ipc::UniqueFd epoll_;
   Mailbox mailbox_;
-  int came_free_ = 0;
-  EndingSockets ending_{epoll_.get(), &mailbox_, [this] { ++came_free_; }};
+  int released_ = 0;
+  EndingSockets ending_{epoll_.get(), &mailbox_, [this] { ++released_; }};
 };
 
 TEST_F(EndingSocketsTest, ThePeerSeesTheEndAtOnceAndItIsClosedWithTheTurn) {
@@ -50,7 +50,7 @@ TEST_F(EndingSocketsTest, ThePeerSeesTheEndAtOnceAndItIsClosedWithTheTurn) {
   ending_.EndTurn();
   RunMailbox();
   EXPECT_TRUE(closed);
-  EXPECT_EQ(came_free_, 1);
+  EXPECT_EQ(released_, 1);
   EXPECT_EQ(::fcntl(number, F_GETFD), -1);
 }
 
@@ -65,7 +65,7 @@ TEST_F(EndingSocketsTest, AUsersAreClosedByOneTask) {
   ending_.EndTurn();
   RunMailbox();
   EXPECT_EQ(closed, 20);
-  EXPECT_EQ(came_free_, 1);
+  EXPECT_EQ(released_, 1);
   ending_.EndTurn();  // with nothing
   EXPECT_TRUE(mailbox_.empty());
 }

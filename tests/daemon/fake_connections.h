@@ -35,15 +35,15 @@ class FakeConnections final : public Connections {
     return caller;
   }
   // What was sent since this was asked last, which is one packet.
-  proto::DaemonPacket Told(const Caller& caller) {
-    std::vector<proto::DaemonPacket> told = std::exchange(sent_[caller.key], {});
-    RAVEN_CHECK(told.size() == 1);
-    return std::move(told.front());
+  proto::DaemonPacket TakeOnlyPacket(const Caller& caller) {
+    std::vector<proto::DaemonPacket> packets = std::exchange(sent_[caller.key], {});
+    RAVEN_CHECK(packets.size() == 1);
+    return std::move(packets.front());
   }
   core::ErrorCode Refused(const Caller& caller) {
-    return static_cast<core::ErrorCode>(Told(caller).failure().code());
+    return static_cast<core::ErrorCode>(TakeOnlyPacket(caller).failure().code());
   }
-  bool WasToldNothing(const Caller& caller) { return sent_[caller.key].empty(); }
+  bool SentNothing(const Caller& caller) { return sent_[caller.key].empty(); }
   // Of all packets.
   size_t descriptors() const { return descriptors_; }
   // As the loop would, in order; and sends the answers.

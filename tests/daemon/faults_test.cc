@@ -154,9 +154,9 @@ struct Lingering {
 // No client waits until the daemon has closed a descriptor that a stranger sent along.
 TEST(FaultsTest, DescriptorsThatTakeLongToCloseHoldUpNobody) {
   DaemonProcess daemon;
-  enum class Sent { kBesideAMessage, kTooMany, kAsAPage, kBehindAHangUp };
+  enum class Sent { kWithAMessage, kTooMany, kAsAPage, kBehindAHangUp };
   for (const Sent sent :
-       {Sent::kBesideAMessage, Sent::kTooMany, Sent::kAsAPage, Sent::kBehindAHangUp}) {
+       {Sent::kWithAMessage, Sent::kTooMany, Sent::kAsAPage, Sent::kBehindAHangUp}) {
     SCOPED_TRACE(static_cast<int>(sent));
     Lingering lingering;
     daemon.Stop();  // so that its close is the last

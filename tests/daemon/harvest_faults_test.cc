@@ -56,7 +56,7 @@ class OneFault {
     return opens && !opened_.exchange(true) ? HostFault::kRefused : HostFault::kNone;
   }
   // The step has come.
-  bool came() const { return steps_ >= what_.step; }
+  bool was_reached() const { return steps_ >= what_.step; }
 
  private:
   const What what_;
@@ -189,7 +189,7 @@ class EachStep {
   };
 
   bool ReturnsHarvested() const { return peers_ == FaultyServer::Peers::kHarvested; }
-  bool MustCome(Kind kind) const {
+  bool MustBeReached(Kind kind) const {
     if (kind == Kind::kUnmap) return ReturnsHarvested();
     return kind != Kind::kUnpin && kind != Kind::kOpen;
   }
@@ -220,7 +220,7 @@ class EachStep {
     const auto& failed = failed_[static_cast<size_t>(step.kind)];
     for (int runs = 0; runs < kRunsForAKind; ++runs) {
       if (Fail({.kind = step.kind, .step = step.number})) return true;
-      if (!MustCome(step.kind) || failed > 0 || testing::Test::HasFailure()) break;
+      if (!MustBeReached(step.kind) || failed > 0 || testing::Test::HasFailure()) break;
     }
     return false;
   }
@@ -245,7 +245,7 @@ class EachStep {
                  (what.opens_fail_once ? ", and then one that opens" : ""));
     Program program(peers_, what);
     program.Run();
-    if (!program.fault().came()) return false;
+    if (!program.fault().was_reached()) return false;
     ++failed_[kind];
     EXPECT_GT(program.checks().checked, 0u);
     // What a get came between was not to be relied on anyway.

@@ -34,7 +34,7 @@ class JobOrdersTest : public testing::Test {
     packet.mutable_take_orders()->set_job(job);
     packet.mutable_take_orders()->set_run(run);
     EXPECT_TRUE(orders_.Handle(caller, packet));
-    EXPECT_TRUE(connections_.Told(caller).has_orders_taken());
+    EXPECT_TRUE(connections_.TakeOnlyPacket(caller).has_orders_taken());
     return caller;
   }
   static proto::OrderJob Sleep(const std::string& job = "train.py",
@@ -51,7 +51,7 @@ class JobOrdersTest : public testing::Test {
     EXPECT_TRUE(orders_.Handle(asker, packet));
   }
   proto::SleepOrder Ordered(const Caller& rank) {
-    const proto::DaemonPacket sent = connections_.Told(rank);
+    const proto::DaemonPacket sent = connections_.TakeOnlyPacket(rank);
     EXPECT_TRUE(sent.has_sleep_order());
     EXPECT_EQ(sent.request(), 0u) << "it answers no request";
     return sent.sleep_order();
@@ -70,7 +70,7 @@ class JobOrdersTest : public testing::Test {
     EXPECT_TRUE(orders_.Handle(rank, packet));
   }
   proto::DaemonPacket AnswerTo(const Caller& asker) {
-    proto::DaemonPacket answer = connections_.Told(asker);
+    proto::DaemonPacket answer = connections_.TakeOnlyPacket(asker);
     EXPECT_EQ(answer.request(), 9u);
     return answer;
   }
@@ -128,11 +128,11 @@ TEST_F(JobOrdersTest, AllRanksSleepAndTheAnswerComesWithTheLast) {
   EXPECT_GT(ordered.deadline_ns(), static_cast<uint64_t>(ipc::Now().time_since_epoch().count()));
   EXPECT_EQ(Ordered(second).number(), ordered.number());
   for (const Caller* rank : {&cache, &other, &stranger})
-    EXPECT_TRUE(connections_.WasToldNothing(*rank));
+    EXPECT_TRUE(connections_.SentNothing(*rank));
   Done(first, ordered.number(), 5);
   Done(first, ordered.number(), 5);
   Done(cache, ordered.number(), 5);
-  EXPECT_TRUE(connections_.WasToldNothing(asker_)) << "one is to come, and was not asked twice";
+  EXPECT_TRUE(connections_.SentNothing(asker_)) << "one is to come, and was not asked twice";
   Done(second, ordered.number(), 7);
   const proto::JobOrdered success = Success(asker_);
   EXPECT_EQ(success.clients(), 2u);
@@ -170,7 +170,7 @@ TEST_F(JobOrdersTest, OneThatRefusesWakesTheOthers) {
   }
   Done(slow, number);  // late: it is undone by what was sent
   Done(slow, number + 1);
-  EXPECT_TRUE(connections_.WasToldNothing(asker_));
+  EXPECT_TRUE(connections_.SentNothing(asker_));
   Done(done, number + 1);
   EXPECT_EQ(Failure(asker_, ErrorCode::kCapturing),
             "process 2 (weights): a graph? is captured; the others are as before");
@@ -205,10 +205,10 @@ TEST_F(JobOrdersTest, OneThatEndsWakesTheOthers) {
   Ordered(ends_later);
   Done(done, number);
   orders_.Forget(ends.key);
-  EXPECT_TRUE(connections_.WasToldNothing(ends));
+  EXPECT_TRUE(connections_.SentNothing(ends));
   EXPECT_EQ(Ordered(done).undoes(), number);
   Done(done, number + 1);
-  EXPECT_TRUE(connections_.WasToldNothing(asker_));
+  EXPECT_TRUE(connections_.SentNothing(asker_));
   orders_.Forget(ends_later.key);
   EXPECT_THAT(Failure(asker_, ErrorCode::kLost), HasSubstr("process 2 (weights): it ended"));
 }
@@ -230,7 +230,7 @@ TEST_F(JobOrdersTest, OneThatIsLateWakesTheOthersAndIsNotAwaited) {
   Ordered(late);
   Done(done, number);
   orders_.OnTime(ipc::Now());
-  EXPECT_TRUE(connections_.WasToldNothing(late)) << "a grace goes on";
+  EXPECT_TRUE(connections_.SentNothing(late)) << "a grace goes on";
   ASSERT_NE(orders_.due(), core::kNever);
   orders_.OnTime(orders_.due());
   EXPECT_EQ(Ordered(late).undoes(), number);
@@ -239,7 +239,7 @@ TEST_F(JobOrdersTest, OneThatIsLateWakesTheOthersAndIsNotAwaited) {
               HasSubstr("process 2 (weights): it did not answer in time: it has come to no"));
   Done(late, number);
   Done(late, number + 1);
-  EXPECT_TRUE(connections_.WasToldNothing(asker_));
+  EXPECT_TRUE(connections_.SentNothing(asker_));
 }
 
 TEST_F(JobOrdersTest, ThatOneIsNotUndoneEither) {
@@ -297,7 +297,7 @@ TEST_F(JobOrdersTest, AnAdministratorSaysWhoseJobIfSeveralHaveOne) {
   proto::OrderJob order = Sleep();
   order.set_uid(kUser + 1);
   Ask(root, order);
-  EXPECT_TRUE(connections_.WasToldNothing(rank));
+  EXPECT_TRUE(connections_.SentNothing(rank));
   Done(other, Ordered(other).number());
   EXPECT_EQ(Success(root).clients(), 1u);
 }
@@ -378,7 +378,7 @@ TEST_F(JobOrdersTest, MessagesThatMakeNoSenseAreRefused) {
   Failure(asker_, ErrorCode::kInvalidArgument);
   Done(asker_, 0);
   Done(asker_, 7);
-  EXPECT_TRUE(connections_.WasToldNothing(asker_));
+  EXPECT_TRUE(connections_.SentNothing(asker_));
   packet.mutable_trim();
   EXPECT_FALSE(orders_.Handle(client, packet));
 }

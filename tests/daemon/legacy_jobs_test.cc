@@ -88,7 +88,7 @@ class LegacyJobsTest : public testing::Test {
   Caller Attach(pid_t pid, const std::string& mode = "account") {
     Caller job = connections_.Connect(pid);
     EXPECT_TRUE(Say(job, Hello(mode), LedgerPage().Descriptor()));
-    EXPECT_TRUE(connections_.Told(job).has_legacy_welcome());
+    EXPECT_TRUE(connections_.TakeOnlyPacket(job).has_legacy_welcome());
     return job;
   }
   // A process of run `run` of `command`, which took `peak` bytes of a device.
@@ -101,19 +101,19 @@ class LegacyJobsTest : public testing::Test {
     hello.mutable_legacy_hello()->set_job(command);
     hello.mutable_legacy_hello()->set_run(run);
     EXPECT_TRUE(Say(job, hello, page.Descriptor()));
-    EXPECT_TRUE(connections_.Told(job).has_legacy_welcome());
+    EXPECT_TRUE(connections_.TakeOnlyPacket(job).has_legacy_welcome());
     return job;
   }
   proto::JobKnown Ask(const Caller& caller, const std::string& command) {
     proto::JobQuery query;
     query.set_job(command);
     jobs_.HandleQuery(caller, 9, query);
-    return connections_.Told(caller).job_known();
+    return connections_.TakeOnlyPacket(caller).job_known();
   }
   uint64_t Descriptors() const { return descriptors_.taken(); }
   proto::LegacyJobs List(const Caller& caller) {
     jobs_.HandleList(caller, 9, {});
-    return connections_.Told(caller).legacy_jobs();
+    return connections_.TakeOnlyPacket(caller).legacy_jobs();
   }
 
   FakeConnections connections_;
@@ -145,9 +145,9 @@ class LegacyJobsTest : public testing::Test {
 TEST_F(LegacyJobsTest, AJobIsWelcomedWithItsNumberAndThePageOfItsUser) {
   Caller job = connections_.Connect(1);
   EXPECT_TRUE(Say(job, Hello(), LedgerPage().Descriptor()));
-  const proto::DaemonPacket told = connections_.Told(job);
-  EXPECT_EQ(told.request(), 9u);
-  EXPECT_EQ(told.legacy_welcome().client(), 5u);
+  const proto::DaemonPacket answer = connections_.TakeOnlyPacket(job);
+  EXPECT_EQ(answer.request(), 9u);
+  EXPECT_EQ(answer.legacy_welcome().client(), 5u);
   EXPECT_EQ(next_client_, 6u);
   EXPECT_EQ(connections_.descriptors(), 1u);
   EXPECT_TRUE(job.greeted);
@@ -159,7 +159,7 @@ TEST_F(LegacyJobsTest, OtherMessagesAreNotIts) {
   ClientPacket hello;
   hello.mutable_hello();
   EXPECT_FALSE(Say(caller, hello));
-  EXPECT_TRUE(connections_.WasToldNothing(caller));
+  EXPECT_TRUE(connections_.SentNothing(caller));
 }
 
 TEST_F(LegacyJobsTest, HelloComesFirstWithOnePageInOneLanguage) {
@@ -189,7 +189,7 @@ TEST_F(LegacyJobsTest, APlaceIsItsJobsUntilTheConnectionEnds) {
   jobs_.Forget(all.back().key);
   EXPECT_EQ(Descriptors(), most - 1);
   Say(late, Hello(), LedgerPage().Descriptor());
-  EXPECT_TRUE(connections_.Told(late).has_legacy_welcome());
+  EXPECT_TRUE(connections_.TakeOnlyPacket(late).has_legacy_welcome());
   for (const Caller& job : all) jobs_.Forget(job.key);
   jobs_.Forget(late.key);
   EXPECT_EQ(Descriptors(), 0u);
@@ -240,21 +240,21 @@ TEST_F(LegacyJobsTest, WhatAJobAsksForComesOnAConnectionOfItsOwn) {
 
 TEST_F(LegacyJobsTest, OnlyAJobMayAsk) {
   for (const ClientPacket& packet : {Reclaim("HOST-0"), Wait("HOST-0", MiB(1))}) {
-    Caller nobody = connections_.Connect(7);
-    Say(nobody, packet);
-    EXPECT_EQ(connections_.Refused(nobody), ErrorCode::kPermission);
-    EXPECT_TRUE(nobody.asked);
+    Caller stranger = connections_.Connect(7);
+    Say(stranger, packet);
+    EXPECT_EQ(connections_.Refused(stranger), ErrorCode::kPermission);
+    EXPECT_TRUE(stranger.asked);
   }
-  Caller nobody = connections_.Connect(7);
-  Say(nobody, Elastic(), ElasticPage());
-  EXPECT_EQ(connections_.Refused(nobody), ErrorCode::kPermission);
+  Caller stranger = connections_.Connect(7);
+  Say(stranger, Elastic(), ElasticPage());
+  EXPECT_EQ(connections_.Refused(stranger), ErrorCode::kPermission);
 }
 
 TEST_F(LegacyJobsTest, AJobShowsItsEngineOnce) {
   const Caller job = Attach(1, "elastic");
   Caller engine = connections_.Connect(1);
   Say(engine, Elastic(), ElasticPage());
-  EXPECT_TRUE(connections_.WasToldNothing(engine));
+  EXPECT_TRUE(connections_.SentNothing(engine));
   EXPECT_EQ(Descriptors(), 2u);
   Caller again = connections_.Connect(1);
   Say(again, Elastic(), ElasticPage());
@@ -275,9 +275,9 @@ TEST_F(LegacyJobsTest, OfADeviceThatIsNotTheStoresNothingIsGivenAndNobodyWaits) 
   Attach(1);
   Caller asks = connections_.Connect(1);
   Say(asks, Reclaim("GPU-other"));
-  const proto::DaemonPacket told = connections_.Told(asks);
-  EXPECT_TRUE(told.has_legacy_reclaimed());
-  EXPECT_EQ(told.legacy_reclaimed().bytes(), 0u);
+  const proto::DaemonPacket answer = connections_.TakeOnlyPacket(asks);
+  EXPECT_TRUE(answer.has_legacy_reclaimed());
+  EXPECT_EQ(answer.legacy_reclaimed().bytes(), 0u);
   Caller waits = connections_.Connect(1);
   Say(waits, Wait("GPU-other", MiB(1)));
   EXPECT_EQ(connections_.Refused(waits), ErrorCode::kNotFound);
@@ -293,9 +293,9 @@ TEST_F(LegacyJobsTest, AJobWaitsForNoMoreThanItMayHave) {
   EXPECT_EQ(List(job).jobs(0).waiting_bytes(), MiB(16).count());
   jobs_.OnTime(jobs_.due());
   memory_.Answer();
-  const proto::DaemonPacket told = connections_.Told(waits);
-  EXPECT_EQ(told.legacy_turn().position(), 0u);
-  EXPECT_EQ(told.legacy_turn().bytes(), MiB(16).count());
+  const proto::DaemonPacket answer = connections_.TakeOnlyPacket(waits);
+  EXPECT_EQ(answer.legacy_turn().position(), 0u);
+  EXPECT_EQ(answer.legacy_turn().bytes(), MiB(16).count());
 }
 
 TEST_F(LegacyJobsTest, AJobIsGivenNoMoreThanItMayHave) {
@@ -306,7 +306,7 @@ TEST_F(LegacyJobsTest, AJobIsGivenNoMoreThanItMayHave) {
   Say(asks, Reclaim("HOST-0"));
   memory_.Answer();
   memory_.Answer();
-  EXPECT_EQ(connections_.Told(asks).legacy_reclaimed().bytes(), 0u);
+  EXPECT_EQ(connections_.TakeOnlyPacket(asks).legacy_reclaimed().bytes(), 0u);
   EXPECT_EQ(memory_.limits[0], Bytes{0});
 }
 
@@ -329,9 +329,9 @@ TEST_F(LegacyJobsTest, WhatACommandTookIsKnownToItsUserWhileItRunsAndAfterwards)
   EXPECT_EQ(known.running(), 0u);
   for (const Caller* other : {&stranger, &root}) EXPECT_FALSE(Ask(*other, command).has_record());
   jobs_.HandleRecords(stranger, 9, {});
-  EXPECT_EQ(connections_.Told(stranger).job_records().records_size(), 0);
+  EXPECT_EQ(connections_.TakeOnlyPacket(stranger).job_records().records_size(), 0);
   jobs_.HandleRecords(root, 9, {});
-  EXPECT_EQ(connections_.Told(root).job_records().records_size(), 1);
+  EXPECT_EQ(connections_.TakeOnlyPacket(root).job_records().records_size(), 1);
 }
 
 TEST_F(LegacyJobsTest, AProcessOfNoCommandLeavesNothingInTheHistory) {
@@ -361,7 +361,7 @@ TEST_F(LegacyJobsTest, AProcessIsAdmittedBecomesTheJobAndItsEstimateStandsBeside
   Caller asks = connections_.Connect(1);
   Say(asks, Admit(MiB(30), MiB(2)));
   Look();
-  const proto::LegacyTurn turn = connections_.Told(asks).legacy_turn();
+  const proto::LegacyTurn turn = connections_.TakeOnlyPacket(asks).legacy_turn();
   EXPECT_EQ(turn.position(), 0u);
   EXPECT_EQ(turn.bytes(), MiB(32).count());
   EXPECT_EQ(turn.uuid(), "HOST-0");
@@ -377,14 +377,14 @@ TEST_F(LegacyJobsTest, AProcessIsAdmittedBecomesTheJobAndItsEstimateStandsBeside
   Caller next = connections_.Connect(2);
   Say(next, Admit(MiB(40)));
   Look();
-  EXPECT_EQ(connections_.Told(next).legacy_turn().position(), 1u);
+  EXPECT_EQ(connections_.TakeOnlyPacket(next).legacy_turn().position(), 1u);
   EXPECT_EQ(List(job).jobs(1).waits_for(), "for memory");
   EXPECT_EQ(List(job).jobs(1).name(), "train.py");
   jobs_.Ended(job.peer);
   jobs_.Forget(asks.key);
   jobs_.Forget(job.key);
   Look();
-  EXPECT_EQ(connections_.Told(next).legacy_turn().position(), 0u);
+  EXPECT_EQ(connections_.TakeOnlyPacket(next).legacy_turn().position(), 0u);
   const proto::JobKnown known = Ask(next, command);
   ASSERT_EQ(known.record().estimates_size(), 1);
   EXPECT_EQ(known.record().estimates(0).bytes(), MiB(30).count());
@@ -401,13 +401,13 @@ TEST_F(LegacyJobsTest, HowMuchAJobComputesAloneIsRememberedAndLetsOthersBeside) 
   Caller unknown = connections_.Connect(2);
   Say(unknown, admit);
   Look();
-  EXPECT_EQ(connections_.Told(unknown).legacy_turn().position(), 1u);
+  EXPECT_EQ(connections_.TakeOnlyPacket(unknown).legacy_turn().position(), 1u);
   jobs_.Forget(unknown.key);
   admit.mutable_admit_job()->set_compute(0.6);
   Caller light = connections_.Connect(3);
   Say(light, admit);
   Look();
-  EXPECT_EQ(connections_.Told(light).legacy_turn().words(),
+  EXPECT_EQ(connections_.TakeOnlyPacket(light).legacy_turn().words(),
             "all jobs there may take 1.4 times as long");
   jobs_.Ended(job.peer);
   EXPECT_EQ(Ask(job, command).record().compute(), 0.8);
@@ -443,10 +443,10 @@ TEST_F(LegacyJobsTest, AProcessThatBecameAnotherUsersIsNotifiedOfItsReservation)
   Caller asks = connections_.Connect(1);
   Say(asks, Admit(MiB(30)));
   Look();
-  EXPECT_EQ(connections_.Told(asks).legacy_turn().position(), 0u);
+  EXPECT_EQ(connections_.TakeOnlyPacket(asks).legacy_turn().position(), 0u);
   Caller again = connections_.Connect(1, FakeConnections::kUser + 1);
   Say(again, Admit(MiB(10)));
-  EXPECT_EQ(connections_.Told(again).legacy_turn().bytes(), MiB(30).count());
+  EXPECT_EQ(connections_.TakeOnlyPacket(again).legacy_turn().bytes(), MiB(30).count());
 }
 
 TEST_F(LegacyJobsTest, OneThatWaitsByItselfAndHungUpAsAJobIsNotListed) {
@@ -478,7 +478,7 @@ TEST_F(LegacyJobsTest, UsersSeeTheirOwnJobsAndRootAll) {
   jobs_.HandleExplain(stranger, 9, query);
   EXPECT_EQ(connections_.Refused(stranger), ErrorCode::kNotFound);
   jobs_.HandleExplain(job, 9, query);
-  EXPECT_EQ(connections_.Told(job).job_explained().job().client(), 5u);
+  EXPECT_EQ(connections_.TakeOnlyPacket(job).job_explained().job().client(), 5u);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ class LegacyReclaimsTest : public testing::Test {
  protected:
   LegacyReclaimsTest() { memory_.usage.held = {kDevice}; }
   // What was given; the question is answered.
-  uint64_t Given() { return connections_.Told(job_).legacy_reclaimed().bytes(); }
+  uint64_t Given() { return connections_.TakeOnlyPacket(job_).legacy_reclaimed().bytes(); }
   // Whatever is due by now and a second.
   void Wait() {
     reclaims_.OnTime(ipc::Now() + std::chrono::seconds(1));
@@ -38,7 +38,7 @@ TEST_F(LegacyReclaimsTest, AnswersOnceTheStoreHasGivenEnough) {
   memory_.Answer();  // what there is
   memory_.Answer();  // what the store holds: more than it may from now on
   EXPECT_EQ(memory_.limits[0], kDevice - GiB(1) - MiB(64));
-  EXPECT_TRUE(connections_.WasToldNothing(job_));
+  EXPECT_TRUE(connections_.SentNothing(job_));
   memory_.usage.held = memory_.limits;
   Wait();
   EXPECT_EQ(Given(), (GiB(1) + MiB(64)).count());
@@ -94,7 +94,7 @@ TEST_F(LegacyReclaimsTest, AConnectionThatEndedIsNotWaitedFor) {
   memory_.Answer();
   reclaims_.Forget(job_.key);
   Wait();
-  EXPECT_TRUE(connections_.WasToldNothing(job_));
+  EXPECT_TRUE(connections_.SentNothing(job_));
 }
 
 }  // namespace

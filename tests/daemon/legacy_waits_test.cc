@@ -27,10 +27,10 @@ class LegacyWaitsTest : public testing::Test {
     memory_.Answer();
   }
   uint32_t Position(const Caller& job) {
-    const proto::DaemonPacket told = connections_.Told(job);
-    EXPECT_TRUE(told.has_legacy_turn());
-    EXPECT_EQ(told.request(), 9u);
-    return told.legacy_turn().position();
+    const proto::DaemonPacket answer = connections_.TakeOnlyPacket(job);
+    EXPECT_TRUE(answer.has_legacy_turn());
+    EXPECT_EQ(answer.request(), 9u);
+    return answer.legacy_turn().position();
   }
 
   FakeConnections connections_;
@@ -49,7 +49,7 @@ class LegacyWaitsTest : public testing::Test {
 TEST_F(LegacyWaitsTest, EachIsToldItsTurnOrItsPlace) {
   Wait(first_, MiB(40));
   Wait(second_, MiB(40));
-  EXPECT_TRUE(connections_.WasToldNothing(first_));
+  EXPECT_TRUE(connections_.SentNothing(first_));
   Look();
   EXPECT_EQ(Position(first_), 0u);
   EXPECT_EQ(Position(second_), 1u);
@@ -110,7 +110,7 @@ TEST_F(LegacyWaitsTest, WhoDoesNotReadIsToldItsTurnAlone) {
   connections_.Stall(second_);
   Look();
   Position(first_);
-  EXPECT_TRUE(connections_.WasToldNothing(second_));
+  EXPECT_TRUE(connections_.SentNothing(second_));
   waits_.Ended(first_.peer);
   Look();
   EXPECT_EQ(Position(second_), 0u);

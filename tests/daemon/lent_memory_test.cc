@@ -257,7 +257,8 @@ TEST_F(LentMemoryTest, ATransferThatFailsOrFallsShortFailsItsGetAlone) {
     lenders_->Hold(Way::kRead);
     auto got = std::async(std::launch::async, [&] { return Read(store, *lent.front()); });
     ASSERT_TRUE(lenders_->AwaitHeld(1));
-    auto beside = std::async(std::launch::async, [&] { return Read(store, *lent.back()); });
+    auto concurrent_read =
+        std::async(std::launch::async, [&] { return Read(store, *lent.back()); });
     ASSERT_TRUE(lenders_->AwaitHeld(2));
     // The first transfer is the first get's.
     lenders_->SetFault([fault, failed = false](Way, core::Bytes) mutable {
@@ -265,7 +266,7 @@ TEST_F(LentMemoryTest, ATransferThatFailsOrFallsShortFailsItsGetAlone) {
     });
     lenders_->Release();
     EXPECT_THROW(got.get(), Error);
-    EXPECT_EQ(beside.get(), Outcome::kRight);
+    EXPECT_EQ(concurrent_read.get(), Outcome::kRight);
     lenders_->SetFault(nullptr);
     ExpectAllRight(store, held);
   }
@@ -303,9 +304,9 @@ TEST_F(LentMemoryTest, WhereNobodyLendsACreateSaysSo) {
   // They fit into the device's four pages. With six, of which the host has room for two, a create
   // is refused as soon as the lenders have refused a copy: no page would be free for exchanges.
   std::vector<Held> held = Make(store, 11);
-  const CreateOptions soon{.timeout = std::chrono::milliseconds(300)};
+  const CreateOptions options{.timeout = std::chrono::milliseconds(300)};
   std::vector<Tensor> in_use;
-  EXPECT_THROW(for (int i = 0; i < 12; ++i) in_use.push_back(store.create(kBytes, soon)),
+  EXPECT_THROW(for (int i = 0; i < 12; ++i) in_use.push_back(store.create(kBytes, options)),
                OutOfMemory);
   in_use.clear();
   lenders_->SetLends(true);
@@ -346,10 +347,10 @@ TEST_F(LentBudgetTest, AUserHasNoMoreWithLendersThanItsBudget) {
   Store store = Connect();
   std::vector<Held> held = Make(store, 17);
   std::vector<Tensor> more;
-  const CreateOptions soon{.timeout = std::chrono::milliseconds(300)};
+  const CreateOptions options{.timeout = std::chrono::milliseconds(300)};
   EXPECT_THROW(
       for (int i = 0; i < 12; ++i) {
-        more.push_back(store.create(kBytes, soon));
+        more.push_back(store.create(kBytes, options));
         store.put(more.back(), nullptr);
       },
       OutOfMemory);

@@ -53,10 +53,10 @@ class LimitsTest : public testing::Test {
   // Root's, which is not refused.
   proto::LimitsSet Set(const proto::SetLimits& limits) {
     Set(root_, limits);
-    const proto::DaemonPacket told = connections_.Told(root_);
-    EXPECT_EQ(told.request(), 9u);
-    EXPECT_TRUE(told.has_limits_set()) << told.failure().message();
-    return told.limits_set();
+    const proto::DaemonPacket answer = connections_.TakeOnlyPacket(root_);
+    EXPECT_EQ(answer.request(), 9u);
+    EXPECT_TRUE(answer.has_limits_set()) << answer.failure().message();
+    return answer.limits_set();
   }
   ErrorCode Refused(const proto::SetLimits& limits) {
     Set(root_, limits);
@@ -130,15 +130,15 @@ TEST_F(LimitsTest, APoolThatIsNotThereIsRefusedWithTheNamesOfThoseThatAre) {
   proto::SetLimits limits = OfPool("peer 7", MiB(10).count());
   limits.set_device_budget(MiB(1).count());
   Set(root_, limits);
-  const proto::DaemonPacket told = connections_.Told(root_);
-  EXPECT_EQ(static_cast<ErrorCode>(told.failure().code()), ErrorCode::kNotFound);
-  EXPECT_EQ(told.failure().message(),
+  const proto::DaemonPacket answer = connections_.TakeOnlyPacket(root_);
+  EXPECT_EQ(static_cast<ErrorCode>(answer.failure().code()), ErrorCode::kNotFound);
+  EXPECT_EQ(answer.failure().message(),
             "there is no pool \"peer 7\" with a budget of its own: there are peer 0, file 0");
   EXPECT_EQ(limits_.Of(kUser).device, kDefaults.device) << "nothing else is changed";
 
   Limits without{kDefaults, MiB(8), {}, &ledger_, loop_.get(), &connections_};
   without.Handle(root_, 9, OfPool("file 0", MiB(10).count()));
-  EXPECT_EQ(connections_.Told(root_).failure().message(),
+  EXPECT_EQ(connections_.TakeOnlyPacket(root_).failure().message(),
             "there is no pool \"file 0\" with a budget of its own: there is none");
 }
 
@@ -190,7 +190,8 @@ TEST_F(LimitsTest, AWeightThatIsNoneOrOneClientsIsRefused) {
   proto::SetLimits limits = OfUser(0);
   limits.set_weight(1001);
   limits_.Handle(root_, 9, limits);
-  EXPECT_EQ(connections_.Told(root_).failure().message(), "a weight is 1 to 1000, not 1001");
+  EXPECT_EQ(connections_.TakeOnlyPacket(root_).failure().message(),
+            "a weight is 1 to 1000, not 1001");
   limits.set_weight(1);
   limits.set_client(1);
   EXPECT_EQ(Refused(limits), ErrorCode::kInvalidArgument);
@@ -229,9 +230,9 @@ TEST_F(LimitsTest, OnlyAdministratorsChangeThemAndAPauseIsNone) {
 
 TEST_F(LimitsTest, AClientThatIsNotThereHasNoLimits) {
   Set(root_, OfJob(99));
-  const proto::DaemonPacket told = connections_.Told(root_);
-  EXPECT_EQ(told.request(), 9u);
-  EXPECT_EQ(told.failure().message(), "no client 99 is attached");
+  const proto::DaemonPacket answer = connections_.TakeOnlyPacket(root_);
+  EXPECT_EQ(answer.request(), 9u);
+  EXPECT_EQ(answer.failure().message(), "no client 99 is attached");
 }
 
 }  // namespace

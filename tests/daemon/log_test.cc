@@ -54,7 +54,7 @@ class Reader {
     return all;
   }
   // Reads until `words` came.
-  bool Came(const std::string& words) {
+  bool ReadsLine(const std::string& words) {
     return Eventually([&] {
       all_ += Read();
       return all_.find(words) != std::string::npos;
@@ -100,9 +100,9 @@ TEST_P(ReaderTest, AReaderThatDoesNotReadHoldsUpNobodyAndIsToldWhatItMissed) {
   for (int64_t i = 0; i < kLines; ++i) spdlog::info("attached");
   const uint64_t left_out = log.left_out();
   EXPECT_GE(left_out, static_cast<uint64_t>(kLines) - Log::kQueueLines - 1);
-  ASSERT_TRUE(reader.Came(std::to_string(left_out) + " lines of this log were left out"));
+  ASSERT_TRUE(reader.ReadsLine(std::to_string(left_out) + " lines of this log were left out"));
   spdlog::info("the last line");
-  ASSERT_TRUE(reader.Came("the last line"));
+  ASSERT_TRUE(reader.ReadsLine("the last line"));
   EXPECT_EQ(LinesWith(reader.all(), "attached") + static_cast<int64_t>(log.left_out()), kLines);
   EXPECT_EQ(LinesWith(reader.all(), "were left out"), 1);
 }
@@ -149,7 +149,7 @@ TEST(LogTest, TheDescriptorsFlagsStayAsTheyAre) {
   const int before = ::fcntl(reader.to(), F_GETFL);
   Log log(reader.to());
   spdlog::info("others may share it");
-  ASSERT_TRUE(reader.Came("share it"));
+  ASSERT_TRUE(reader.ReadsLine("share it"));
   EXPECT_EQ(::fcntl(reader.to(), F_GETFL), before);
 }
 
@@ -158,7 +158,7 @@ TEST(LogTest, LongLinesAreCut) {
   Log log(reader.to());
   spdlog::info("{}", std::string(100'000, 'y'));
   spdlog::info("after it");
-  ASSERT_TRUE(reader.Came("after it"));
+  ASSERT_TRUE(reader.ReadsLine("after it"));
   EXPECT_NE(reader.all().find("yyy...\n"), std::string::npos);
   EXPECT_EQ(reader.all().find('\n'), Log::kLineBytes - 1);
 }

@@ -162,7 +162,8 @@ TEST_F(ReloadTest, TheLogsLevelIsInForceAtOnce) {
 TEST_F(ReloadTest, AConfigurationThatIsNoRegularFileIsRefusedAtOnce) {
   ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
   for (const std::string& no_file : {path(), directory_ / ""}) {
-    const FailedStart refused = StartInVain({"--socket", directory_ / "s", "--config", no_file});
+    const FailedStart refused =
+        StartExpectingFailure({"--socket", directory_ / "s", "--config", no_file});
     EXPECT_EQ(refused.status, kExitConfig);
     EXPECT_NE(refused.words.find(no_file + ": is no regular file"), std::string::npos)
         << refused.words;
@@ -176,7 +177,7 @@ TEST(DaemonTest, AFlagThatIsEmptyOrNoNumberIsRefusedByItsName) {
                                                      {"--link-bytes-per-second", "nan"},
                                                      {"--link-bytes-per-second", "inf"}};
   for (const auto& [flag, value] : bad) {
-    const FailedStart refused = StartInVain({flag, value});
+    const FailedStart refused = StartExpectingFailure({flag, value});
     EXPECT_EQ(refused.status, 2) << flag;
     EXPECT_NE(refused.words.find(flag), std::string::npos) << refused.words;
   }
@@ -184,9 +185,10 @@ TEST(DaemonTest, AFlagThatIsEmptyOrNoNumberIsRefusedByItsName) {
 
 TEST_F(ReloadTest, AConfigurationIsCheckedAndNothingStarts) {
   std::ofstream(path()) << "[limits]\nclients_max = 12\n";
-  EXPECT_EQ(StartInVain({"--socket", directory_ / "s", "--check", path()}).status, 0);
+  EXPECT_EQ(StartExpectingFailure({"--socket", directory_ / "s", "--check", path()}).status, 0);
   std::ofstream(path()) << "[limits]\nclients_max = 0\nclients_mix = 1\n";
-  const FailedStart wrong = StartInVain({"--socket", directory_ / "s", "--check", path()});
+  const FailedStart wrong =
+      StartExpectingFailure({"--socket", directory_ / "s", "--check", path()});
   EXPECT_EQ(wrong.status, 1);
   EXPECT_EQ(wrong.words.find(path() + ":2: \"limits.clients_max\" must be"), 0u) << wrong.words;
   EXPECT_NE(wrong.words.find(path() + ":3: unknown key"), std::string::npos) << wrong.words;
@@ -259,7 +261,7 @@ TEST(DaemonTest, SlabsThatFindNoDescriptorsAreNoWantOfMemory) {
 
 TEST(DaemonTest, ASecondDaemonAtThePathIsRefusedAndTheFirstsSocketStays) {
   DaemonProcess daemon;
-  const FailedStart refused = StartInVain({"--socket", daemon.socket()});
+  const FailedStart refused = StartExpectingFailure({"--socket", daemon.socket()});
   EXPECT_EQ(refused.status, 69) << refused.words;  // EX_UNAVAILABLE
   AttachAndDetach(daemon);
 }

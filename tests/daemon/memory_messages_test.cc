@@ -17,13 +17,13 @@ using core::ErrorCode;
 using core::MiB;
 using proto::ClientPacket;
 
-constexpr ClientId kNobody{99};
+constexpr ClientId kNoClient{99};
 
 class MemoryMessagesTest : public ClientsFixture {
  protected:
   MemoryMessagesTest() {
     clients_.HandleHello(client_, 1, Hello());
-    RAVEN_CHECK(connections_.Told(client_).has_welcome());
+    RAVEN_CHECK(connections_.TakeOnlyPacket(client_).has_welcome());
     descriptors_of_welcome_ = connections_.descriptors();
   }
   void Deliver() { mailbox_.RunSome(mailbox_.size()); }
@@ -42,9 +42,9 @@ class MemoryMessagesTest : public ClientsFixture {
 
 TEST_F(MemoryMessagesTest, DescriptorsGoToTheirClient) {
   messages_.PostMemoryReady(Memory(client_.client));
-  EXPECT_TRUE(connections_.WasToldNothing(client_)) << "this may be any thread";
+  EXPECT_TRUE(connections_.SentNothing(client_)) << "this may be any thread";
   Deliver();
-  EXPECT_EQ(connections_.Told(client_).memory_ready().first(), 7u);
+  EXPECT_EQ(connections_.TakeOnlyPacket(client_).memory_ready().first(), 7u);
   EXPECT_EQ(connections_.descriptors(), descriptors_of_welcome_ + 2);
 }
 
@@ -52,17 +52,17 @@ TEST_F(MemoryMessagesTest, ASlabOfPinnedMemoryGoesThere) {
   messages_.PostPinnedSlab(std::make_shared<PinnedSlabForClient>(
       PinnedSlabForClient{client_.client, {3, MiB(2)}, MiB(4), {}}));
   Deliver();
-  EXPECT_EQ(connections_.Told(client_).pinned_slab().pool(), 3u);
+  EXPECT_EQ(connections_.TakeOnlyPacket(client_).pinned_slab().pool(), 3u);
   messages_.PostReleasePinnedSlab(client_.client, {3, MiB(2)});
   Deliver();
-  EXPECT_EQ(connections_.Told(client_).release_pinned_slab().offset(), MiB(2).count());
+  EXPECT_EQ(connections_.TakeOnlyPacket(client_).release_pinned_slab().offset(), MiB(2).count());
 }
 
 TEST_F(MemoryMessagesTest, WhatIsForAClientThatLeftIsDropped) {
-  messages_.PostMemoryReady(Memory(kNobody));
-  messages_.PostReleasePinnedSlab(kNobody, {3, MiB(2)});
+  messages_.PostMemoryReady(Memory(kNoClient));
+  messages_.PostReleasePinnedSlab(kNoClient, {3, MiB(2)});
   Deliver();
-  EXPECT_TRUE(connections_.WasToldNothing(client_));
+  EXPECT_TRUE(connections_.SentNothing(client_));
   EXPECT_EQ(connections_.descriptors(), descriptors_of_welcome_);
 }
 
@@ -83,7 +83,7 @@ TEST_F(MemoryMessagesTest, NoticesGoToTheLoop) {
   EXPECT_TRUE(messages_.Handle(client_, packet));
   EXPECT_EQ(connections_.posts(), 3u);
   connections_.RunPosts();
-  EXPECT_TRUE(connections_.WasToldNothing(client_));
+  EXPECT_TRUE(connections_.SentNothing(client_));
 }
 
 TEST_F(MemoryMessagesTest, PinnedMemoryIsAClientsAndNearADevice) {

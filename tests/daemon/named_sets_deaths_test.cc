@@ -34,7 +34,7 @@ using std::chrono::milliseconds;
 constexpr int kFine = 0;
 constexpr int kWrongBytes = 7;
 constexpr uint64_t kSizes[] = {KiB(700), MiB(3) + 512};
-constexpr milliseconds kSoon(200);
+constexpr milliseconds kShortTimeout(200);
 constexpr int kNames = 3;
 constexpr int kProcesses = 6;
 
@@ -104,7 +104,7 @@ class Actor {
     std::vector<Tensor> tensors;
     for (const uint64_t size : kSizes) {
       Step();
-      tensors.push_back(store.create(size, {.timeout = kSoon}));
+      tensors.push_back(store.create(size, {.timeout = kShortTimeout}));
       auto* const words = static_cast<uint64_t*>(tensors.back().data());
       // The bytes say of which seed they are.
       FillPattern(words + 1, size - sizeof(seed), seed);
@@ -124,7 +124,7 @@ class Actor {
     for (const uint64_t size : kSizes) {
       Step();
       Region::Enter(&region);
-      void* const block = Region::AllocateHere(size, 0);
+      void* const block = Region::AllocateInCurrent(size, 0);
       Region::Enter(nullptr);
       if (block == nullptr) return;
       blocks.push_back(block);
@@ -137,14 +137,14 @@ class Actor {
         FillPattern(blocks[i], kSizes[i], *seed + i);
       Step();
       const bool keeps_bytes = unchanged || Any(4) > 0;
-      region.Sleep({.keeps_bytes = keeps_bytes, .unchanged = unchanged, .timeout = kSoon});
+      region.Sleep({.keeps_bytes = keeps_bytes, .unchanged = unchanged, .timeout = kShortTimeout});
       Step();
       const bool in_order = Any(2) == 0;
-      region.Wake({.in_order = in_order, .timeout = kSoon});
+      region.Wake({.in_order = in_order, .timeout = kShortTimeout});
       for (size_t i = 0; i < blocks.size(); ++i) {
         if (in_order) {
           Step();
-          Region::Await(blocks[i], nullptr, kSoon);
+          Region::Await(blocks[i], nullptr, kShortTimeout);
         }
         if (keeps_bytes && WrongBytes(blocks[i], kSizes[i], *seed + i) != 0)
           throw Done{kWrongBytes};
@@ -165,7 +165,7 @@ class Actor {
   void Read(NamedSet& set) {
     for (uint64_t i = 0; i < 1 + Any(4); ++i) {
       Step();
-      set.use(kSoon);
+      set.use(kShortTimeout);
       Check(set);
       Step();
       switch (Any(3)) {

@@ -56,8 +56,8 @@ TEST(NotifyTest, ReadingTheConfigurationAgainIsToldWithItsTime) {
   ipc::ShortDirectory directory;
   Manager manager(directory / "notify");
   EXPECT_TRUE(NotifyReloading());
-  const std::string told = manager.Received();
-  EXPECT_EQ(told.find("RELOADING=1\nMONOTONIC_USEC="), 0u) << told;
+  const std::string notification = manager.Received();
+  EXPECT_EQ(notification.find("RELOADING=1\nMONOTONIC_USEC="), 0u) << notification;
 }
 
 TEST(NotifyTest, TellsTheManagerAtAnAbstractAddress) {

@@ -13,10 +13,10 @@ TEST(PacketsTest, AnAnswerTooLargeForAPacketIsAFailure) {
   packet.mutable_failure_explained()->set_message(std::string(1000, 'x'));
   EXPECT_EQ(Encode(packet), packet.SerializeAsString());
   packet.mutable_failure_explained()->set_message(std::string(proto::kControlPacketMax, 'x'));
-  proto::DaemonPacket told;
-  ASSERT_TRUE(told.ParseFromString(Encode(packet)));
-  EXPECT_EQ(told.request(), 5u);
-  EXPECT_EQ(told.failure().code(), static_cast<uint32_t>(core::ErrorCode::kLimit));
+  proto::DaemonPacket encoded;
+  ASSERT_TRUE(encoded.ParseFromString(Encode(packet)));
+  EXPECT_EQ(encoded.request(), 5u);
+  EXPECT_EQ(encoded.failure().code(), static_cast<uint32_t>(core::ErrorCode::kLimit));
 }
 
 TEST(PacketsTest, AFailureSaysWhichAndWhy) {
@@ -27,9 +27,9 @@ TEST(PacketsTest, AFailureSaysWhichAndWhy) {
 }
 
 TEST(PacketsTest, ANameForPeopleIsShortAndPrintable) {
-  EXPECT_EQ(ForPeople("train\x1b[2J\n"), "train?[2J?");
-  EXPECT_EQ(ForPeople("na\xc3\xafve"), "na??ve");
-  EXPECT_LT(ForPeople(std::string(100'000, 'x')).size(), 10'000u);
+  EXPECT_EQ(PrintableName("train\x1b[2J\n"), "train?[2J?");
+  EXPECT_EQ(PrintableName("na\xc3\xafve"), "na??ve");
+  EXPECT_LT(PrintableName(std::string(100'000, 'x')).size(), 10'000u);
 }
 
 }  // namespace

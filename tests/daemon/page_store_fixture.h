@@ -115,7 +115,7 @@ class PageStoreFixture : public testing::Test {
     Apply(core::ClientAttached{id, tenant, budgets});
   }
   void Detach(core::ClientId id) {
-    Apply(core::ClientGone{id});
+    Apply(core::ClientRemoved{id});
     AwaitEnd(id);
   }
   // It is gone.

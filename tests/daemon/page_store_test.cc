@@ -39,7 +39,7 @@ TEST_F(PageStoreTest, TheStoreMayEndWhileTensorsAreAway) {
 TEST_F(PageStoreTest, TheStoreMayEndWhileAClientThatIsGoneHasAPageMade) {
   AskFor(SlotId{0});
   store_->Poll(ipc::Now(), &plan_);
-  Apply(core::ClientGone{kClient});
+  Apply(core::ClientRemoved{kClient});
   EXPECT_FALSE(store_->Forget(kClient));
   workers_.reset();
   store_->EndCopies();
@@ -50,7 +50,7 @@ TEST_F(PageStoreTest, TheStoreMayEndWhileAClientThatIsGoneHasAPageMade) {
 TEST_F(PageStoreTest, NoticesOfAClientThatIsNotThereAreNone) {
   constexpr ClientId kStranger{77};
   Create(SlotId{0});
-  Apply(core::ClientGone{kClient});
+  Apply(core::ClientRemoved{kClient});
   for (const ClientId client : {kStranger, kClient}) {
     Apply(core::Trimmed{client});
     Apply(core::ClientLimits{client, {MiB(2), MiB(2)}});
@@ -430,7 +430,7 @@ TEST_F(PagelessClientTest, GetsGoOnWhileACreateOfANewClientWaits) {
 
 TEST_F(PagelessClientTest, ACreateThatWaitsHasTheRoomOfClientsThatLeave) {
   AskFor(SlotId{0}, kSecond);
-  for (const ClientId client : kAll) Apply(core::ClientGone{client});
+  for (const ClientId client : kAll) Apply(core::ClientRemoved{client});
   Await<core::AllocReply>(SlotId{0}, kSecond);
   for (const ClientId client : kAll) AwaitEnd(client);
 }

@@ -64,9 +64,9 @@ TEST(ParentTest, AProcessThatIsNoAncestorIsRefused) {
   ASSERT_FALSE(own.ok());
   EXPECT_EQ(own.error().code, core::ErrorCode::kUnavailable);
   ipc::Child child([] { return 0; });
-  const pid_t gone = child.pid();
+  const pid_t child_pid = child.pid();
   child.Wait();
-  EXPECT_FALSE(EndWithAncestor(gone).ok());
+  EXPECT_FALSE(EndWithAncestor(child_pid).ok());
 }
 
 }  // namespace

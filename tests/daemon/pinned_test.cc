@@ -95,14 +95,14 @@ TEST(PinnedTest, LittleIsLockedThatNobodyAskedFor) {
 // not get that block before the copies are done.
 TEST(PinnedTest, ABlockIsUsedAgainOnlyOnceEveryStreamOfItsProcessPassedTheFree) {
   DaemonProcess daemon(Pool("64MiB"));
-  std::array<int, 2> go{};
-  std::array<int, 2> told{};
-  ASSERT_EQ(pipe(go.data()), 0);
-  ASSERT_EQ(pipe(told.data()), 0);
+  std::array<int, 2> proceed{};
+  std::array<int, 2> refused{};
+  ASSERT_EQ(pipe(proceed.data()), 0);
+  ASSERT_EQ(pipe(refused.data()), 0);
   ipc::Child rank1([&] {
     Store store = Connect(daemon);
     char byte = 0;
-    if (read(go[0], &byte, 1) != 1) return 1;
+    if (read(proceed[0], &byte, 1) != 1) return 1;
     // All the memory that one user may have: it is the other rank's.
     try {
       store.pinned(40 * kMiB, {.timeout = milliseconds(100)});
@@ -111,7 +111,7 @@ TEST(PinnedTest, ABlockIsUsedAgainOnlyOnceEveryStreamOfItsProcessPassedTheFree) 
       if (std::string(full.what()).find("pinned memory is exhausted") == std::string::npos)
         return 3;
     }
-    if (write(told[1], "x", 1) != 1) return 4;
+    if (write(refused[1], "x", 1) != 1) return 4;
     const PinnedBlock block = store.pinned(40 * kMiB);
     std::memset(block.data(), 9, block.size());
     return 0;
@@ -131,14 +131,14 @@ TEST(PinnedTest, ABlockIsUsedAgainOnlyOnceEveryStreamOfItsProcessPassedTheFree) 
     });
     idle.Synchronize();
   }
-  ASSERT_EQ(write(go[1], "x", 1), 1);
+  ASSERT_EQ(write(proceed[1], "x", 1), 1);
   char byte = 0;
-  ASSERT_EQ(read(told[0], &byte, 1), 1);
+  ASSERT_EQ(read(refused[0], &byte, 1), 1);
   gate.Open();
   EXPECT_EQ(rank1.Wait(), 0);
   gate.Synchronize();
   EXPECT_FALSE(torn);
-  for (const int end : {go[0], go[1], told[0], told[1]}) close(end);
+  for (const int end : {proceed[0], proceed[1], refused[0], refused[1]}) close(end);
 }
 
 TEST(PinnedTest, AFreeThatNamesItsStreamsWaitsForNoOthers) {

@@ -173,16 +173,16 @@ TEST_F(PoolMemoryTest, OffsetsThatAreFreeAgainAreUsedAndStuckOnesAreNot) {
   memory.SetLimit(MiB(24));
   GrowAll(&memory);
   memory.SetLimit(MiB(8));
-  const auto gone = memory.NextRelease();
+  const auto released = memory.NextRelease();
   const auto stuck = memory.NextRelease();
-  ASSERT_TRUE(gone && stuck);
-  memory.Released(gone->offset);
+  ASSERT_TRUE(released && stuck);
+  memory.Released(released->offset);
   memory.ReleaseFailed(stuck->offset);
   EXPECT_EQ(memory.stuck(), MiB(8));
   EXPECT_EQ(memory.made(), MiB(8));
   EXPECT_EQ(memory.committed(), MiB(16));
   memory.SetLimit(MiB(24));
-  EXPECT_EQ(memory.NextGrowth(MiB(64)), (Part{gone->offset, MiB(8)}));
+  EXPECT_EQ(memory.NextGrowth(MiB(64)), (Part{released->offset, MiB(8)}));
 }
 
 TEST_F(PoolMemoryTest, WhatStaysEmptyForAWhileIsReturned) {

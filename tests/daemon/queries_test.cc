@@ -23,11 +23,11 @@ class QueriesTest : public testing::Test {
   proto::DaemonPacket Ask(ClientPacket packet) {
     packet.set_request(9);
     EXPECT_TRUE(queries_.Handle(caller_, packet));
-    EXPECT_TRUE(connections_.WasToldNothing(caller_)) << "the loop was not asked yet";
+    EXPECT_TRUE(connections_.SentNothing(caller_)) << "the loop was not asked yet";
     connections_.RunPosts();
-    const proto::DaemonPacket told = connections_.Told(caller_);
-    EXPECT_EQ(told.request(), 9u);
-    return told;
+    const proto::DaemonPacket answer = connections_.TakeOnlyPacket(caller_);
+    EXPECT_EQ(answer.request(), 9u);
+    return answer;
   }
 
   FakeConnections connections_;

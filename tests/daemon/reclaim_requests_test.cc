@@ -17,7 +17,7 @@ Tick At(std::chrono::nanoseconds time) {
   return Tick(time);
 }
 
-constexpr Bytes kBeside = core::MiB(64);
+constexpr Bytes kMargin = core::MiB(64);
 
 // Of a device of 100 GiB that the store holds 90 GiB of, and others the rest.
 ReclaimRequests::Reclaim Reclaim(uint64_t requester, uint64_t request, Bytes bytes,
@@ -29,7 +29,7 @@ ReclaimRequests::Reclaim Reclaim(uint64_t requester, uint64_t request, Bytes byt
           .most = GiB(100),
           .kept = {},
           .held = GiB(90),
-          .free = kBeside};
+          .free = kMargin};
 }
 
 TEST(ReclaimRequestsTest, LowersTheLimitAndAnswersOnceTheMemoryIsGone) {
@@ -59,7 +59,7 @@ TEST(ReclaimRequestsTest, AsksOfTwoJobsAddUp) {
   const auto outcome = reclaims.Update({GiB(90)}, {Bytes{0}}, At(seconds(1)));
   ASSERT_EQ(outcome.limits.size(), 2u);
   // The device's free memory goes to the first request.
-  EXPECT_EQ(outcome.limits[1].capacity, GiB(60) - kBeside);
+  EXPECT_EQ(outcome.limits[1].capacity, GiB(60) - kMargin);
 }
 
 TEST(ReclaimRequestsTest, AnswersWhatCameWhenNoMoreComes) {
@@ -154,7 +154,7 @@ TEST(ReclaimRequestsTest, WhatIsFreeAlreadyIsNotTakenFromTheStore) {
   for (int i = 0; i < 10; ++i) {
     ReclaimRequests::Reclaim again = Reclaim(1, 2, GiB(20));
     again.held = GiB(70);
-    again.free = GiB(20) + kBeside;
+    again.free = GiB(20) + kMargin;
     reclaims.Begin(again, At(seconds(1)));
     const auto outcome = reclaims.Update({GiB(70)}, {}, At(seconds(1)));
     EXPECT_TRUE(outcome.limits.empty());

@@ -31,14 +31,14 @@ class RecordingsTest : public testing::Test {
 TEST_F(RecordingsTest, ARecordingBeginsOnceAndEndsWithItsConnection) {
   const Caller caller = connections_.Connect(1);
   Ask(caller);
-  EXPECT_TRUE(connections_.WasToldNothing(caller)) << "the loop was not asked yet";
+  EXPECT_TRUE(connections_.SentNothing(caller)) << "the loop was not asked yet";
   Run();
-  EXPECT_EQ(connections_.Told(caller).request(), 9u);
+  EXPECT_EQ(connections_.TakeOnlyPacket(caller).request(), 9u);
   const Recorder* recorder = Recording(caller);
   ASSERT_NE(recorder, nullptr);
   Ask(caller);
   Run();
-  EXPECT_TRUE(connections_.Told(caller).has_recorded());
+  EXPECT_TRUE(connections_.TakeOnlyPacket(caller).has_recorded());
   EXPECT_EQ(Recording(caller), recorder);
   recordings_.Forget(caller.key);
   Run();
@@ -66,7 +66,7 @@ TEST_F(RecordingsTest, AUserRecordsOnOneConnectionAtATime) {
   recordings_.Forget(first.key);
   Ask(second);
   Run();
-  EXPECT_TRUE(connections_.Told(second).has_recorded());
+  EXPECT_TRUE(connections_.TakeOnlyPacket(second).has_recorded());
 }
 
 TEST_F(RecordingsTest, OfManyUsersSomeWaitAndRootDoesNot) {
@@ -80,11 +80,11 @@ TEST_F(RecordingsTest, OfManyUsersSomeWaitAndRootDoesNot) {
   EXPECT_EQ(connections_.Refused(late), ErrorCode::kLimit);
   const Caller root = connections_.Connect(1, FakeConnections::kRoot);
   Ask(root);
-  EXPECT_TRUE(connections_.WasToldNothing(root)) << "it was refused";
+  EXPECT_TRUE(connections_.SentNothing(root)) << "it was refused";
   recordings_.Forget(callers.front().key);
   recordings_.Forget(root.key);
   Ask(late);
-  EXPECT_TRUE(connections_.WasToldNothing(late)) << "it was refused";
+  EXPECT_TRUE(connections_.SentNothing(late)) << "it was refused";
 }
 
 }  // namespace

@@ -45,21 +45,22 @@ TEST_F(RemoteMediumTest, ItsPiecesAndGranulesAreTheClusters) {
 
 TEST_F(RemoteMediumTest, NothingIsDoneOnTheCallersThread) {
   RemoteMedium medium(MakeOptions());
-  std::optional<core::Result<Bytes>> told;
-  medium.Read(Bytes{}, memory_.data(), Bytes(memory_.size()), [&](auto moved) { told = moved; });
-  EXPECT_FALSE(told);
+  std::optional<core::Result<Bytes>> outcome;
+  medium.Read(Bytes{}, memory_.data(), Bytes(memory_.size()), [&](auto moved) { outcome = moved; });
+  EXPECT_FALSE(outcome);
   EXPECT_EQ(posted_.size(), 1u);
   RunWithoutNode();
-  ASSERT_TRUE(told);
-  EXPECT_EQ(told->error().code, core::ErrorCode::kUnavailable);
+  ASSERT_TRUE(outcome);
+  EXPECT_EQ(outcome->error().code, core::ErrorCode::kUnavailable);
 }
 
 TEST_F(RemoteMediumTest, WithoutANodeEverythingFailsAndNothingHangs) {
   RemoteMedium medium(MakeOptions());
-  std::optional<core::Result<Bytes>> told;
-  medium.Write(MiB(64), memory_.data(), Bytes(memory_.size()), [&](auto moved) { told = moved; });
+  std::optional<core::Result<Bytes>> outcome;
+  medium.Write(MiB(64), memory_.data(), Bytes(memory_.size()),
+               [&](auto moved) { outcome = moved; });
   RunWithoutNode();
-  EXPECT_EQ(told->error().code, core::ErrorCode::kUnavailable);
+  EXPECT_EQ(outcome->error().code, core::ErrorCode::kUnavailable);
   EXPECT_TRUE(medium.Destroy(MiB(64)).ok());
   RunWithoutNode();
   RemoteMedium::Options options = MakeOptions();
@@ -69,11 +70,11 @@ TEST_F(RemoteMediumTest, WithoutANodeEverythingFailsAndNothingHangs) {
 
 TEST_F(RemoteMediumTest, ItEndsOnceItsTransfersHave) {
   auto medium = std::make_unique<RemoteMedium>(MakeOptions());
-  bool told = false;
-  medium->Read(Bytes{}, memory_.data(), Bytes(memory_.size()), [&](auto) { told = true; });
+  bool done = false;
+  medium->Read(Bytes{}, memory_.data(), Bytes(memory_.size()), [&](auto) { done = true; });
   std::thread node([this] { RunWithoutNode(); });
   medium.reset();
-  EXPECT_TRUE(told);
+  EXPECT_TRUE(done);
   node.join();
 }
 

@@ -311,13 +311,13 @@ TEST_F(ServerTest, AClientThatEpollDoesNotTakeDoesNotEndTheDaemon) {
                                                             std::move(no_event),
                                                             {}});
   attachment->arenas.resize(2);
-  std::promise<void> gone;
+  std::promise<void> detached;
   server->loop().mailbox().Post([&] {
     server->loop().Apply(core::TenantLimits{attachment->tenant, {}});
     server->loop().Attach(attachment);
-    server->loop().Detach(core::ClientId{7}, [&] { gone.set_value(); });
+    server->loop().Detach(core::ClientId{7}, [&] { detached.set_value(); });
   });
-  gone.get_future().wait();
+  detached.get_future().wait();
   Attach();
 }
 
@@ -342,18 +342,18 @@ TEST_F(ServerTest, AConnectionsQuestionsReachTheLoopOneByOne) {
 TEST_F(ServerTest, NoticesReachTheLoopManyAtATimeButNotAll) {
   constexpr uint64_t kNotices = 100;
   const auto server = Start();
-  const ipc::UniqueFd teller = Open();
+  const ipc::UniqueFd sender = Open();
   const ipc::UniqueFd other = Open();
   {
     const Held held(server->loop());
     proto::ClientPacket packet;
     packet.mutable_trim();
     for (uint64_t i = 1; i <= kNotices; ++i) {
-      ASSERT_TRUE(ipc::Send(teller.get(), packet.SerializeAsString()).ok());
+      ASSERT_TRUE(ipc::Send(sender.get(), packet.SerializeAsString()).ok());
     }
     ExpectInMailbox(*server, 64, other.get());
   }
-  Pass(teller.get());
+  Pass(sender.get());
 }
 
 TEST_F(ServerTest, AConnectionAsksForMemoryOnce) {

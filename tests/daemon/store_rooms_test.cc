@@ -91,7 +91,7 @@ class StoreRoomsTest : private RemoteMemoryOfATest, public PageStoreFixture {
     EXPECT_EQ(error.code, core::ErrorCode::kLost);
     EXPECT_EQ(error.message, "remote 0 lost its bytes");
   }
-  void ExpectComes(uint32_t i) {
+  void ExpectFetched(uint32_t i) {
     Fetch(i);
     EXPECT_EQ(Await<core::FetchReply>(SlotId{i}).tensor, tensors_[i]);
     Put(tensors_[i], 1);
@@ -107,7 +107,7 @@ TEST_F(StoreRoomsTest, CopiesGoToTheNearestPoolWithRoom) {
   EXPECT_EQ(store_->views().HostTier().used, Bytes{});
   EXPECT_EQ(store_->views().OtherTier(kRemote).held.count() % kPiece.count(), 0u);
   EXPECT_EQ(store_->views().View(kClient).others_used, Used());
-  for (uint32_t i = 0; i < 8; ++i) ExpectComes(i);
+  for (uint32_t i = 0; i < 8; ++i) ExpectFetched(i);
 }
 
 TEST_F(StoreRoomsTest, NothingGoesWhereNoMemoryIsLent) {
@@ -136,7 +136,7 @@ TEST_F(StoreRoomsTest, CopiesInARecalledPieceMoveToTheHost) {
   EXPECT_EQ(Used(), Bytes{});
   EXPECT_FALSE(FirstIn(kRemote).has_value());
   EXPECT_TRUE(FirstIn(core::kHostPool).has_value());
-  for (uint32_t i = 0; i < 8; ++i) ExpectComes(i);
+  for (uint32_t i = 0; i < 8; ++i) ExpectFetched(i);
 }
 
 TEST_F(StoreRoomsTest, AMoveToTheHostThatFailsIsTriedAgain) {
@@ -148,7 +148,7 @@ TEST_F(StoreRoomsTest, AMoveToTheHostThatFailsIsTriedAgain) {
   });
   Apply(core::PoolLimit{kRemote, Bytes{}});
   PumpUntil([&] { return lenders().pieces().empty(); });
-  for (uint32_t i = 0; i < 8; ++i) ExpectComes(i);
+  for (uint32_t i = 0; i < 8; ++i) ExpectFetched(i);
 }
 
 TEST_F(StoreRoomsTest, BytesInALostPieceAreLostAndNoOthers) {
@@ -297,7 +297,7 @@ TEST_F(StoreRoomsTest, ATensorGrantedEarlyMayBeFreedBeforeItsBytesAreLost) {
 
 TEST_F(StoreRoomsTest, AClientMayLeaveWhileItHasAnEarlyGrant) {
   FetchGrantedEarly();
-  Apply(core::ClientGone{kClient});
+  Apply(core::ClientRemoved{kClient});
   Pump();
   lenders().Release();
   AwaitEnd(kClient);
@@ -320,7 +320,7 @@ TEST_F(StoreRoomsTest, AClientMayGoWhileItsCopiesMoveOn) {
   lenders().Hold(Way::kRead);
   Apply(core::PoolLimit{kRemote, Bytes{}});
   PumpUntil([this] { return lenders().held() > 0; });
-  Apply(core::ClientGone{kClient});
+  Apply(core::ClientRemoved{kClient});
   Pump();
   lenders().Release();
   AwaitEnd(kClient);

@@ -75,7 +75,7 @@ TEST(CopyQuotaExchangeTest, PinnedMemoryLeavesRoomForAnExchangeToATenantWithCopi
 TEST_F(CopyQuotaTest, APartIsKeptForTenantsThatHoldLittle) {
   quota_.SetCopies(kThird, kDevice, MiB(56));
   EXPECT_EQ(quota_.Room(kThird), Bytes{});
-  EXPECT_TRUE(quota_.IsKeptFrom(kThird, MiB(1)));
+  EXPECT_TRUE(quota_.IsReservedForOthers(kThird, MiB(1)));
   EXPECT_EQ(quota_.Room(kFirst), MiB(1)) << "an eighth of the kept part";
   EXPECT_EQ(quota_.LargestHolder(), kBob);
   CopyQuota alone{{.capacity = MiB(64)}};

@@ -106,13 +106,13 @@ TEST_F(PageBooksTest, APageDoesNotComeWhileItsCopyIsUsedInPlace) {
   books_.Pin(0, true);
   EXPECT_TRUE(books_.Pin(0));  // a call waits
   for (int use = 0; use < 2; ++use) {
-    EXPECT_FALSE(books_.view().queues.Contains(plan::MoveQueues::Queue::kComes, 0));
+    EXPECT_FALSE(books_.view().queues.Contains(plan::MoveQueues::Queue::kReturns, 0));
     EXPECT_FALSE(CanMoveOn(books_[0]));
     EXPECT_EQ(books_.totals()[UnitTotals::Sum::kAwaited], Bytes{});
     CheckBooks(books_);
     books_.Reach(0, true);
   }
-  EXPECT_TRUE(books_.view().queues.Contains(plan::MoveQueues::Queue::kComes, 0));
+  EXPECT_TRUE(books_.view().queues.Contains(plan::MoveQueues::Queue::kReturns, 0));
   EXPECT_EQ(books_.totals()[UnitTotals::Sum::kAwaited], kPage);
   CheckBooks(books_);
 }
@@ -296,7 +296,7 @@ TEST_F(PageBooksTest, APageThatIsDemandedComesUntilNothingLivesThere) {
   store_.CopyOut(0);
   books_.Drop(0);
   books_.Demand(0);
-  EXPECT_EQ(books_.view().queues.First(Queue::kComes)->need, plan::MoveQueues::kWaitedFor);
+  EXPECT_EQ(books_.view().queues.First(Queue::kReturns)->need, plan::MoveQueues::kWaitedFor);
   EXPECT_EQ(books_.totals()[UnitTotals::Sum::kAwaited], kPage);
   CheckBooks(books_);
   books_.RemoveTensor(0, kPage);

@@ -606,18 +606,18 @@ TEST_F(PageExecutorTest, ATensorThatCanBeRecomputedLeavesWithoutACopy) {
   EXPECT_TRUE(executor_.IsResident(2));
   EXPECT_FALSE(backend_.out);
   EXPECT_EQ(executor_.stats().discarded, 1u);
-  const TensorNumber gone = executor_.tensors()[0].is_discarded() ? 0 : 1;
-  EXPECT_TRUE(executor_.tensors()[gone].is_discarded());
+  const TensorNumber discarded = executor_.tensors()[0].is_discarded() ? 0 : 1;
+  EXPECT_TRUE(executor_.tensors()[discarded].is_discarded());
   executor_.Begin(2);
   Put(2, true);
   // It begins again, and may stay: its word says that it is there.
-  EXPECT_FALSE(executor_.Pin(gone));
+  EXPECT_FALSE(executor_.Pin(discarded));
   Map();
-  EXPECT_TRUE(executor_.IsResident(gone));
-  EXPECT_FALSE(executor_.tensors()[gone].lives());
-  executor_.Begin(gone);
-  EXPECT_TRUE(executor_.tensors()[gone].lives());
-  EXPECT_FALSE(executor_.tensors()[gone].away);
+  EXPECT_TRUE(executor_.IsResident(discarded));
+  EXPECT_FALSE(executor_.tensors()[discarded].lives());
+  executor_.Begin(discarded);
+  EXPECT_TRUE(executor_.tensors()[discarded].lives());
+  EXPECT_FALSE(executor_.tensors()[discarded].away);
 }
 
 TEST_F(PageExecutorTest, TheMemoryOfWhatIsDiscardedForAFallenShareIsReleasedImmediately) {

@@ -315,7 +315,7 @@ TEST_F(UsedReserveTest, NoPageIsBornWhileAnExchangeUsesTheKeptRoom) {
   supply_.AddUnmapped(0);
   copies_.Add(0, MiB(2));
   Set(2, {.demanded = true});
-  EXPECT_TRUE(AwaitsBirth(View()));
+  EXPECT_TRUE(AwaitsCreation(View()));
   EXPECT_FALSE(NextMap(View()));
   EXPECT_FALSE(FirstLack(View()));
   EXPECT_EQ(LastSpare(View()), std::optional(kNoPosition)) << "its page is for others";

@@ -46,12 +46,12 @@ class MoveQueuesTest : public testing::Test {
 TEST_F(MoveQueuesTest, UnitsThatAreAwayComeByTheirNeed) {
   Update(4, {.live = 1});
   Update(2, {.live = 1});
-  EXPECT_EQ(First(Queue::kComes), 2u);
+  EXPECT_EQ(First(Queue::kReturns), 2u);
   Update(4, {.demanded = true, .live = 1});
-  EXPECT_EQ(First(Queue::kComes), 4u);
-  EXPECT_EQ(queues_.First(Queue::kComes)->need, MoveQueues::kWaitedFor);
+  EXPECT_EQ(First(Queue::kReturns), 4u);
+  EXPECT_EQ(queues_.First(Queue::kReturns)->need, MoveQueues::kWaitedFor);
   Update(4, {.life = PageState::kMapping, .live = 1});
-  EXPECT_EQ(queues_.size(Queue::kComes), 1u);
+  EXPECT_EQ(queues_.size(Queue::kReturns), 1u);
 }
 
 TEST_F(MoveQueuesTest, APlannedUnitLeavesOrIsDropped) {

@@ -63,12 +63,12 @@ TEST_F(FreePagesTest, APageThatIsAssignedAheadIsMadeWhenItIsDestroyed) {
 
 TEST_F(FreePagesTest, WhatAClientExpectedIsAssignedToOthersWhenItIsGone) {
   FreePages pages(6);
-  ScheduledClient* const gone = Add(1, 0, 4);
+  ScheduledClient* const removed = Add(1, 0, 4);
   pages.Take(2);
   ASSERT_EQ(Next(&pages), ClientId{1});
-  pages.AssignAhead(&gone->executor());
-  ASSERT_EQ(gone->executor().books().memory().expected(), 5u);
-  pages.Unassign(*gone);
+  pages.AssignAhead(&removed->executor());
+  ASSERT_EQ(removed->executor().books().memory().expected(), 5u);
+  pages.Unassign(*removed);
   all_.clear();
   ScheduledClient* const next = Add(2, 0, 6);
   // One is being made for the client that is gone; the page ahead is not destroyed yet.

@@ -141,9 +141,9 @@ class RandomClients {
   void Sync(ClientId id, Program* program) {
     for (auto next = program->in_use.begin(); next != program->in_use.end();) {
       const auto& row = world_.scheduler().client(id).executor().tensors();
-      const bool is_gone = row[next->first].life == PageTensors::Life::kNone;
+      const bool is_removed = row[next->first].life == PageTensors::Life::kNone;
       next->second = next->second && (row[next->first].pinned || world_.Waits(id, next->first));
-      next = is_gone ? program->in_use.erase(next) : std::next(next);
+      next = is_removed ? program->in_use.erase(next) : std::next(next);
     }
   }
   void Create(ClientId id, TensorNumber tensor, Bytes size, Program* program) {

@@ -332,13 +332,13 @@ TEST(PageSchedulerTest, WhenAClientLeavesACommonPlanTheOthersHaveAnotherOne) {
     ScheduleWorld world(24);
     JoinWithPlans(&world, {kFirst, kSecond, ClientId{3}}, 14);
     const auto plans = [&] { return world.scheduler().client(kFirst).foresight().stats().plans; };
-    for (const ClientId gone : {ClientId{3}, kSecond}) {
+    for (const ClientId removed : {ClientId{3}, kSecond}) {
       ASSERT_EQ(ShareOf(&world, kFirst), 24u);
       const uint64_t made = plans();
       if (leaves) {
-        world.Leave(gone);
+        world.Leave(removed);
       } else {
-        world.scheduler().EndCalls(gone);
+        world.scheduler().EndCalls(removed);
       }
       EXPECT_EQ(plans(), made + 1);
       Pass(&world, kFirst, 14);

@@ -23,7 +23,7 @@ void ScheduleWorld::Join(ClientId id, Bytes pool, TenantId tenant, Bytes address
 
 void ScheduleWorld::Leave(ClientId id) {
   scheduler_.Leave(id);
-  gone_.push_back(std::move(clients_.at(id)));
+  removed_.push_back(std::move(clients_.at(id)));
   clients_.erase(id);
   leaving_.insert(id);
 }

@@ -167,7 +167,7 @@ class ScheduleWorld : public PageMaker {
   Plans plans_;
   uint32_t physical_pages_ = 0;  // that exist; one that is being made counts
   std::map<ClientId, std::unique_ptr<Client>> clients_;
-  std::vector<std::unique_ptr<Client>> gone_;  // whose backends the scheduler may still call
+  std::vector<std::unique_ptr<Client>> removed_;  // whose backends the scheduler may still call
   std::set<ClientId> leaving_;
   std::vector<UnderWay> under_way_;
   std::vector<std::shared_ptr<PlanWork>> plans_under_way_;
