@@ -165,7 +165,7 @@ TEST_F(AccessAfterAPutTest, AGetOnAnotherStreamWaits) {
   ExpectWaits(/*with_another_holder=*/false);
 }
 
-TEST_F(AccessAfterAPutTest, AGetBesideAnotherHolderWaits) {
+TEST_F(AccessAfterAPutTest, AGetConcurrentWithAnotherHolderWaits) {
   ExpectWaits(/*with_another_holder=*/true);
 }
 
@@ -238,7 +238,7 @@ TEST_F(AccessTest, HintsReachTheRow) {
   EXPECT_LT(ahead, std::chrono::seconds(75));
 }
 
-TEST_F(AccessTest, GetThatFailsBesideAPutLeavesWhatThePutSaid) {
+TEST_F(AccessTest, GetThatFailsConcurrentlyWithAPutLeavesWhatThePutSaid) {
   TestStream stream;
   Tensor tensor = Idle(kBytes, 1);
   store_.get(tensor, stream);
@@ -279,7 +279,7 @@ TEST_F(AccessTest, LostTensorIsLostForEver) {
   EXPECT_EQ(CodeOf([&] { store_.free(std::move(tensor), nullptr); }), RAVENSTORE_OK);
 }
 
-TEST_F(AccessTest, StreamThatWaitedForALostTensorIsTold) {
+TEST_F(AccessTest, StreamThatWaitedForALostTensorFails) {
   TestStream stream;
   Tensor tensor = Away(kBytes, 4);
   daemon_.HoldArrivals(true);
@@ -292,7 +292,7 @@ TEST_F(AccessTest, StreamThatWaitedForALostTensorIsTold) {
   EXPECT_EQ(CodeOf([&] { store_.put(tensor, stream); }), RAVENSTORE_LOST);
 }
 
-TEST_F(AccessTest, StreamThatWaitedForALostTensorIsToldAfterItsFree) {
+TEST_F(AccessTest, StreamThatWaitedForALostTensorFailsAfterItsFree) {
   TestStream stream;
   TestStream other;
   Tensor whole = Away(kBytes, 4);
@@ -596,7 +596,7 @@ TEST_F(RecomputeTest, GetOfDiscardedBytesSaysSoUntilTheyAreRecomputed) {
   EXPECT_FALSE(tensor.must_recompute());
 }
 
-TEST_F(RecomputeTest, EveryGetOfTheSameUseIsTold) {
+TEST_F(RecomputeTest, EveryGetOfTheSameUseMustRecompute) {
   Tensor tensor = Discarded(1);
   void* address = nullptr;
   for (int i = 0; i < 2; ++i) {

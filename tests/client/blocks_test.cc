@@ -396,7 +396,7 @@ TEST_F(BlocksTest, ALostStoreSaysSoAndReleasesDoNotThrow) {
 }
 
 // cuDNN asks for the room of one algorithm after the other.
-TEST_F(BlocksTest, WhatOnlyTheProgramCouldMendFailsAtOnce) {
+TEST_F(BlocksTest, WhatOnlyTheProgramCouldMendFailsImmediately) {
   std::vector<Block*> blocks;
   for (int i = 0; i < 64; ++i) blocks.push_back(Allocate(MiB(1)));
   // Half of each slab.

@@ -159,7 +159,7 @@ TEST_F(ControlTest, LateAnswerIsDropped) {
   EXPECT_EQ(unasked_.load(), 1);
 }
 
-TEST_F(ControlTest, PacketWhoseDescriptorsCannotBeTakenIsToldOfAndTakenLater) {
+TEST_F(ControlTest, PacketWhoseDescriptorsCannotBeTakenIsReportedAndTakenLater) {
   auto link = Started();
   // The next descriptor is more than this process may open.
   rlimit usual{};

@@ -84,7 +84,7 @@ TEST_F(DevicesTest, MemoryMayBeMappedElsewhereLater) {
   EXPECT_TRUE(client_.Mapped(0, 2 * kMiB));
 }
 
-TEST_F(DevicesTest, WhoIsPlacedInMemoryThatCannotBeMappedIsToldWhy) {
+TEST_F(DevicesTest, ATensorInMemoryThatCannotBeMappedSaysWhy) {
   memories_[0] = *devices_[0]->CreateMemory(MiB(2));
   EXPECT_FALSE(client_.Import(0, MiB(4), memories_[0]->Export()).ok());
   EXPECT_FALSE(client_.Map(0, 0, 4 * kMiB).ok());
@@ -99,14 +99,14 @@ TEST_F(DevicesTest, WhoIsPlacedInMemoryThatCannotBeMappedIsToldWhy) {
   EXPECT_EQ(Ensure(0, 1).error().code, ErrorCode::kTimedOut);
 }
 
-TEST_F(DevicesTest, ADescriptorThatDidNotArriveIsTheErrorOfWhoNeedsIt) {
+TEST_F(DevicesTest, ADescriptorThatDidNotArriveIsTheErrorOfTheCallThatNeedsIt) {
   const core::Error missed{ErrorCode::kTimedOut, "its descriptor did not arrive"};
   EXPECT_EQ(client_.Import(0, MiB(2), missed).error().code, ErrorCode::kTimedOut);
   EXPECT_FALSE(client_.Map(0, 0, 2 * kMiB).ok());
   EXPECT_THAT(Ensure(0, 1).error().message, HasSubstr("its descriptor did not arrive"));
 }
 
-TEST_F(DevicesTest, WhoWaitsInVainIsToldWhatWasMissed) {
+TEST_F(DevicesTest, AWaitThatTimesOutSaysWhatWasMissing) {
   EXPECT_THAT(Ensure(0, 1).error().message, HasSubstr("not mapped in time"));
   client_.NoteMissedPacket({ErrorCode::kCorrupt, "no room for descriptors"});
   EXPECT_THAT(Ensure(0, 1).error().message, HasSubstr("did not arrive: no room for descriptors"));

@@ -11,7 +11,7 @@
 namespace ravenstore {
 namespace {
 
-TEST(LibravenstoreTest, WorksBesideTheProcesssOwnProtobuf) {
+TEST(LibravenstoreTest, WorksAlongWithTheProcesssOwnProtobuf) {
   client::MiniDaemon daemon;  // speaks through libprotobuf
   proto::DaemonPacket packet;
   packet.mutable_welcome()->set_backend("host");

@@ -13,7 +13,7 @@ constexpr uint64_t kBytes = 4096;
 
 using LifetimeTest = StoreTest;
 
-TEST_F(LifetimeTest, CreatedTensorIsInUserspaceAndTheDaemonWasToldAll) {
+TEST_F(LifetimeTest, CreatedTensorIsInUserspaceAndTheDaemonHasAllItsFields) {
   Tensor tensor = store_.create(kBytes, {.name = "weights"});
   Fill(tensor.data(), 1, kBytes);
   EXPECT_EQ(tensor.size(), kBytes);
@@ -27,7 +27,7 @@ TEST_F(LifetimeTest, CreatedTensorIsInUserspaceAndTheDaemonWasToldAll) {
   EXPECT_GT(request.deadline_ns, 0);
 }
 
-TEST_F(LifetimeTest, FreedTensorsAreGoneAndTheirRowsAreUsedAgain) {
+TEST_F(LifetimeTest, FreedTensorsEndAndTheirRowsAreUsedAgain) {
   for (int i = 0; i < 100; ++i) {
     Tensor tensor = store_.create(kBytes);
     store_.free(std::move(tensor), nullptr);

@@ -43,7 +43,7 @@ class OrdersTest : public testing::Test {
   Orders orders_{[this](const wire::OrderDone& done) { answers_.push_back(done); }};
 };
 
-TEST_F(OrdersTest, TheyAreTakenAsTheyCameAndAnsweredOnceFinished) {
+TEST_F(OrdersTest, TheyAreTakenInOrderOfArrivalAndAnsweredOnceFinished) {
   EXPECT_FALSE(Orders::AnyWaits());
   EXPECT_FALSE(orders_.Take());
   Offer(1);

@@ -94,7 +94,7 @@ TEST_F(RequestsTest, FreeThatTakesLongDoesNotHoldUpOthers) {
   EXPECT_EQ(requests_[1].slot, 2u);
 }
 
-TEST_F(RequestsTest, RefusedRowIsFreeAtOnce) {
+TEST_F(RequestsTest, RefusedRowIsFreeImmediately) {
   ASSERT_TRUE(Create(1).ok());
   Set(0, LeaseState::kFailed);
   queue_.Recycle(0);
@@ -114,7 +114,7 @@ TEST_F(RequestsTest, AwakeDaemonIsNotRungAndASleepingOneIsOnce) {
   EXPECT_EQ(segment_->header.daemon_asleep.load(), 0u);
 }
 
-TEST_F(RequestsTest, FullRingTimesOutAndMarksNoRowInVain) {
+TEST_F(RequestsTest, FullRingTimesOutAndMarksNoRow) {
   const auto status = Create(proto::kRequestRingEntries + 10);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kTimedOut);
@@ -164,7 +164,7 @@ TEST_F(RequestsTest, RowsRunOutWithAnError) {
   EXPECT_EQ(requests_[0].slot, 9u);
 }
 
-TEST_F(RequestsTest, OrphansAreFreedOnceTheirAnswerCame) {
+TEST_F(RequestsTest, OrphansAreFreedOnceTheirAnswerArrives) {
   ASSERT_TRUE(Create(3).ok());
   for (uint32_t slot = 0; slot < 3; ++slot) queue_.Orphan(slot);
   ASSERT_EQ(Take().size(), 3u);

@@ -38,7 +38,7 @@ TEST_F(SessionTest, BackendIsTheDaemons) {
   EXPECT_EQ(store_.backend(), "host");
 }
 
-TEST_F(SessionTest, NobodyThereIsUnavailable) {
+TEST_F(SessionTest, WithoutADaemonItIsUnavailable) {
   std::string words;
   EXPECT_EQ(CodeOf([] { Store::connect({.socket = "/nonexistent/ravenstore.sock"}); }, &words),
             RAVENSTORE_UNAVAILABLE);
@@ -60,7 +60,7 @@ TEST_F(SessionTest, SilentDaemonTimesOut) {
   daemon_.IgnoreSocket(false);
 }
 
-TEST_F(SessionTest, OtherProtocolIsToldApart) {
+TEST_F(SessionTest, OtherProtocolIsRecognized) {
   MiniDaemon other({.version = 99});
   std::string words;
   EXPECT_EQ(CodeOf([&] { Store::connect({.socket = other.socket()}); }, &words),
@@ -84,7 +84,7 @@ TEST_F(SessionTest, NamesAreAskedForOnce) {
   EXPECT_EQ(daemon_.counts().interns, 2u);
 }
 
-TEST_F(SessionTest, NobodyWaitsForTheNameThatAnotherAskedFor) {
+TEST_F(SessionTest, NoThreadWaitsForTheNameThatAnotherAskedFor) {
   daemon_.HoldNames(true);
   std::atomic<bool> named{false};
   std::thread patient([&] {
@@ -262,7 +262,7 @@ TEST_F(SlowToGiveUp, DisconnectDoesNotWaitForTheRestartTimeout) {
   store_ = Store();
 }
 
-TEST_F(SlowToGiveUp, DisconnectLeavesNoStreamWaitingForADaemonThatIsGone) {
+TEST_F(SlowToGiveUp, DisconnectLeavesNoStreamWaitingForADaemonThatEnded) {
   TestStream stream;
   {
     Tensor tensor = Away(kBytes, 1);
@@ -329,7 +329,7 @@ TEST_F(SessionTest, ForkedChildKeepsNoDescriptorOfTheStore) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST_F(SessionTest, ForkedChildMayConnectAnew) {
+TEST_F(SessionTest, ForkedChildMayConnectAgain) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer knows no threads in a child of a process with threads";
 #endif

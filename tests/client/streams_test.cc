@@ -252,7 +252,7 @@ TEST_F(StreamsTest, AnotherTensorsLossIsNoneOfAStreamsThatDidNotWaitForIt) {
   EXPECT_FALSE(Of(&stream).SawLoss());
 }
 
-TEST_F(StreamsTest, ATensorThatWasFreedAfterItCameIsNotLost) {
+TEST_F(StreamsTest, ATensorThatWasFreedAfterItArrivedIsNotLost) {
   HostStream stream;
   Use(12, 100);
   ASSERT_TRUE(Of(&stream).WaitForArrival(12, proto::Pack(proto::WordValue{3, 1}), patient_).ok());
@@ -261,7 +261,7 @@ TEST_F(StreamsTest, ATensorThatWasFreedAfterItCameIsNotLost) {
   EXPECT_FALSE(Of(&stream).SawLoss());
 }
 
-TEST_F(StreamsTest, ArrivalsThatCameAreForgotten) {
+TEST_F(StreamsTest, PastArrivalsAreForgotten) {
   HostStream stream;
   for (uint64_t value = 1; value <= 500; ++value) {
     const uint64_t arrival = proto::Pack(proto::WordValue{0, value});

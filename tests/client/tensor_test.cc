@@ -31,7 +31,7 @@ TEST(TensorTest, RowsKeepTheirRecords) {
   }
 }
 
-TEST(TensorTest, ThreadsThatGrowTheTableAtOnceAgree) {
+TEST(TensorTest, ThreadsThatGrowTheTableConcurrentlyAgree) {
   TensorTable table(nullptr);
   std::vector<TensorRecord*> seen(4);
   std::vector<std::thread> threads;

@@ -355,7 +355,7 @@ TEST(WireTest, RandomBytesNeverReadOutOfBounds) {
   }
 }
 
-TEST(WireTest, Utf8IsToldApart) {
+TEST(WireTest, Utf8IsRecognized) {
   EXPECT_TRUE(IsUtf8(""));
   EXPECT_TRUE(IsUtf8("layer3.mlp"));
   EXPECT_TRUE(IsUtf8("\xc3\xa4\xe2\x82\xac\xf0\x9f\x90\xa6"));

@@ -31,7 +31,7 @@ void BreakUnread() {
   RAVEN_CHECK(!"nobody reads this");
 }
 
-TEST(CheckDeathTest, DoesNotWaitForWhoDoesNotRead) {
+TEST(CheckDeathTest, DoesNotWaitForAReaderThatDoesNotRead) {
   EXPECT_EXIT(BreakUnread(), testing::KilledBySignal(SIGABRT), "");
 }
 

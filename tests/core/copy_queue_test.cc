@@ -58,7 +58,7 @@ TEST(CopyQueue, HasSoManyBytesInFlight) {
   EXPECT_FALSE(driver.queue().Next());
 }
 
-TEST(CopyQueue, HasHalfAsMuchInFlightForNobody) {
+TEST(CopyQueue, HasHalfAsMuchInFlightWhereNoCallWaits) {
   Driver driver;
   driver.Submit(1, MiB(50), Urgency::kBackground);
   EXPECT_EQ(driver.Fill(), Jobs({1, 1}));

@@ -337,7 +337,7 @@ TEST(ExtentMapTest, AnAddressIsFoundAmongAMillionExtents) {
 }
 
 // Of the smallest tensors a slab holds a hundred thousand, and one event gives it back.
-TEST(ExtentMapTest, ASlabOfManySmallHolesIsClosedAtOnce) {
+TEST(ExtentMapTest, ASlabOfManySmallHolesIsClosedImmediately) {
   constexpr uint64_t kBlocks = 1 << 17;
   double least = 1;
   for (int round = 0; round < 3; ++round) {

@@ -27,7 +27,7 @@ TEST_F(IdleMemoryTest, NothingIsIdleBeforeItWasFreeForTheWholeTime) {
   EXPECT_EQ(Idle(10, GiB(70)), GiB(66));
 }
 
-TEST_F(IdleMemoryTest, ItFallsAtOnceAndRisesOnceTheTimeHasPassedAgain) {
+TEST_F(IdleMemoryTest, ItFallsImmediatelyAndRisesOnceTheTimeHasPassedAgain) {
   Idle(0, GiB(70));
   Idle(10, GiB(70));
   EXPECT_EQ(Idle(11, GiB(50)), GiB(46));
@@ -81,7 +81,7 @@ TEST_F(IdleMemoryTest, ALateLookSaysNothingOfTheTimeBetween) {
   EXPECT_EQ(Idle(1011, GiB(70)), GiB(66));
 }
 
-TEST_F(IdleMemoryTest, WhatIsNotKnownIsNotIdleAndTheTimeBeginsAnew) {
+TEST_F(IdleMemoryTest, WhatIsNotKnownIsNotIdleAndTheTimeRestarts) {
   Idle(0, GiB(70));
   Idle(10, GiB(70));
   memory_.Forget();

@@ -28,12 +28,12 @@ class PacerTest : public testing::Test {
   const Pacer::Sender c_ = pacer_.Join();
 };
 
-TEST_F(PacerTest, WithoutARateAllGoesAtOnce) {
+TEST_F(PacerTest, WithoutARateAllGoesImmediately) {
   pacer_.SetRate(0);
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(Sends(a_, 0, GiB(1)));
 }
 
-TEST_F(PacerTest, ABurstGoesAtOnceAndTheRestAtTheRate) {
+TEST_F(PacerTest, ABurstGoesImmediatelyAndTheRestAtTheRate) {
   EXPECT_TRUE(Sends(a_, 100));
   EXPECT_TRUE(Sends(a_, 100));
   EXPECT_FALSE(Sends(a_, 100));
@@ -88,7 +88,7 @@ TEST_F(PacerTest, OneThatIsNotInLineWaitsBehindIt) {
   EXPECT_TRUE(Sends(b_, 50));
 }
 
-TEST_F(PacerTest, OneThatLeavesHoldsNobodyUp) {
+TEST_F(PacerTest, OneThatLeavesDelaysNoOther) {
   EXPECT_TRUE(Sends(a_, 0, kBurst));
   EXPECT_FALSE(Sends(a_, 0));
   EXPECT_FALSE(Sends(b_, 0));
@@ -97,7 +97,7 @@ TEST_F(PacerTest, OneThatLeavesHoldsNobodyUp) {
   EXPECT_EQ(pacer_.NextTurn(), Tick{});
 }
 
-TEST_F(PacerTest, WhenTheRateEndsThoseInLineGoAtOnce) {
+TEST_F(PacerTest, WhenTheRateEndsThoseInLineGoImmediately) {
   EXPECT_TRUE(Sends(a_, 0, kBurst));
   EXPECT_FALSE(Sends(a_, 0));
   EXPECT_FALSE(Sends(b_, 0));

@@ -67,14 +67,14 @@ TEST_P(PinnedBooksTest, NoSlabEverServesTwoUsers) {
   EXPECT_NE(books_.Carve(kUser, {kRank0, 2}, 0, MiB(8)), theirs);
 }
 
-TEST_P(PinnedBooksTest, AClientIsToldOfASlabOnce) {
+TEST_P(PinnedBooksTest, AClientIsNotifiedOfASlabOnce) {
   const Bytes offset = Take(kUser, {kRank0, 1}, MiB(4));
   EXPECT_EQ(books_.AddNotified(kRank0, 0, offset, MiB(4)).size(), 1u);
   EXPECT_TRUE(books_.AddNotified(kRank0, 0, offset, MiB(4)).empty());
   EXPECT_EQ(books_.AddNotified(kRank1, 0, offset, MiB(4)).size(), 1u);
 }
 
-TEST_P(PinnedBooksTest, ASlabGoesOnceNobodyMapsIt) {
+TEST_P(PinnedBooksTest, ASlabGoesOnceNoClientMapsIt) {
   const Bytes offset = Take(kUser, {kRank0, 1}, MiB(4));
   books_.AddNotified(kRank0, 0, offset, MiB(4));
   books_.AddNotified(kRank1, 0, offset, MiB(4));
@@ -168,7 +168,7 @@ TEST_P(PinnedBooksTest, RandomBlocksNeverOverlapAndTheBooksAgree) {
 
 INSTANTIATE_TEST_SUITE_P(Straddle, PinnedBooksTest, testing::Bool());
 
-TEST(PinnedBooksOverheadTest, WhereBlocksMayStraddleLittleIsLockedThatNobodyAskedFor) {
+TEST(PinnedBooksOverheadTest, WhereBlocksMayStraddleLittleIsLockedThatWasNotAskedFor) {
   PinnedBooks books({.range = GiB(64), .granularity = MiB(2), .straddle = true});
   Bytes asked;
   std::minstd_rand random(1);

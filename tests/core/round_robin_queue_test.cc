@@ -53,7 +53,7 @@ TEST(RoundRobinQueueTest, ATurnLastsForItsBytes) {
   EXPECT_EQ(served, (std::vector<int>{20, 21, 50, 22}));
 }
 
-TEST(RoundRobinQueueTest, WhoHasNoMoreLosesHisTurn) {
+TEST(RoundRobinQueueTest, AUserWithNothingMoreLosesItsTurn) {
   RoundRobinQueue<int> queue(kChunk + kChunk);
   queue.Push(kFifth, 50);
   queue.Advance(kChunk, /*done=*/true);

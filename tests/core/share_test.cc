@@ -88,7 +88,7 @@ TEST(ShareTest, AnErrorNamesWhatRanOutAndTheUserWhoHoldsTheMost) {
             "user to");
 }
 
-TEST(ShareTest, TheUserWhoHoldsTheMostIsToldSoOfItselfAlone) {
+TEST(ShareTest, TheUserWhoHoldsTheMostLearnsOnlyOfItself) {
   Shares memory("bytes of the daemon's memory", GiB(1).count(), Shares::Unit::kBytes);
   ASSERT_TRUE(memory.Take(kGreedy, MiB(896).count()).ok());
   const Status refused = memory.Take(kGreedy, 4096);

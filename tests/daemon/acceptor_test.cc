@@ -122,7 +122,7 @@ TEST_F(AcceptorTest, KeepsSomePlacesForWhoAdministersAndTurnsTheRestAway) {
   EXPECT_EQ(admitted_.size(), kPlaces + kept + 1);
 }
 
-TEST_F(AcceptorTest, TellsWhyAndKeepsNoPlaceForWhomItDoesNotAdmit) {
+TEST_F(AcceptorTest, SaysWhyAndKeepsNoPlaceForWhomItDoesNotAdmit) {
   admits_ = Error{ErrorCode::kLimit, "nothing is left to watch it with"};
   const auto socket = Connect();
   acceptor_->AcceptSome();
@@ -131,7 +131,7 @@ TEST_F(AcceptorTest, TellsWhyAndKeepsNoPlaceForWhomItDoesNotAdmit) {
   EXPECT_EQ(descriptors_.taken(), 0u);
 }
 
-TEST_F(AcceptorTest, AUserWhoMayNotConnectIsToldSo) {
+TEST_F(AcceptorTest, AUserWhoMayNotConnectIsRefusedWithTheReason) {
   // Who runs the tests is an administrator, for whom places are kept in spite of that.
   may_connect_ = Error{ErrorCode::kLimit, "a close of yours does not end"};
   std::vector<ipc::UniqueFd> sockets;

@@ -226,7 +226,7 @@ TEST_F(AdminTest, EveryClientIsListedOverManyPages) {
   EXPECT_EQ(names.size(), 140u);
 }
 
-TEST(AdminLinkTest, EveryDevicesRatesAreTold) {
+TEST(AdminLinkTest, EveryDevicesRatesAreReported) {
   const DaemonProcess daemon({"--devices", "2", "--link-bytes-per-second", "3000000000"});
   const auto session = Session::Open(daemon.socket(), seconds(30));
   ASSERT_TRUE(session.ok());
@@ -322,7 +322,7 @@ class RawSession {
   uint64_t request_ = 0;
 };
 
-TEST_F(AdminTest, AUsersListsTellNothingOfOthers) {
+TEST_F(AdminTest, AUsersListsShowNothingOfOthers) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user as well";
   const std::string folder = daemon_.socket().substr(0, daemon_.socket().rfind('/'));
   ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);

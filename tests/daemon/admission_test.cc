@@ -17,7 +17,7 @@ JobNeed Need(Bytes bytes, std::optional<double> compute = std::nullopt) {
   return {.bytes = bytes, .use = {.compute = compute}};
 }
 
-TEST(AdmissionTest, WhatFitsToTheByteMayCome) {
+TEST(AdmissionTest, WhatFitsToTheByteMayStart) {
   EXPECT_EQ(Judge(Room(GiB(60)), Need(GiB(40)), kMost).verdict, Verdict::kMayStart);
   EXPECT_EQ(Judge(Room(GiB(60)), Need(GiB(40) + Bytes{1}), kMost).verdict, Verdict::kNoMemory);
 }

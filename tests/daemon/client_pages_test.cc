@@ -514,7 +514,7 @@ TEST_F(ClientPagesTest, SparesGoWhenTheClientMayHaveNoMore) {
 }
 
 // The destructor expects that no page is left.
-TEST_F(ClientPagesTest, SoDoThoseThatTheClientHasNotReleasedWhenItIsGone) {
+TEST_F(ClientPagesTest, SoDoThoseThatTheClientHasNotReleasedWhenItEnds) {
   Begin(8, MiB(64));
   tensors_.resize(1);
   ASSERT_TRUE(Create(0, kPage * 3));

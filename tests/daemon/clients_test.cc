@@ -111,7 +111,7 @@ class SingleUserTest : public ClientsTest {
   SingleUserTest() : ClientsTest(/*single_user=*/true) {}
 };
 
-TEST_F(SingleUserTest, AnotherUserIsRefusedInWordsUntilTheFirstOnesClientsAreGone) {
+TEST_F(SingleUserTest, AnotherUserIsRefusedInWordsUntilTheFirstOnesClientsHaveEnded) {
   constexpr uid_t kOther = FakeConnections::kUser + 1;
   Caller first = connections_.Connect(1);
   Attach(first);

@@ -96,7 +96,7 @@ TEST(ClosersTest, ASocketThatLingersTakesNoTime) {
   EXPECT_FALSE(limit.IsOver()) << "each lingers for a minute";
 }
 
-TEST(ClosersTest, OneThatHangsMakesItsUserStuckAndNobodyElseWait) {
+TEST(ClosersTest, OneThatHangsMakesItsUserStuckAndNoOtherWait) {
   Lingering hangs;
   Closers closers(false);
   closers.Close(kUser, Some(hangs.Take()), {});

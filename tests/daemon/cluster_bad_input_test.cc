@@ -64,7 +64,7 @@ TEST_F(ClusterBadInputTest, AKeyFileThatOthersMayReadIsRefused) {
                         "0600, and make a new key if they may have read it"));
 }
 
-TEST_F(ClusterBadInputTest, AnAddressThatIsNoneOfThisMachineMayComeLater) {
+TEST_F(ClusterBadInputTest, AnAddressThatIsNoneOfThisMachineMayBeAddedLater) {
   EXPECT_THAT(Refusal(kExitUnavailable, {{"listen", Quoted("192.0.2.1:7420")}}),
               HasSubstr("\"cluster.listen\" is 192.0.2.1:7420, but this node cannot listen at "
                         "192.0.2.1:7420 (Cannot assign requested address): it takes an address of "
@@ -162,7 +162,7 @@ TEST_F(ClusterBadInputTest, AServerThatIsNoEtcdIsSaidAndTheRestGoesOn) {
   ExpectToServe(*home);
 }
 
-TEST_F(ClusterBadInputTest, AnEndpointWhereNobodyListensIsSaidAndTheRestGoesOn) {
+TEST_F(ClusterBadInputTest, AnEndpointWhereNoServerListensIsReportedAndTheRestGoesOn) {
   const auto node = Start("a", FreeAddress(), {{"etcd", List({"http://" + FreeAddress()})}});
   EXPECT_TRUE(Eventually([&] {
     return StatsOf(*node).cluster().discovery().find("does not answer") != std::string::npos;

@@ -144,7 +144,7 @@ TEST_F(ClusterTest, WhatALenderThatEndsCannotHandOverGoesHomeAsFarAsThereIsRoom)
   EXPECT_GE(std::ranges::count(outcomes, Outcome::kRight), 1) << lender->Log() << home->Log();
 }
 
-TEST_F(ClusterTest, WhatALenderThatEndsTakesWithItIsLostAtOnceAndNotAfterItsLease) {
+TEST_F(ClusterTest, WhatALenderThatEndsTakesWithItIsLostImmediatelyAndNotAfterItsLease) {
   const std::string there = FreeAddress();
   // Of a lease of ten minutes; a test's time limit is shorter.
   const auto lender = Lender("b", there, {{"lease_s", "600"}});
@@ -162,7 +162,7 @@ TEST_F(ClusterTest, WhatALenderThatEndsTakesWithItIsLostAtOnceAndNotAfterItsLeas
   EXPECT_TRUE(Eventually([&] { return StatsOf(*home).cluster().pieces_lost() >= 1; }));
 }
 
-TEST_F(ClusterTest, WhatAHomeThatEndsHadIsFreeAtOnceAndNotAfterItsLease) {
+TEST_F(ClusterTest, WhatAHomeThatEndsHadIsFreeImmediatelyAndNotAfterItsLease) {
   const std::string there = FreeAddress();
   const auto lender = Lender("b", there, {{"lease_s", "600"}});
   drain_s_ = 1;

@@ -109,7 +109,7 @@ TEST(ClusterUseTest, WhatLiesOnOtherNodesIsSaidByNode) {
   EXPECT_EQ(remote.parts(1).bytes(), MiB(4).count());
 }
 
-TEST(ClusterUseTest, WhatLiesInAPieceThatIsGoneHasNoCopy) {
+TEST(ClusterUseTest, WhatLiesInALostPieceHasNoCopy) {
   proto::RemoteReplica remote;
   FillRemote(WithPieces(), kPiece, MiB(120), MiB(9), /*with_nodes=*/false, &remote);
   EXPECT_EQ(remote.copies(), 0u);

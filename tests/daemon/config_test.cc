@@ -264,7 +264,7 @@ TEST(ConfigTest, SizesWhoseSumsWouldOverflowAreRefused) {
 }
 
 // So that an upgrade does not keep the service from starting.
-TEST(ConfigTest, KeysThatAreGoneHaveNoEffect) {
+TEST(ConfigTest, RemovedKeysHaveNoEffect) {
   EXPECT_EQ(Values(Parsed("[devices]\nmemory = \"slabs\"\nslab = \"64MiB\"\n"
                           "[transfer]\nprefetch = true\npreclean = 1\n"
                           "[planner]\npolicy = \"lru\"\nlearn = false\n")),

@@ -256,7 +256,7 @@ TEST(ControlTest, AConnectionWhoseProcessCannotBeWatchedIsTakenUpLater) {
   EXPECT_TRUE(waiting.Greet().has_welcome());
 }
 
-TEST(ControlTest, AClientThatCannotBeWelcomedIsToldAndNotAttached) {
+TEST(ControlTest, AClientThatCannotBeWelcomedIsRefusedAndNotAttached) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the undefined-behaviour sanitizer beside it looks at memory through a pipe, for "
                   "which a daemon without descriptors has none";
@@ -406,7 +406,7 @@ TEST(ControlTest, AGuaranteeIsATenantsAndTakenBackAsOtherLimitsAre) {
   EXPECT_NE(refused.error().message.find("a guarantee is a user's"), std::string::npos);
 }
 
-TEST(ControlTest, AUsersWeightAndPriorityAreToldOfItsClients) {
+TEST(ControlTest, AUsersWeightAndPriorityAreShownForItsClients) {
   DaemonProcess daemon;
   Store store = Connect(daemon);
   Session admin = Open(daemon);

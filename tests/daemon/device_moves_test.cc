@@ -245,9 +245,9 @@ TEST_F(DeviceMovesTest, ATensorThatIsKeptInPlaceIsWrittenToWithoutAGet) {
 }
 
 // After this number of passes of the loop.
-class DeviceMovesGoneTest : public DeviceMovesTest, public testing::WithParamInterface<int> {};
+class DeviceMovesEndTest : public DeviceMovesTest, public testing::WithParamInterface<int> {};
 
-TEST_P(DeviceMovesGoneTest, AClientMayGoInEachStepOfAMove) {
+TEST_P(DeviceMovesEndTest, AClientMayGoInEachStepOfAMove) {
   const TensorId tensor = Create(SlotId{0});
   Put(tensor, 1);
   GetOnOther(tensor);
@@ -255,7 +255,7 @@ TEST_P(DeviceMovesGoneTest, AClientMayGoInEachStepOfAMove) {
 }
 
 // Its page is leaving with another tensor's bytes.
-TEST_P(DeviceMovesGoneTest, AMoveMayBeginInEachStepOfItsPagesLeaving) {
+TEST_P(DeviceMovesEndTest, AMoveMayBeginInEachStepOfItsPagesLeaving) {
   const TensorId tensor = CreateOn(kDevice, SlotId{0}, MiB(1));
   const TensorId neighbour = CreateOn(kDevice, SlotId{1}, MiB(1));
   for (const TensorId one : {tensor, neighbour}) Put(one, 1);
@@ -269,7 +269,7 @@ TEST_P(DeviceMovesGoneTest, AMoveMayBeginInEachStepOfItsPagesLeaving) {
   EXPECT_EQ(Await<core::FetchReply>(SlotId{1}).device, kDevice);
 }
 
-INSTANTIATE_TEST_SUITE_P(Passes, DeviceMovesGoneTest, testing::Range(0, 30));
+INSTANTIATE_TEST_SUITE_P(Passes, DeviceMovesEndTest, testing::Range(0, 30));
 
 }  // namespace
 }  // namespace ravenstore::daemon

@@ -29,7 +29,7 @@ proto::DeviceUse Shown(const DeviceUse& use, const MemoryWatch::Seen& seen) {
   return shown;
 }
 
-TEST(DeviceUseTest, WhatIsUsedBesideTheStoreAndItsJobsIsOthers) {
+TEST(DeviceUseTest, WhatTheStoreAndItsJobsDoNotUseIsOthers) {
   const proto::DeviceUse shown = Shown(kUse, SomethingSeen());
   EXPECT_EQ(shown.total(), GiB(80).count());
   EXPECT_EQ(shown.fault(), "");
@@ -75,7 +75,7 @@ TEST(DeviceUseTest, JobsThatClaimMoreThanIsUsedHaveTheRest) {
   EXPECT_EQ(shown.others(), 0u);
 }
 
-TEST(DeviceUseTest, SlabsThatCameAfterTheLookAreNotOthers) {
+TEST(DeviceUseTest, SlabsMadeAfterTheLookAreNotOthers) {
   DeviceUse use = kUse;
   use.store = GiB(60);
   const proto::DeviceUse shown = Shown(use, SomethingSeen());

@@ -64,7 +64,7 @@ class DiscoveryTest : public testing::Test {
   std::string status_;  // likewise
 };
 
-TEST_F(DiscoveryTest, WhoIsThereIsToldWithTheAddress) {
+TEST_F(DiscoveryTest, PresentNodesAreReportedWithTheirAddress) {
   Register("b");
   const auto discovery = Discover("a");
   discovery->Start(ending_);
@@ -73,7 +73,7 @@ TEST_F(DiscoveryTest, WhoIsThereIsToldWithTheAddress) {
   EXPECT_EQ(store_.Find("/ravenstore/nodes/a"), nullptr) << "who ends gives the name back";
 }
 
-TEST_F(DiscoveryTest, AStoreThatIsAwayHoldsNobodyUp) {
+TEST_F(DiscoveryTest, AStoreThatIsAwayDelaysNoCall) {
   store_.Stop();
   const auto discovery = Discover("a");
   discovery->Start(ending_);

@@ -156,7 +156,7 @@ TEST_F(ElasticPageTest, ARowThatIsRewrittenIsReadWholeOrNotAtAll) {
   EXPECT_GT(whole, 0);
 }
 
-TEST_F(ElasticPageTest, AWriteOfThePageThatNeverEndsHoldsUpNobody) {
+TEST_F(ElasticPageTest, AWriteOfThePageThatNeverEndsDelaysNoReader) {
   Row(0).sequence = 2;
   Row(0).written_ns = 1;
   StalledWrite stalled(file_.get(), 64);

@@ -37,7 +37,7 @@ class EndingSocketsTest : public testing::Test {
   EndingSockets ending_{epoll_.get(), &mailbox_, [this] { ++released_; }};
 };
 
-TEST_F(EndingSocketsTest, ThePeerSeesTheEndAtOnceAndItIsClosedWithTheTurn) {
+TEST_F(EndingSocketsTest, ThePeerSeesTheEndImmediatelyAndItIsClosedWithTheTurn) {
   auto [mine, peers] = Pair();
   const int number = mine.get();
   bool closed = false;
@@ -70,7 +70,7 @@ TEST_F(EndingSocketsTest, AUsersAreClosedByOneTask) {
   EXPECT_TRUE(mailbox_.empty());
 }
 
-TEST_F(EndingSocketsTest, NoSocketIsClosedAtOnce) {
+TEST_F(EndingSocketsTest, NoSocketIsClosedImmediately) {
   bool closed = false;
   ending_.Close({}, 1000, [&] { closed = true; });
   EXPECT_TRUE(closed);

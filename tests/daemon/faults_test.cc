@@ -152,7 +152,7 @@ struct Lingering {
 };
 
 // No client waits until the daemon has closed a descriptor that a stranger sent along.
-TEST(FaultsTest, DescriptorsThatTakeLongToCloseHoldUpNobody) {
+TEST(FaultsTest, DescriptorsThatTakeLongToCloseDelayNoOther) {
   DaemonProcess daemon;
   enum class Sent { kWithAMessage, kTooMany, kAsAPage, kBehindAHangUp };
   for (const Sent sent :
@@ -207,7 +207,7 @@ TEST(FaultsTest, AnotherProtocolIsTurnedAwayInWords) {
   EXPECT_NE(answer.failure().message().find("same version"), std::string::npos);
 }
 
-TEST(FaultsTest, RandomRequestsHarmNobody) {
+TEST(FaultsTest, RandomRequestsHarmNoOther) {
   DaemonProcess daemon;
   RawClient raw(daemon);
   const uint64_t seed = 20261120;
@@ -316,7 +316,7 @@ TEST(FaultsTest, PutsThatWaitForALateStreamAreNoReasonToExpel) {
 }
 
 // A stream that never gets there, and the same free over and over: what waits for it is bounded.
-TEST(FaultsTest, WhoLetsTooMuchWaitForItsStreamsIsExpelled) {
+TEST(FaultsTest, AClientThatLetsTooMuchWaitForItsStreamsIsExpelled) {
   DaemonProcess daemon;
   RawClient raw(daemon);
   raw.Create(0, KiB(4));
@@ -456,7 +456,7 @@ TEST(FaultsTest, AClientKilledAnywhereGivesEverythingBack) {
   ExpectServes(daemon);
 }
 
-TEST(FaultsTest, AStoppedClientHoldsUpNobodyElse) {
+TEST(FaultsTest, AStoppedClientDelaysNoOther) {
   DaemonProcess daemon;
   ipc::Child child([&] { return Churn(daemon.socket(), 5); });
   ASSERT_TRUE(Eventually([&] { return StatsOf(daemon).creates() > 100; }));
@@ -468,7 +468,7 @@ TEST(FaultsTest, AStoppedClientHoldsUpNobodyElse) {
 }
 
 // Its empty slabs are asked for first, and never come.
-TEST(FaultsTest, WhoKeepsASlabKeepsNobodyFromThoseOfOthers) {
+TEST(FaultsTest, AClientThatKeepsASlabKeepsNoOtherFromTheirs) {
   DaemonProcess daemon({"--device-total", "64MiB"});
   RawClient keeps(daemon);
   keeps.Create(0, MiB(24));

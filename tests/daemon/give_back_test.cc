@@ -31,7 +31,7 @@ TEST(HeapTrimTimerTest, NothingIsDueUntilSomethingWasFreed) {
   EXPECT_EQ(timer.due(), kBegin);
 }
 
-TEST(HeapTrimTimerTest, WhatIsFreedSoonAfterwardsWaits) {
+TEST(HeapTrimTimerTest, WhatIsFreedShortlyAfterwardsWaits) {
   HeapTrimTimer timer;
   timer.Freed(kBegin);
   timer.Begin(kBegin);
@@ -120,7 +120,7 @@ TEST(HeapTrimTest, WhatClientsLeftBehindGoesBackInShortSteps) {
   }).join();
 }
 
-TEST(HeapTrimTest, WhereNothingIsFreeItEndsSoonAndCostsNothing) {
+TEST(HeapTrimTest, WhereNothingIsFreeItEndsEarlyAndCostsNothing) {
   std::thread([] {
     const core::Bytes before = Resident();
     for (int i = 0; i < 100; ++i) {

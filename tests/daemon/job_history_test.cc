@@ -93,7 +93,7 @@ TEST_F(JobHistoryTest, AModelIsKnownUnderAnotherCommandOfItsUser) {
   EXPECT_EQ(history_.Find(kUser, Key(3), ""), nullptr);
 }
 
-TEST_F(JobHistoryTest, OfEachSourceTheLastEstimateStandsBesideWhatTheRunTook) {
+TEST_F(JobHistoryTest, OfEachSourceTheLastEstimateIsListedWithWhatTheRunTook) {
   JobHistory::Process process = Process(1, 10, GiB(4));
   process.estimate = JobHistory::Estimate{"formula", GiB(5), GiB(6)};
   history_.Add(process);

@@ -107,7 +107,7 @@ TEST_F(LeasesTest, ReadPutReadsIdleRowsAlone) {
   }
 }
 
-TEST_F(LeasesTest, GrantSaysWhereAndWho) {
+TEST_F(LeasesTest, GrantSaysWhereAndForWhom) {
   Set(LeaseState::kRequested);
   slot_.error = 5;
   slot_.arrival = 6;
@@ -226,7 +226,7 @@ TEST_F(LeasesTest, EveryAnswerClearsTheWaiters) {
   }
 }
 
-TEST_F(LeasesTest, AnAnswerWakesWhoSleepsOnTheRow) {
+TEST_F(LeasesTest, AnAnswerWakesTheThreadThatSleepsOnTheRow) {
   const uint64_t requested = Set(LeaseState::kRequested);
   TimeLimit limit(kTestPatience);
   std::thread client([&] {

@@ -271,7 +271,7 @@ TEST_F(LegacyJobsTest, WhatIsNoElasticPageIsRefused) {
   EXPECT_EQ(Descriptors(), 1u);
 }
 
-TEST_F(LegacyJobsTest, OfADeviceThatIsNotTheStoresNothingIsGivenAndNobodyWaits) {
+TEST_F(LegacyJobsTest, OfADeviceThatIsNotTheStoresNothingIsGivenAndNoJobWaits) {
   Attach(1);
   Caller asks = connections_.Connect(1);
   Say(asks, Reclaim("GPU-other"));
@@ -355,7 +355,7 @@ TEST_F(LegacyJobsTest, AnElasticJobTookWhatItWouldHaveTakenOfALargerDevice) {
   EXPECT_EQ(Ask(engine, command).running(), MiB(40).count());
 }
 
-TEST_F(LegacyJobsTest, AProcessIsAdmittedBecomesTheJobAndItsEstimateStandsBesideWhatItTook) {
+TEST_F(LegacyJobsTest, AProcessIsAdmittedBecomesTheJobAndItsEstimateIsListedWithWhatItTook) {
   const std::string command(32, 'a');
   memory_.usage.free = {kDevice};
   Caller asks = connections_.Connect(1);
@@ -391,7 +391,7 @@ TEST_F(LegacyJobsTest, AProcessIsAdmittedBecomesTheJobAndItsEstimateStandsBeside
   EXPECT_EQ(known.record().estimates(0).actual(), MiB(20).count());
 }
 
-TEST_F(LegacyJobsTest, HowMuchAJobComputesAloneIsRememberedAndLetsOthersBeside) {
+TEST_F(LegacyJobsTest, HowMuchAJobComputesAloneIsRememberedAndLetsOthersRunConcurrently) {
   const std::string command(32, 'a');
   compute_ = 0.8;
   memory_.usage.free = {kDevice - MiB(20)};
@@ -457,7 +457,7 @@ TEST_F(LegacyJobsTest, OneThatWaitsByItselfAndHungUpAsAJobIsNotListed) {
   EXPECT_EQ(List(job).jobs_size(), 0);
 }
 
-TEST_F(LegacyJobsTest, WhoHangsUpBeforeItIsAdmittedLeavesItsPlace) {
+TEST_F(LegacyJobsTest, AJobThatHangsUpBeforeItIsAdmittedLeavesItsPlace) {
   memory_.usage.free = {kDevice};
   Caller asks = connections_.Connect(1);
   Say(asks, Admit(MiB(30)));

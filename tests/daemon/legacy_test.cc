@@ -53,7 +53,7 @@ ipc::UniqueFd ElasticPage(uint64_t live, size_t bytes = proto::kElasticPageBytes
 }
 
 // The job can make its write of the page take any time. Other writers of the file wait.
-TEST(LegacyLedgerTest, AJobThatNeverEndsWritingItsPageHoldsUpNobody) {
+TEST(LegacyLedgerTest, AJobThatNeverEndsWritingItsPageDelaysNoOther) {
   LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
   ASSERT_TRUE(Add(ledger, 1, page).ok());
@@ -64,7 +64,7 @@ TEST(LegacyLedgerTest, AJobThatNeverEndsWritingItsPageHoldsUpNobody) {
   EXPECT_EQ(set.wait_for(std::chrono::seconds(10)), std::future_status::ready);
 }
 
-TEST(LegacyLedgerTest, SumsWhatJobsHoldOfEachDeviceBesideTheStoresSlabs) {
+TEST(LegacyLedgerTest, SumsWhatJobsHoldOfEachDeviceWithoutTheStoresSlabs) {
   LegacyLedger ledger(Bytes{0}, kDevices);
   Page first, second;
   first.Row(0, "GPU-0").used = 300;
@@ -275,7 +275,7 @@ TEST(LegacyLedgerTest, PrintsNothingOfAStrangerThatIsNotText) {
   EXPECT_EQ(ledger.Read(1)[0].uuid, "GPU??");
 }
 
-TEST(LegacyLedgerTest, AGoneJobHoldsNothing) {
+TEST(LegacyLedgerTest, AnEndedJobHoldsNothing) {
   LegacyLedger ledger(Bytes{0}, kDevices);
   Page page;
   page.Row(0, "GPU-0").used = 5;

@@ -46,7 +46,7 @@ class LegacyWaitsTest : public testing::Test {
   const Caller second_ = connections_.Connect(2);
 };
 
-TEST_F(LegacyWaitsTest, EachIsToldItsTurnOrItsPlace) {
+TEST_F(LegacyWaitsTest, EachIsNotifiedOfItsTurnOrItsPlace) {
   Wait(first_, MiB(40));
   Wait(second_, MiB(40));
   EXPECT_TRUE(connections_.SentNothing(first_));
@@ -59,7 +59,7 @@ TEST_F(LegacyWaitsTest, EachIsToldItsTurnOrItsPlace) {
   EXPECT_EQ(Position(second_), 0u);
 }
 
-TEST_F(LegacyWaitsTest, WhoHadItsTurnIsToldAtOnce) {
+TEST_F(LegacyWaitsTest, AJobThatHadItsTurnIsNotifiedImmediately) {
   Wait(first_, MiB(40));
   Look();
   Position(first_);
@@ -104,7 +104,7 @@ TEST_F(LegacyWaitsTest, WhatTheStoreHoldsIsNotUsedByOthers) {
   EXPECT_EQ(Position(first_), 0u);
 }
 
-TEST_F(LegacyWaitsTest, WhoDoesNotReadIsToldItsTurnAlone) {
+TEST_F(LegacyWaitsTest, AJobThatDoesNotReadIsNotifiedOfItsTurnAlone) {
   Wait(first_, MiB(40));
   Wait(second_, MiB(40));
   connections_.Stall(second_);

@@ -298,7 +298,7 @@ TEST_F(LentMemoryTest, ASlowLenderKeepsOnlyThoseWaitingThatNeedIt) {
   ExpectAllRight(store, held);
 }
 
-TEST_F(LentMemoryTest, WhereNobodyLendsACreateSaysSo) {
+TEST_F(LentMemoryTest, WhereNoNodeLendsACreateSaysSo) {
   lenders_->SetLends(false);
   Store store = Connect();
   // They fit into the device's four pages. With six, of which the host has room for two, a create

@@ -100,7 +100,7 @@ TEST_F(LimitsTest, AUserHasTheDefaultsUntilChangedAndOnceTakenBack) {
   EXPECT_EQ(Set(OfUser(proto::kLimitNotSet)).device_budget(), kDefaults.device.count());
 }
 
-TEST_F(LimitsTest, NewDefaultsAreForWhoseLimitsNobodyChanged) {
+TEST_F(LimitsTest, NewDefaultsAreForUsersWithUnchangedLimits) {
   Set(OfUser(MiB(10).count()));
   limits_.Of(kUser + 1);
   limits_.SetDefaults({MiB(20), MiB(40), {}});

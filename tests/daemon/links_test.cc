@@ -41,7 +41,7 @@ TEST(LinksTest, WhereMeasuringFailsRatesAreAssumedAndTheNextDeviceIsMeasured) {
   EXPECT_LE(links[1].up_bytes_per_second, 1206e6);
 }
 
-TEST(LinksTest, AMediumIsMeasuredBothWaysAndItsFailureIsTold) {
+TEST(LinksTest, AMediumIsMeasuredBothWaysAndItsFailureIsReported) {
   device::FakeMedium medium(core::MiB(6));
   const auto rates = MeasureMedium(medium);
   ASSERT_TRUE(rates.ok());

@@ -92,7 +92,7 @@ TEST(LogTest, LinesComeInOrderAndWhole) {
 class ReaderTest : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(PipeAndSocket, ReaderTest, testing::Bool());
 
-TEST_P(ReaderTest, AReaderThatDoesNotReadHoldsUpNobodyAndIsToldWhatItMissed) {
+TEST_P(ReaderTest, AReaderThatDoesNotReadDelaysNoOtherAndLearnsWhatItMissed) {
   constexpr int64_t kLines = 3 * int64_t{Log::kQueueLines};
   Reader reader(GetParam());
   reader.Fill();

@@ -53,7 +53,7 @@ TEST_F(LoopPostsTest, AnotherUserDoesNotWaitForThem) {
   EXPECT_EQ(ran_, "129");
 }
 
-TEST_F(LoopPostsTest, WhatNobodyWantsWhenItsTurnComesIsDropped) {
+TEST_F(LoopPostsTest, WhatIsNotWantedWhenItsTurnComesIsDropped) {
   for (uint64_t key = 1; key <= 4; ++key) Add(kUser, key, kHalf);
   unwanted_ = 3;
   Run();

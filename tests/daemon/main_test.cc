@@ -78,7 +78,7 @@ TEST(DaemonTest, AnUnreadLogHoldsUpNeitherTheServiceNorTheEnd) {
   EXPECT_FALSE(limit.IsOver());
 }
 
-TEST(DaemonTest, ALogThatNobodyCanReadAnyMoreDoesNotEndIt) {
+TEST(DaemonTest, ALogThatCannotBeReadAnyMoreDoesNotEndIt) {
   int pipe[2];
   ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
   ipc::UniqueFd from(pipe[0]);
@@ -148,7 +148,7 @@ TEST_F(ReloadTest, FlagsStillOverrideTheFile) {
   EXPECT_EQ(DeviceBudget(daemon), MiB(48).count());
 }
 
-TEST_F(ReloadTest, TheLogsLevelIsInForceAtOnce) {
+TEST_F(ReloadTest, TheLogsLevelIsInForceImmediately) {
   Write("");
   DaemonProcess daemon({"--config", path()});
   Write("[log]\nlevel = \"error\"\n");
@@ -159,7 +159,7 @@ TEST_F(ReloadTest, TheLogsLevelIsInForceAtOnce) {
   EXPECT_EQ(daemon.Log().find("attached"), std::string::npos) << daemon.Log();
 }
 
-TEST_F(ReloadTest, AConfigurationThatIsNoRegularFileIsRefusedAtOnce) {
+TEST_F(ReloadTest, AConfigurationThatIsNoRegularFileIsRefusedImmediately) {
   ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
   for (const std::string& no_file : {path(), directory_ / ""}) {
     const FailedStart refused =

@@ -173,7 +173,7 @@ TEST_F(MemoryWatchTest, WithoutProcessesAllElseIsKnown) {
   EXPECT_EQ(Said("which processes use the devices is not known"), 2u) << "once a device";
 }
 
-TEST_F(MemoryWatchTest, ADeviceIsBusyAtOnceAndForAWhileOnceItComputesNoMore) {
+TEST_F(MemoryWatchTest, ADeviceIsBusyImmediatelyAndForAWhileOnceItComputesNoMore) {
   others_ = {{kOne, MiB(1)}};
   EXPECT_TRUE(watch_->seen().front().busy) << "nobody looked yet";
   EXPECT_FALSE(Look(0).busy);
@@ -189,7 +189,7 @@ TEST_F(MemoryWatchTest, ADeviceIsBusyAtOnceAndForAWhileOnceItComputesNoMore) {
   EXPECT_FALSE(Look(12).busy);
 }
 
-TEST_F(MemoryWatchTest, ADeviceThatNobodyElseUsesIsNotBusyWithTheDaemonsOwnCopies) {
+TEST_F(MemoryWatchTest, ADeviceThatNoOtherUsesIsNotBusyWithTheDaemonsOwnCopies) {
   utilization_[0] = 100;
   EXPECT_FALSE(Look(0).busy);
   others_ = {{kOne, MiB(1)}};

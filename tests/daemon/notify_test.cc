@@ -42,7 +42,7 @@ class Manager {
   ipc::UniqueFd socket_;
 };
 
-TEST(NotifyTest, TellsTheManagerAtAPath) {
+TEST(NotifyTest, NotifiesTheManagerAtAPath) {
   ipc::ShortDirectory directory;
   Manager manager(directory / "notify");
   EXPECT_TRUE(NotifyServiceManager("READY=1"));
@@ -52,7 +52,7 @@ TEST(NotifyTest, TellsTheManagerAtAPath) {
   EXPECT_EQ(manager.Received(), "nothing");
 }
 
-TEST(NotifyTest, ReadingTheConfigurationAgainIsToldWithItsTime) {
+TEST(NotifyTest, ReadingTheConfigurationAgainIsNotifiedWithItsTime) {
   ipc::ShortDirectory directory;
   Manager manager(directory / "notify");
   EXPECT_TRUE(NotifyReloading());
@@ -60,7 +60,7 @@ TEST(NotifyTest, ReadingTheConfigurationAgainIsToldWithItsTime) {
   EXPECT_EQ(notification.find("RELOADING=1\nMONOTONIC_USEC="), 0u) << notification;
 }
 
-TEST(NotifyTest, TellsTheManagerAtAnAbstractAddress) {
+TEST(NotifyTest, NotifiesTheManagerAtAnAbstractAddress) {
   Manager manager("@raven-notify-" + std::to_string(::getpid()));
   EXPECT_TRUE(NotifyServiceManager("READY=1"));
   EXPECT_EQ(manager.Received(), "READY=1");

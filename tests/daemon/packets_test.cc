@@ -26,7 +26,7 @@ TEST(PacketsTest, AFailureSaysWhichAndWhy) {
   EXPECT_EQ(packet.failure().message(), "no such thing");
 }
 
-TEST(PacketsTest, ANameForPeopleIsShortAndPrintable) {
+TEST(PacketsTest, APrintableNameIsShortAndPrintable) {
   EXPECT_EQ(PrintableName("train\x1b[2J\n"), "train?[2J?");
   EXPECT_EQ(PrintableName("na\xc3\xafve"), "na??ve");
   EXPECT_LT(PrintableName(std::string(100'000, 'x')).size(), 10'000u);

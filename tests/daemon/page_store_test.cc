@@ -36,7 +36,7 @@ TEST_F(PageStoreTest, TheStoreMayEndWhileTensorsAreAway) {
   store_.reset();
 }
 
-TEST_F(PageStoreTest, TheStoreMayEndWhileAClientThatIsGoneHasAPageMade) {
+TEST_F(PageStoreTest, TheStoreMayEndWhileADepartedClientHasAPageMade) {
   AskFor(SlotId{0});
   store_->Poll(ipc::Now(), &plan_);
   Apply(core::ClientRemoved{kClient});
@@ -232,7 +232,7 @@ TEST_F(PageStoreTest, PagesOfAClientThatHoldsAllLeaveForOthers) {
   Create(SlotId{0}, kSecond);
 }
 
-TEST_F(PageStoreTest, AClientThatReleasesNothingKeepsNobodyFromPagesOfOthers) {
+TEST_F(PageStoreTest, AClientThatReleasesNothingKeepsNoOtherFromPagesOfOthers) {
   constexpr ClientId kThird{3};
   for (uint32_t slot : {0u, 1u}) Apply(core::Freed{Create(SlotId{slot})});
   processes_.at(kClient)->is_stopped = true;
@@ -251,7 +251,7 @@ class PageStoreOf64PagesTest : public PageStoreFixture {
       : PageStoreFixture(device::OpenHostDevices({.total = MiB(256)}), {}, MiB(128), MiB(128)) {}
 };
 
-TEST_F(PageStoreOf64PagesTest, AUserWhoComesFindsMemoryThoughAnotherIsStopped) {
+TEST_F(PageStoreOf64PagesTest, ANewUserFindsMemoryThoughAnotherIsStopped) {
   constexpr ClientId kThird{3};
   const core::Budgets all{MiB(128), MiB(128)};
   Attach(kSecond, kTenant, all);

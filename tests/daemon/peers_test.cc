@@ -45,7 +45,7 @@ TEST_F(PeersTest, BytesThatComeOverWrongAreSeenEitherWay) {
   }
 }
 
-TEST_F(PeersTest, ACopyThatFailsIsTold) {
+TEST_F(PeersTest, ACopyThatFailsIsReported) {
   for (uint64_t nth = 1; nth <= 8; ++nth) {
     const auto rates = Check({.count = 2, .fail_copy = [nth](uint64_t n) { return n == nth; }});
     ASSERT_FALSE(rates.ok()) << nth;
@@ -54,7 +54,7 @@ TEST_F(PeersTest, ACopyThatFailsIsTold) {
 }
 
 // What it then still signals goes nowhere that another function uses: under AddressSanitizer.
-TEST_F(PeersTest, ACopyThatTakesTooLongIsTold) {
+TEST_F(PeersTest, ACopyThatTakesTooLongIsReported) {
   const auto rates = Check({.count = 2, .peer_bytes_per_second = 0.9e6});
   ASSERT_FALSE(rates.ok());
   EXPECT_EQ(rates.error().code, core::ErrorCode::kTimedOut);

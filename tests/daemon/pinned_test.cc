@@ -78,7 +78,7 @@ TEST(PinnedTest, WhatWasFreedIsWarmForTheNextBlockOfAnyOfTheUsersProcesses) {
   EXPECT_EQ(second.stats().pinned_bytes, 64 * kMiB);
 }
 
-TEST(PinnedTest, LittleIsLockedThatNobodyAskedFor) {
+TEST(PinnedTest, LittleIsLockedThatWasNotAskedFor) {
   DaemonProcess daemon(Pool("1GiB"));
   Store store = Connect(daemon);
   std::vector<PinnedBlock> blocks;

@@ -770,7 +770,7 @@ TEST_F(PeerPoolsTest, APairThatFailsIsLeftOutAndCounted) {
   EXPECT_FALSE(pools.memory[0]->IsStaged(core::DeviceId{2}));
 }
 
-TEST_F(PeerPoolsTest, AShareThatNobodyReachesIsNotMade) {
+TEST_F(PeerPoolsTest, AShareThatNoDeviceReachesIsNotMade) {
   const OtherPools pools = Make({.count = 2, .fail_copy = [](uint64_t) { return true; }});
   EXPECT_TRUE(pools.pools.empty());
   EXPECT_TRUE(pools.memory.empty());

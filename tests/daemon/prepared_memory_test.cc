@@ -126,7 +126,7 @@ TEST_F(PreparedMemoryTest, WhatFailedAheadOfNeedIsTriedAgain) {
   memory_->Release(*third);
 }
 
-TEST_F(PreparedMemoryTest, WhoEndsLetsGoOfAll) {
+TEST_F(PreparedMemoryTest, TheEndReleasesAll) {
   const auto made = memory_->Make(KiB(64));
   ASSERT_TRUE(made.ok());
   memory_->Release(*made);

@@ -97,7 +97,7 @@ TEST(ProcessSlotsTest, AProcessThatBecameAnotherProgramBeginsAtZero) {
   EXPECT_EQ(page->row[0].used[after->slot], 0u);
 }
 
-TEST(ProcessSlotsTest, ANumberThatCameAgainIsAnotherProcess) {
+TEST(ProcessSlotsTest, ANumberThatIsReusedIsAnotherProcess) {
   ProcessSlots process_slots;
   const auto before = process_slots.Take(1, kUser, {100, 1}, 11);
   const auto after = process_slots.Take(2, kUser, {100, 2}, 11);
@@ -118,7 +118,7 @@ TEST(ProcessSlotsTest, APageGoesWithItsUsersLastProcess) {
   EXPECT_LT(::fcntl(second->page, F_GETFD), 0);
 }
 
-TEST(ProcessSlotsTest, AWriteOfThePageThatNeverEndsStopsNobody) {
+TEST(ProcessSlotsTest, AWriteOfThePageThatNeverEndsStopsNoReader) {
   ProcessSlots process_slots;
   const auto first = process_slots.Take(1, kUser, {100, 1}, 11);
   ASSERT_TRUE(first.ok());

@@ -19,7 +19,7 @@ TEST(RateLimitTest, BeyondTheBurstOneInEachInterval) {
   EXPECT_EQ(limit.Next(TenantId{1}, kBegin + milliseconds(3)), kBegin + milliseconds(6));
 }
 
-TEST(RateLimitTest, WhoRestsHasTheBurstAgainAndNoMore) {
+TEST(RateLimitTest, AUserThatRestsHasTheBurstAgainAndNoMore) {
   RateLimit limit(milliseconds(2), 3, std::chrono::seconds(4));
   for (int i = 0; i < 10; ++i) limit.Next(TenantId{1}, kBegin);
   const core::Tick later = kBegin + std::chrono::seconds(1);
@@ -43,7 +43,7 @@ TEST(RateLimitTest, ManyUsersAreForgottenOnceTheyRest) {
 }
 
 // A client that is gone when its time comes has used that time up all the same.
-TEST(RateLimitTest, NobodyWaitsWithoutEnd) {
+TEST(RateLimitTest, NoUserWaitsWithoutEnd) {
   RateLimit limit(milliseconds(2), 1, milliseconds(100));
   core::Tick at{};
   for (int i = 0; i < 100'000; ++i) at = limit.Next(TenantId{1}, kBegin);

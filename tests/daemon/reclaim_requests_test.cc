@@ -32,7 +32,7 @@ ReclaimRequests::Reclaim Reclaim(uint64_t requester, uint64_t request, Bytes byt
           .free = kMargin};
 }
 
-TEST(ReclaimRequestsTest, LowersTheLimitAndAnswersOnceTheMemoryIsGone) {
+TEST(ReclaimRequestsTest, LowersTheLimitAndAnswersOnceTheMemoryIsReleased) {
   ReclaimRequests reclaims({GiB(100)});
   reclaims.Begin(Reclaim(1, 7, GiB(20)), At(seconds(1)));
   auto outcome = reclaims.Update({GiB(90)}, {GiB(5)}, At(seconds(1)));
@@ -62,7 +62,7 @@ TEST(ReclaimRequestsTest, AsksOfTwoJobsAddUp) {
   EXPECT_EQ(outcome.limits[1].capacity, GiB(60) - kMargin);
 }
 
-TEST(ReclaimRequestsTest, AnswersWhatCameWhenNoMoreComes) {
+TEST(ReclaimRequestsTest, AnswersWhatWasFreedWhenNoMoreIs) {
   ReclaimRequests reclaims({GiB(100)});
   reclaims.Begin(Reclaim(1, 1, GiB(20)), At(seconds(1)));
   reclaims.Update({GiB(90)}, {Bytes{0}}, At(seconds(1)));
@@ -75,7 +75,7 @@ TEST(ReclaimRequestsTest, AnswersWhatCameWhenNoMoreComes) {
   EXPECT_EQ(outcome.limits[0].capacity, GiB(85));
 }
 
-TEST(ReclaimRequestsTest, AnEmptyStoreGivesNothingAtOnce) {
+TEST(ReclaimRequestsTest, AnEmptyStoreGivesNothingImmediately) {
   ReclaimRequests reclaims({GiB(100)});
   reclaims.Begin(Reclaim(1, 1, GiB(20)), At(seconds(1)));
   const auto outcome = reclaims.Update({Bytes{0}}, {Bytes{0}}, At(seconds(1)));
@@ -83,7 +83,7 @@ TEST(ReclaimRequestsTest, AnEmptyStoreGivesNothingAtOnce) {
   EXPECT_EQ(outcome.answers[0].given, Bytes{0});
 }
 
-TEST(ReclaimRequestsTest, WhoWantsMoreThanThereIsGetsNothingAndNothingIsEmptied) {
+TEST(ReclaimRequestsTest, ARequestForMoreThanThereIsGetsNothingAndNothingIsEmptied) {
   ReclaimRequests reclaims({GiB(100)});
   reclaims.Begin(Reclaim(1, 7, Bytes{~uint64_t{0}}), At(seconds(1)));
   reclaims.Begin(Reclaim(2, 3, GiB(91)), At(seconds(1)));
@@ -97,7 +97,7 @@ TEST(ReclaimRequestsTest, WhoWantsMoreThanThereIsGetsNothingAndNothingIsEmptied)
   EXPECT_FALSE(reclaims.lowered());
 }
 
-TEST(ReclaimRequestsTest, WhoWantsAllThereIsGetsIt) {
+TEST(ReclaimRequestsTest, ARequestForAllThereIsGetsIt) {
   ReclaimRequests reclaims({GiB(100)});
   reclaims.Begin(Reclaim(1, 7, GiB(90)), At(seconds(1)));
   // What was given back since the driver was asked is not missing.
@@ -166,7 +166,7 @@ TEST(ReclaimRequestsTest, WhatIsFreeAlreadyIsNotTakenFromTheStore) {
   EXPECT_EQ(outcome.limits[0].capacity, GiB(100));
 }
 
-TEST(ReclaimRequestsTest, AUserIsGivenADevicesSizeAtOnceAndThenAsMuchInHalfAMinute) {
+TEST(ReclaimRequestsTest, AUserIsGivenADevicesSizeImmediatelyAndThenAsMuchInHalfAMinute) {
   ReclaimRequests reclaims({GiB(100)});
   Bytes given;
   for (int i = 0; i < 300; ++i) {
@@ -193,7 +193,7 @@ TEST(ReclaimRequestsTest, NothingComesBackBeforeSomebodyLooked) {
   EXPECT_TRUE(reclaims.Update({GiB(70)}, {}, At(seconds(9))).limits.empty());
 }
 
-TEST(ReclaimRequestsTest, ForgetsThoseWhoHungUp) {
+TEST(ReclaimRequestsTest, ForgetsJobsThatHungUp) {
   ReclaimRequests reclaims({GiB(100)});
   reclaims.Begin(Reclaim(1, 1, GiB(20)), At(seconds(1)));
   reclaims.Forget(1);

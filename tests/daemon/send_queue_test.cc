@@ -77,7 +77,7 @@ TEST_F(SendQueueTest, SendsInOrderWhatTheSocketTakes) {
   EXPECT_EQ(Read(), pushed);
 }
 
-TEST_F(SendQueueTest, APeerThatLetsAnswersLieIsAskedForNoMore) {
+TEST_F(SendQueueTest, APeerThatDoesNotReadItsAnswersIsAskedForNoMore) {
   for (size_t i = 1; i < SendQueue::kAnswersMax; ++i) Push(Answer(i));
   EXPECT_TRUE(queue_->HasRoomForAnswers());
   for (int i = 0; i < 100; ++i) Push(Unasked());
@@ -125,7 +125,7 @@ TEST_F(SendQueueTest, WhatFindsNoDescriptorsLeftIsDropped) {
   EXPECT_TRUE(queue_->empty());
 }
 
-TEST_F(SendQueueTest, APeerThatIsGoneIsNoFailure) {
+TEST_F(SendQueueTest, APeerThatEndedIsNoFailure) {
   peer_.reset();
   Push(Answer(1));
   Flush();

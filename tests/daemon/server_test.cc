@@ -129,7 +129,7 @@ TEST(LoopOptionsTest, LargerChunksLeaveMoreInFlight) {
   EXPECT_EQ(options.store.transfers.in_flight, MiB(128));
 }
 
-TEST_F(ServerTest, DrainsAtOnceWithoutClients) {
+TEST_F(ServerTest, DrainsImmediatelyWithoutClients) {
   config_.drain = std::chrono::hours(1);
   const auto server = Start();
   TimeLimit limit(kTestPatience);
@@ -211,7 +211,7 @@ core::Budgets BudgetsOf(const proto::DaemonPacket& answer) {
           core::Bytes(answer.welcome().host_budget()), core::Bytes{0}};
 }
 
-TEST_F(ServerTest, LimitsReadAgainHoldForUsersWhoseLimitsNobodyChanged) {
+TEST_F(ServerTest, LimitsReadAgainHoldForUsersWithUnchangedLimits) {
   const auto server = Start();
   const ipc::UniqueFd admin = Open();
   proto::ClientPacket set;
@@ -384,7 +384,7 @@ TEST_F(ServerTest, AConnectionAsksForMemoryOnce) {
   EXPECT_EQ(Ask(job.get(), packet).failure().code(), static_cast<uint32_t>(ErrorCode::kWrongState));
 }
 
-TEST_F(ServerTest, WhoHangsUpOwedAnAnswerIsForgottenOnceItIsThere) {
+TEST_F(ServerTest, AClientThatHangsUpBeforeItsAnswerIsForgottenOnceItIsThere) {
   const auto server = Start();
   const ipc::UniqueFd other = Open();
   proto::ClientPacket record;
@@ -402,7 +402,7 @@ TEST_F(ServerTest, WhoHangsUpOwedAnAnswerIsForgottenOnceItIsThere) {
   while (!Ask(other.get(), record).has_recorded()) sched_yield();
 }
 
-TEST_F(ServerTest, WhoLetsAnswersLieIsNotRead) {
+TEST_F(ServerTest, AClientThatDoesNotReadItsAnswersIsNotRead) {
   const auto server = Start();
   const ipc::UniqueFd deaf = Open();
   proto::ClientPacket packet;

@@ -54,7 +54,7 @@ TEST(ArrivalWordsTest, AllWordsAreGivenOnceAndTheirValuesRise) {
   EXPECT_FALSE(words.Take().has_value());
 }
 
-TEST(ArrivalWordsTest, AWordThatCameBackServesAgainWithAHigherValue) {
+TEST(ArrivalWordsTest, AWordThatWasReleasedServesAgainWithAHigherValue) {
   ArrivalWords words;
   std::vector<proto::WordValue> taken;
   for (uint32_t i = 0; i < proto::kArrivalWords; ++i) taken.push_back(*words.Take());
@@ -168,7 +168,7 @@ TEST_F(SessionTest, ACorruptLaneHidesItselfAlone) {
   EXPECT_FALSE(session_.HasWork()) << "it stays corrupt";
 }
 
-TEST_F(SessionTest, DroppedEntriesAreToldOncePerRise) {
+TEST_F(SessionTest, DroppedEntriesAreReportedOncePerRise) {
   UseLanes(1);
   ipc::LogProducer lane(&Lane(0));
   for (uint32_t i = 0; i < proto::kLogLaneEntries; ++i) lane.Append({i, proto::AccessOp::kGet});

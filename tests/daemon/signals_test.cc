@@ -40,7 +40,7 @@ int EndOf(
   for (;;) ::pause();
 }
 
-TEST(SignalsTest, BeforeAnybodyIsServedTheEndIsAtOnce) {
+TEST(SignalsTest, BeforeAnyClientIsServedTheEndIsImmediate) {
   for (const int signal : {SIGTERM, SIGINT}) {
     EXPECT_EQ(EndOf([signal](Signals&) -> int {
                 ::kill(::getpid(), signal);

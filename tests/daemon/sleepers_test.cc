@@ -86,7 +86,7 @@ TEST_F(SleepTest, CallsOfAStoreThatSleepsAreRefusedInWords) {
   EXPECT_TRUE(HoldsPattern(store_.get(tensor, nullptr), MiB(3), 1));
 }
 
-TEST_F(SleepTest, WhatIsFreedWhileItSleepsIsGone) {
+TEST_F(SleepTest, WhatIsFreedWhileItSleepsIsReleased) {
   Tensor tensor = Make(store_, MiB(3), 1);
   store_.put(tensor, nullptr);
   store_.sleep();

@@ -412,7 +412,7 @@ TEST_F(StoreTest, AGetThatOnlyALaterPutCouldServeFailsInBound) {
   EXPECT_NE(store.get(first, nullptr), nullptr);
 }
 
-TEST_F(StoreTest, WithOneCoreWhoeverSpinsLeavesItToTheOther) {
+TEST_F(StoreTest, WithOneCoreTheSpinnerLeavesItToTheOther) {
   const ipc::ShortDirectory directory;
   const std::string path = directory / "config";
   std::ofstream(path) << "[loop]\nspin_us = 50000\n";
@@ -563,7 +563,7 @@ TEST_F(PoisonedStoreTest, AWriteAfterThePutIsCorruptAtTheNextGet) {
   }
 }
 
-TEST_F(PoisonedStoreTest, WhoeverKeepsToTheRulesNoticesNothing) {
+TEST_F(PoisonedStoreTest, AProgramThatKeepsToTheRulesNoticesNothing) {
   DaemonProcess daemon;
   Store store = Connect(daemon, MiB(8));
   std::vector<Tensor> tensors;

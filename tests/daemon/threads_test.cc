@@ -79,7 +79,7 @@ TEST(ThreadsTest, OwnersAreServedInTurn) {
   EXPECT_EQ(order, (std::vector<int>{10, 0, 11, 1, 12, 2}));
 }
 
-TEST(ThreadsTest, ThePoolFinishesMoreOfOneOwnerThanItBeginsAtOnce) {
+TEST(ThreadsTest, ThePoolFinishesMoreOfOneOwnerThanItRunsConcurrently) {
   std::atomic<int> done{0};
   {
     WorkerPool pool("pool", 2);

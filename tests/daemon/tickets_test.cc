@@ -47,7 +47,7 @@ TEST_F(TicketsTest, ATicketOutOfRangeIsNeverReached) {
   EXPECT_TRUE(Poll().empty());
 }
 
-TEST_F(TicketsTest, WhatIsReachedIsToldOnceInOrder) {
+TEST_F(TicketsTest, WhatIsReachedIsReportedOnceInOrder) {
   for (uint64_t i = 1; i <= 5; ++i) queues_.Push({.index = 0, .value = i}, TensorId{i}, 100 + i);
   EXPECT_TRUE(Poll().empty());
   segment().tickets[0] = 3;
@@ -81,7 +81,7 @@ TEST_F(TicketsTest, WordsDoNotWaitForEachOther) {
 }
 
 // A stream that catches up may reach what a million frees wait for.
-TEST_F(TicketsTest, ManyThatAreReachedTogetherAreToldInSeveralGoes) {
+TEST_F(TicketsTest, ManyThatAreReachedTogetherAreReportedInSeveralPasses) {
   for (uint64_t i = 1; i <= 3; ++i) queues_.Push({.index = 0, .value = i}, TensorId{i}, 0);
   for (uint64_t i = 4; i <= 5; ++i) queues_.Push({.index = 1, .value = i}, TensorId{i}, 0);
   segment().tickets[0] = 9;

@@ -176,7 +176,7 @@ TEST(TransfersTest, WhatIsInFlightIsBounded) {
   EXPECT_TRUE(rig.Same(0, KiB(1024)));
 }
 
-TEST(TransfersTest, WhatNobodyWaitsForFillsHalfOfIt) {
+TEST(TransfersTest, WhatNoCallWaitsForFillsHalfOfIt) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(64)}, {.latency = microseconds(100)});
   rig.Submit(rig.Chunks(0, 32, KiB(8)), kWaiting, Urgency::kBackground);
   ASSERT_TRUE(rig.PumpAll());
@@ -405,7 +405,7 @@ TEST_F(PacedLanesTest, ADemandGoesBeforeWhatWaitsForItsTurn) {
             (Finishes{{jobs[0], true}, {jobs[1], true}, {demand, true}, {jobs[2], true}}));
 }
 
-TEST_F(PacedLanesTest, ALaneWhoseCopiesAreAbortedHoldsNobodyUp) {
+TEST_F(PacedLanesTest, ALaneWhoseCopiesAreAbortedDelaysNoOther) {
   ASSERT_TRUE(pacer_.MaySend(pacer_.Join(), kChunk * 2, At(100)));
   Rig first(kOptions);
   Rig second(kOptions);
@@ -420,7 +420,7 @@ TEST_F(PacedLanesTest, ALaneWhoseCopiesAreAbortedHoldsNobodyUp) {
   EXPECT_EQ(second.finished().size(), 1u);
 }
 
-TEST_F(PacedLanesTest, WhenTheRateEndsWhatWaitsGoesAtOnce) {
+TEST_F(PacedLanesTest, WhenTheRateEndsWhatWaitsGoesImmediately) {
   Rig rig(kOptions);
   rig.lane().PaceBy(&pacer_);
   rig.SubmitChunks(8, Urgency::kDemand);
@@ -433,7 +433,7 @@ TEST_F(PacedLanesTest, WhenTheRateEndsWhatWaitsGoesAtOnce) {
 }
 
 // Evictions of a user who fills the link, and a copy that another's tensors wait for.
-TEST(TransfersTest, OfWhatNobodyWaitsForEachUserHasItsTurn) {
+TEST(TransfersTest, OfWhatNoCallWaitsForEachUserHasItsTurn) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(32), .turn = KiB(32)});
   std::vector<JobId> flood;
   for (uint32_t i = 0; i < 16; ++i) {

@@ -104,7 +104,7 @@ TEST_F(WaitQueueTest, UsersTakeTurns) {
   EXPECT_TRUE(queue_.Add(Waiter(200, 6, GiB(100))));
 }
 
-TEST_F(WaitQueueTest, WhoWaitsForItsOwnUserKeepsNobodyElseBack) {
+TEST_F(WaitQueueTest, AJobThatWaitsForItsOwnUserBlocksNoOther) {
   Use(9, 7, GiB(10));
   Wait(1, 7, GiB(100));  // never, as long as that job runs
   Wait(2, 7, GiB(20));
@@ -121,7 +121,7 @@ TEST_F(WaitQueueTest, WhatAJobSaysCountsOnlyAsFarAsSomethingIsUsed) {
   EXPECT_EQ(Look(), "1:0");
 }
 
-TEST_F(WaitQueueTest, WhoWaitsOrHasAReservationIsNotCountedTwice) {
+TEST_F(WaitQueueTest, AJobThatWaitsOrHasAReservationIsNotCountedTwice) {
   Wait(1, 7, GiB(60));
   Wait(2, 7, GiB(40));
   Use(1, 7, GiB(55));
@@ -145,7 +145,7 @@ TEST_F(WaitQueueTest, AProcessHasOnePlaceAndKeepsIt) {
   EXPECT_TRUE(queue_.Add(again));
 }
 
-TEST_F(WaitQueueTest, WhoHangsUpOrDiesWaitsNoMore) {
+TEST_F(WaitQueueTest, AJobThatHangsUpOrDiesWaitsNoMore) {
   Use(9, 8, GiB(100));
   for (const int process : {1, 2, 3}) Wait(process, 7, GiB(10));
   Look();
@@ -225,14 +225,14 @@ TEST_F(AdmissionQueueTest, AJobComesToTheFullestDeviceThatHasRoom) {
   EXPECT_EQ(Look(), "1@1 2@0 3:1 4:2") << "one behind a large job does not pass it";
 }
 
-TEST_F(AdmissionQueueTest, WhoWaitsHoldsTheDevicesThatItNamedAndNoOthers) {
+TEST_F(AdmissionQueueTest, AWaitingJobHoldsTheDevicesThatItNamedAndNoOthers) {
   Use(0, 90, 8, GiB(50));
   Admit(1, 7, GiB(80), 1);
   Admit(2, 6, GiB(80), 2);
   EXPECT_EQ(Look(), "1:1 2@1");
 }
 
-TEST_F(AdmissionQueueTest, WhatOtherProcessesUseThatNobodyKnowsIsInTheWay) {
+TEST_F(AdmissionQueueTest, WhatUnknownProcessesUseIsInTheWay) {
   devices_[0].used = GiB(30);
   devices_[1].used = GiB(70);
   Admit(1, 7, GiB(80));
@@ -241,7 +241,7 @@ TEST_F(AdmissionQueueTest, WhatOtherProcessesUseThatNobodyKnowsIsInTheWay) {
   EXPECT_EQ(Look(), "1@0");
 }
 
-TEST_F(AdmissionQueueTest, AUsersLimitKeepsNobodyElseWaiting) {
+TEST_F(AdmissionQueueTest, AUsersLimitKeepsNoOtherWaiting) {
   WaitQueue::Waiter limited = Waiter(1, 7, GiB(30), 1);
   limited.need.limit = GiB(50);
   queue_.Add(limited);
@@ -296,7 +296,7 @@ TEST_F(AdmissionQueueTest, OneThatHeldSomethingBeforeAnybodyWaitedIsMeasured) {
 }
 
 // Another user's reservation of one byte, of which it uses nothing.
-TEST_F(AdmissionQueueTest, WhoHoldsNothingKeepsOthersWaitingForAWhileOnly) {
+TEST_F(AdmissionQueueTest, AJobThatHoldsNothingKeepsOthersWaitingForAWhileOnly) {
   devices_[0].measured.compute = 0.0;
   Admit(1, 8, Bytes{1}, 1);
   Admit(2, 7, GiB(10), 1);

@@ -96,7 +96,7 @@ TEST_P(ChannelConformance, CopiesAreDoneInOrder) {
   }
 }
 
-TEST_P(ChannelConformance, ACopyOfAnySizeChangesNothingBesideIt) {
+TEST_P(ChannelConformance, ACopyOfAnySizeChangesNothingAroundIt) {
   for (const bool forth : {true, false}) {
     const auto channel = link_->Open(forth);
     Word word{0};

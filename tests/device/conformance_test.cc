@@ -262,7 +262,7 @@ TEST_P(Conformance, AnEmptyArenaIsRefused) {
   EXPECT_CODE(device().ReservePoolVaRange(Bytes{0}, -1), ErrorCode::kInvalidArgument);
 }
 
-TEST_P(Conformance, AChunkOfThePoolIsCopiedFromAndMadeAnew) {
+TEST_P(Conformance, AChunkOfThePoolIsCopiedFromAndMadeAgain) {
   auto made = device().ReservePoolVaRange(MiB(64), -1);
   ASSERT_OK(made);
   const std::unique_ptr<VaRange> pool = *std::move(made);
@@ -329,7 +329,7 @@ TEST_P(Conformance, AWaitHoldsLaterWorkOnItsStream) {
   EXPECT_EQ(Read(arena_->base(), kChunk), std::vector<uint8_t>(kChunk.count(), 0x22));
 }
 
-TEST_P(Conformance, MarksTellHowLongAStreamWaited) {
+TEST_P(Conformance, MarksShowHowLongAStreamWaited) {
   TestStream held(*backend_, 0);
   const auto begin = held->Mark();
   ASSERT_OK(held->Wait(&word(0), 1));

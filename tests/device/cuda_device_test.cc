@@ -89,7 +89,7 @@ TEST_F(CudaMemoryUseTest, WhatOthersTakeMeanwhileIsNoContext) {
   EXPECT_EQ(other.ReadMemoryUse()->context, Bytes{0}) << "others gave memory back";
 }
 
-TEST_F(CudaMemoryUseTest, WhereNvmlDoesNotKnowTheGpuItsContextTells) {
+TEST_F(CudaMemoryUseTest, WhereNvmlDoesNotKnowTheGpuItsContextIsAsked) {
   nvml_.result = 6;
   EXPECT_CODE(device_.ReadMemoryUse(), ErrorCode::kDevice);
   EXPECT_EQ(driver_.contexts(), 0);
@@ -99,7 +99,7 @@ TEST_F(CudaMemoryUseTest, WhereNvmlDoesNotKnowTheGpuItsContextTells) {
   EXPECT_EQ(use->free, *free);
 }
 
-TEST_F(CudaMemoryUseTest, WithoutNvmlOnlyAContextTells) {
+TEST_F(CudaMemoryUseTest, WithoutNvmlOnlyAContextIsAsked) {
   setenv("RAVENSTORE_LIBNVML", "libno-such-nvml.so", 1);
   EXPECT_CODE(device_.ReadMemoryUse(), ErrorCode::kUnavailable);
   EXPECT_CODE(device_.ReadProcesses(), ErrorCode::kUnavailable);

@@ -100,7 +100,7 @@ TEST_F(FileMediumTest, BytesComeBackWhateverTheirSizeAndAlignment) {
   }
 }
 
-TEST_F(FileMediumTest, AWriteLeavesTheUnitsBesideItAlone) {
+TEST_F(FileMediumTest, AWriteLeavesNeighbouringUnitsAlone) {
   const auto file = Create(MiB(1));
   const auto before = Pattern(kUnit * 4, 1);
   ASSERT_OK(Write(*file, Bytes{}, before));

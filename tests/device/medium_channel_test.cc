@@ -113,7 +113,7 @@ TEST_P(MediumChannelTest, AFaultOfAnyTransferStopsTheSignalsBehindItAndNoneBefor
   }
 }
 
-TEST_P(MediumChannelTest, AFaultIsToldInWords) {
+TEST_P(MediumChannelTest, AFaultIsReportedInWords) {
   auto failing = Open(MediumAccess::kRead);
   medium_.set_fault([](uint64_t) { return Fault::kFails; });
   ASSERT_OK(Copy(*failing, MediumAccess::kRead, Bytes{}, kUnit));
@@ -126,7 +126,7 @@ TEST_P(MediumChannelTest, AFaultIsToldInWords) {
 }
 
 // Each of the chunks of three copies in turn.
-TEST_P(MediumChannelTest, AChannelThatGoesOnTellsWhichCopyFailed) {
+TEST_P(MediumChannelTest, AChannelThatGoesOnReportsWhichCopyFailed) {
   constexpr uint64_t kCopies = 3;
   constexpr uint64_t kChunks = 2;
   MediumChannelOptions options = kOptions;

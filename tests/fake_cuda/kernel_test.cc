@@ -304,7 +304,7 @@ TEST_F(KernelTest, FreeAndContextSynchronizationWaitForKernels) {
   EXPECT_EQ(FakeCudaKernelsDone(), done + 2);
 }
 
-TEST_F(KernelTest, AKernelTakesAsLongAsItIsTold) {
+TEST_F(KernelTest, AKernelTakesTheTimeThatIsAskedFor) {
   CUevent events[2];
   for (CUevent& event : events) OK(cuEventCreate(&event, CU_EVENT_DEFAULT));
   FakeCudaKernelNanoseconds(3'000'000);
@@ -329,7 +329,7 @@ TEST_F(KernelTest, AnEventWithoutTimingHasNoTime) {
   EXPECT_EQ(cuEventCreate(&event, 64), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(KernelTest, ParametersAreTold) {
+TEST_F(KernelTest, ParametersAreReported) {
   size_t offset = 0;
   size_t size = 0;
   for (size_t i = 0; i < 4; ++i) {
@@ -507,7 +507,7 @@ TEST_F(KernelTest, CopiesWithoutAStreamComeBehindStreamsThatBlock) {
   OK(cuMemFree(at));
 }
 
-TEST_F(KernelTest, AddressesAreTold) {
+TEST_F(KernelTest, AddressesAreReported) {
   CUdeviceptr at = 0;
   CUdeviceptr begin = 0;
   size_t bytes = 0;

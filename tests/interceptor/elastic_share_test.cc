@@ -73,7 +73,7 @@ TEST_F(ElasticShareTest, WithoutABudgetItIsWhatWasFreeLessWhatItGaveUp) {
   EXPECT_EQ(Allowed(), 2 * kStep) << "for good";
 }
 
-TEST_F(ElasticShareTest, TheJobIsToldThatWhatItAllocatedIsNotFreeWhereverItLies) {
+TEST_F(ElasticShareTest, TheJobLearnsThatWhatItAllocatedIsNotFreeWhereverItLies) {
   ASSERT_TRUE(share_.Take(0, 40));
   share_.Allocated(50);
   share_.AddSegment(20);

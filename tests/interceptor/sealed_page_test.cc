@@ -12,7 +12,7 @@
 namespace ravenstore::interceptor {
 namespace {
 
-TEST(SealedPageTest, WhatIsWrittenIsInTheFileAndNobodyChangesItsSize) {
+TEST(SealedPageTest, WhatIsWrittenIsInTheFileAndItsSizeCannotBeChanged) {
   SealedPage page;
   EXPECT_EQ(page.Descriptor(), -1);
   auto* bytes = static_cast<char*>(page.Make("page", 8192));

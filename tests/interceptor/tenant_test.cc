@@ -53,7 +53,7 @@ class TenantTest : public testing::Test {
   proto::LedgerPage ledger_{};
 };
 
-TEST_F(TenantTest, DevicesHaveOneRowEachWhoeverAsksFirst) {
+TEST_F(TenantTest, DevicesHaveOneRowEachWhicheverProcessAsksFirst) {
   const Page page(2);
   auto* one = tenant::ReserveRow(page.get(), "GPU-1");
   auto* two = tenant::ReserveRow(page.get(), "GPU-0");

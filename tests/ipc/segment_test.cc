@@ -58,7 +58,7 @@ TEST(SegmentTest, ComesZeroedWithItsHeaderFilled) {
   EXPECT_NE(fcntl(segment->fd(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
-TEST(SegmentTest, IsSharedWithWhoeverMapsItsDescriptor) {
+TEST(SegmentTest, IsSharedWithEveryProcessThatMapsItsDescriptor) {
   auto segment = ControlSegment::Create(7);
   ASSERT_TRUE(segment.ok());
   Child client([&] {
@@ -80,7 +80,7 @@ TEST(SegmentTest, CostsOnlyThePagesTouched) {
   EXPECT_LE(status.st_blocks * 512, 64 * 1024);
 }
 
-TEST(SegmentTest, CannotBeResizedOrSealedAnew) {
+TEST(SegmentTest, CannotBeResizedOrSealedAgain) {
   auto segment = ControlSegment::Create(1);
   ASSERT_TRUE(segment.ok());
   Child client([&] {

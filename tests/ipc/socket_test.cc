@@ -274,7 +274,7 @@ TEST(ListenTest, ConnectsAcrossProcesses) {
   EXPECT_EQ(client.Wait(), 0);
 }
 
-TEST(ConnectTest, WhoIsNotInTheGroupIsToldWhichItIs) {
+TEST(ConnectTest, AUserOutsideTheGroupLearnsWhichItIs) {
   ShortDirectory directory;
   const std::string path = directory / "socket";
   const auto listener = Listen(path, 0, "");
@@ -331,7 +331,7 @@ TEST(ListenTest, LeavesNothingBehind) {
   EXPECT_TRUE(std::filesystem::is_empty(directory / ""));
 }
 
-TEST(ListenTest, WhoIsClosedStillKeepsOthersFromThePath) {
+TEST(ListenTest, AClosedListenerStillKeepsOthersFromThePath) {
   const ShortDirectory directory;
   const std::string path = directory / "s";
   std::optional<Listener> first = std::move(*Listen(path, 0600, ""));
@@ -423,7 +423,7 @@ TEST(ListenTest, ExplainsBadArguments) {
   EXPECT_EQ(CodeOf(Connect(directory / "s", core::kNever)), ErrorCode::kUnavailable);
 }
 
-TEST(ListenTest, OfTwoThatStartAtOnceOneWins) {
+TEST(ListenTest, OfTwoThatStartConcurrentlyOneWins) {
   const ShortDirectory directory;
   const std::string path = directory / "s";
   LeaveStale(path);
@@ -558,7 +558,7 @@ bool ForgetPeerPidfd() {
          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-TEST(PeerTest, OlderKernelsTellTheSame) {
+TEST(PeerTest, OlderKernelsReportTheSame) {
   const ShortDirectory directory;
   auto listener = Listen(directory / "s", 0600, "");
   ASSERT_TRUE(listener.ok());

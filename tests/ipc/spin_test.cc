@@ -61,7 +61,7 @@ TEST_F(SpinTest, AThirdThatWantsTheCoreEndsTheSpinningUntilItLeaves) {
   EXPECT_TRUE(Answers(&spinner, true));
 }
 
-TEST_F(SpinTest, WithManyCoresNobodyIsGivenWay) {
+TEST_F(SpinTest, WithManyCoresNoThreadIsYieldedTo) {
   Spinner spinner(16);
   WithAThirdSpinner([&] {
     for (int i = 0; i < 1000; ++i) ASSERT_TRUE(spinner.Pause());

@@ -100,7 +100,7 @@ TEST(DoorbellTest, RingsUntilDrained) {
   bell->Drain();
 }
 
-TEST(DoorbellTest, IsHeardByWhoeverHoldsTheDescriptor) {
+TEST(DoorbellTest, IsHeardByEveryProcessThatHoldsTheDescriptor) {
   auto bell = Doorbell::Create();
   ASSERT_TRUE(bell.ok());
   Child client([&] {
@@ -131,7 +131,7 @@ TEST(DoorbellTest, RingingAFullOneDoesNotBlock) {
   EXPECT_TRUE(Rings(bell->fd(), 0));
 }
 
-TEST(AsleepTest, NobodyRingsForOneWhoIsAwake) {
+TEST(AsleepTest, NoBellRingsForAThreadThatIsAwake) {
   auto bell = Doorbell::Create();
   ASSERT_TRUE(bell.ok());
   std::atomic<uint32_t> asleep{0};
@@ -151,7 +151,7 @@ TEST(AsleepTest, OneRingWakesASleeper) {
   EXPECT_FALSE(Rings(bell->fd(), 0));
 }
 
-TEST(AsleepTest, StaysAwakeWhenWorkCameMeanwhile) {
+TEST(AsleepTest, StaysAwakeWhenWorkArrivedMeanwhile) {
   std::atomic<uint32_t> asleep{0};
   EXPECT_FALSE(GoToSleep(&asleep, [] { return true; }));
   EXPECT_EQ(asleep.load(), 0u);

@@ -338,7 +338,7 @@ TEST_F(CommandsTest, AJobIsExplainedWithAllOfItsDevices) {
   EXPECT_EQ(RunExplain(common, "1000", Explained::kTensor, streams()), kExitFailed);
 }
 
-TEST_F(CommandsTest, ANumberOfAJobAndOfATensorHasToBeToldApart) {
+TEST_F(CommandsTest, AJobsNumberAndATensorsNumberAreDistinguished) {
   daemon().job = 17;
   EXPECT_EQ(RunExplain(common, "17", Explained::kAny, streams()), kExitUsage);
   EXPECT_THAT(err(), HasSubstr("17 is a tensor and a legacy job: say --tensor, --job or --client"));

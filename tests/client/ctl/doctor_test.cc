@@ -134,7 +134,7 @@ TEST(DoctorTest, NamesADaemonOfAnotherVersion) {
   Expect(CheckDaemon(machine), Level::kWarn, "0.0.1");
 }
 
-TEST(DoctorTest, TellsAMissingDriverFromAMissingLibrary) {
+TEST(DoctorTest, DistinguishesAMissingDriverFromAMissingLibrary) {
   Machine machine;
   machine.gpus.clear();
   Expect(CheckDriver(machine), Level::kFail, "the kernel module is loaded, but");
@@ -191,7 +191,7 @@ TEST(DoctorTest, TheDaemonMustServeThisShellsMigInstance) {
   Expect(CheckMig(machine), Level::kOk, "instance");
 }
 
-TEST(DoctorTest, TellsARunningMpsFromALeftOver) {
+TEST(DoctorTest, DistinguishesARunningMpsFromALeftOver) {
   Machine machine;
   machine.directories["/tmp/nvidia-mps"] = {"control", "nvidia-cuda-mps-control.pid"};
   machine.files["/tmp/nvidia-mps/nvidia-cuda-mps-control.pid"] = "77\n";

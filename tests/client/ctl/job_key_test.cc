@@ -18,7 +18,7 @@ TEST(JobKeyTest, TheSameCommandHasTheSameKeyOf32Digits) {
   EXPECT_EQ(key.find_first_not_of("0123456789abcdef"), std::string::npos);
 }
 
-TEST(JobKeyTest, WordsProgramAndFolderTellCommandsApart) {
+TEST(JobKeyTest, WordsProgramAndFolderDistinguishCommands) {
   std::set<std::string> keys = {JobKey({"sh", "train", "5"}), JobKey({"sh", "train", "6"}),
                                 JobKey({"sh", "train5"}), JobKey({"sh", "train", "5", ""}),
                                 JobKey({"ls", "train", "5"})};

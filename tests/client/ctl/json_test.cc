@@ -26,7 +26,7 @@ TEST(JsonTest, EscapesWhatJsonForbids) {
             "{\"s\":\"a\\\"b\\\\c\\u000a\\u0001\\u007f\\u0000é\"}\n");
 }
 
-TEST(JsonTest, StartsAnewAfterTake) {
+TEST(JsonTest, StartsAgainAfterTake) {
   JsonWriter json;
   json.BeginObject().EndObject();
   EXPECT_EQ(json.Take(), "{}\n");

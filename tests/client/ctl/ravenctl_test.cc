@@ -44,7 +44,7 @@ TEST(RavenctlTest, ExplainsItself) {
   EXPECT_EQ(Ravenctl("--version").output, std::string(proto::kVersion) + "\n");
 }
 
-TEST(RavenctlTest, TellsShellsWhatMayFollow) {
+TEST(RavenctlTest, OffersShellsCompletions) {
   EXPECT_EQ(Ravenctl("--complete st").output,
             "status\tDevices, tiers, budgets, hits, bytes moved, stalls\n");
   EXPECT_EQ(Ravenctl("--complete ls --sort si").output, "size\t\n");

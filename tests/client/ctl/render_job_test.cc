@@ -57,7 +57,7 @@ proto::ElasticCall& Stall(JobView& view, const char* name) {
   return *call;
 }
 
-TEST(RenderJobTest, OfAPausedJobItTellsWhatLeavesAndWhatStaysAndWhy) {
+TEST(RenderJobTest, OfAPausedJobItShowsWhatLeavesAndWhatStaysAndWhy) {
   JobView view = Elastic();
   view.devices[0].set_pinned(2 * kGiB);
   const std::string text = PausedText(view);
@@ -72,7 +72,7 @@ TEST(RenderJobTest, OfAPausedJobItTellsWhatLeavesAndWhatStaysAndWhy) {
   EXPECT_EQ(PausedText(view), "");
 }
 
-TEST(RenderJobTest, TellsWhatIsWhereHowHotAndWhatStalled) {
+TEST(RenderJobTest, ShowsWhatIsWhereHowHotAndWhatStalled) {
   JobView view = Elastic();
   Stall(view, "gemm");
   proto::ElasticRange* range = view.devices[0].add_ranges();

@@ -223,7 +223,7 @@ TEST(RenderTest, LimitsNameFurtherPools) {
               HasSubstr("\"pool_budgets\":[{\"pool\":\"file 0\",\"budget_bytes\":2147483648}]}"));
 }
 
-TEST(RenderTest, LegacyJobsStandBesideTheClients) {
+TEST(RenderTest, LegacyJobsAreListedWithTheClients) {
   proto::LegacyJob job;
   job.set_client(5);
   job.set_pid(4712);

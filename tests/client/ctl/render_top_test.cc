@@ -102,12 +102,12 @@ TEST_F(TopTextTest, AtTheFirstLookThereAreNone) {
   EXPECT_THAT(Text(nullptr), HasSubstr("- on the device, - on the way, - away"));
 }
 
-TEST_F(TopTextTest, AcrossADaemonThatWasStartedAnewThereAreNone) {
+TEST_F(TopTextTest, AcrossARestartOfTheDaemonThereAreNone) {
   now_.seen.stats.set_uptime_ns(1'000'000'000);
   EXPECT_THAT(Text(&before_), HasSubstr("- in, - out"));
 }
 
-TEST_F(TopTextTest, ABarShowsWhatTensorsHaveAndWhatIsHeldBeside) {
+TEST_F(TopTextTest, ABarShowsWhatTensorsHaveAndWhatElseIsHeld) {
   EXPECT_THAT(Text(nullptr), HasSubstr("[##########=====     ]"));
   now_.seen.stats.mutable_tiers(0)->set_held(core::GiB(200).count());  // a limit was lowered
   EXPECT_THAT(Text(nullptr), HasSubstr("[##########==========]"));
@@ -115,7 +115,7 @@ TEST_F(TopTextTest, ABarShowsWhatTensorsHaveAndWhatIsHeldBeside) {
   EXPECT_THAT(Text(nullptr), HasSubstr("device 0  40.0 GiB  200.0 GiB         -"));
 }
 
-TEST_F(TopTextTest, WhoHoldsTheMostComesFirstAndNamesAreMadeSafe) {
+TEST_F(TopTextTest, TheLargestHolderComesFirstAndNamesAreMadeSafe) {
   const std::string text = Text(nullptr);
   EXPECT_LT(text.find("bo?b"), text.find("alice"));
   EXPECT_THAT(text, HasSubstr("6.0 GiB"));

@@ -140,7 +140,7 @@ TEST(SessionTest, ListsEveryPage) {
   EXPECT_EQ(clients->back().client(), 3u);
 }
 
-TEST(SessionTest, StopsListingWhenToldTo) {
+TEST(SessionTest, StopsListingWhenAskedTo) {
   GoodDaemon good;
   ScriptedDaemon daemon(std::ref(good));
   auto session = Session::Open(daemon.path(), kTimeout);

@@ -31,7 +31,7 @@ TEST_F(CollectorTest, AsksTheDaemonEachTime) {
   EXPECT_THAT(said_, IsEmpty());
 }
 
-TEST_F(CollectorTest, ADaemonThatIsNotThereIsToldOfOnce) {
+TEST_F(CollectorTest, AMissingDaemonIsReportedOnce) {
   Collector collector = Of("/nowhere/s");
   EXPECT_FALSE(collector.Look());
   EXPECT_FALSE(collector.Look());
@@ -39,7 +39,7 @@ TEST_F(CollectorTest, ADaemonThatIsNotThereIsToldOfOnce) {
 }
 
 // As after a restart of the daemon: the connection is gone, and a new one is made.
-TEST_F(CollectorTest, AConnectionThatBrokeIsMadeAnewInTheSameLook) {
+TEST_F(CollectorTest, AConnectionThatBrokeIsReopenedInTheSameLook) {
   ctl::GoodDaemon good;
   int connections = 0;
   ctl::ScriptedDaemon daemon([&](const proto::ClientPacket& question) {

@@ -256,7 +256,7 @@ TEST(MetricsTest, ANodesSumsStopAtTheLargestNumber) {
   EXPECT_THAT(Text(seen, NameOf), HasSubstr("{node=\"b\",direction=\"out\"} 1.8446"));
 }
 
-TEST(MetricsTest, WithoutNamesNoSingleUserIsToldOf) {
+TEST(MetricsTest, WithoutNamesNoSingleUserIsShown) {
   const std::string text = Text(Sample(), NameOfUser());
   EXPECT_THAT(text, Not(HasSubstr("user")));
   EXPECT_THAT(text, HasSubstr("ravenstore_clients "));

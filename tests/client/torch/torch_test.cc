@@ -406,7 +406,7 @@ TEST_F(OffloadScopeTest, BackwardThatFailsHalfwayFreesItsTensors) {
   EXPECT_EQ(fake::counts().tensors, 0u);
 }
 
-TEST_F(OffloadScopeTest, BytesThatNeverCameEndTheNextBackwardAndTheNextSave) {
+TEST_F(OffloadScopeTest, BytesThatNeverArrivedEndTheNextBackwardAndTheNextSave) {
   const Tensor w = Parameter({32, 32});
   OffloadScope scope(store_, {w}, all_);
   Tensor loss = at::tanh(at::exp(at::sin(w))).sum();

@@ -61,7 +61,7 @@ TEST(PageSharesTest, AWeightHoldsForCallsToo) {
   EXPECT_EQ(Share({{.expected = 30}, {.alive = 30, .weight = 3}}, 40), Shares({10, 30}));
 }
 
-TEST(PageSharesTest, WhatNobodyNeedsStaysWhereItIs) {
+TEST(PageSharesTest, WhatNoClientNeedsStaysWhereItIs) {
   EXPECT_EQ(Share({{.alive = 1, .held = 2}, {.alive = 1, .held = 8}}, 10), Shares({2, 8}));
   EXPECT_EQ(Share({{.alive = 1, .held = 2}, {.alive = 9, .held = 8}}, 10), Shares({1, 9}));
 }
@@ -126,7 +126,7 @@ TEST(PageSharesTest, TheClientWithTheTurnHasItsPagesFirst) {
   EXPECT_EQ(Share({grows, grows}, 10), (Shares{5, 5}));
 }
 
-TEST(PageSharesTest, APlanIsMadeWhenHalfOfItsShareHasComeOrGone) {
+TEST(PageSharesTest, APlanIsMadeWhenItsShareHasChangedByHalf) {
   EXPECT_FALSE(NeedsPlan(100, 149));
   EXPECT_TRUE(NeedsPlan(100, 150));
   EXPECT_FALSE(NeedsPlan(100, 51));

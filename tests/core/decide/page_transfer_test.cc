@@ -69,7 +69,7 @@ TEST(PageTransferTest, ACallThatHoldsPagesGetsWhatAnotherNeedsNow) {
   EXPECT_EQ(next->to, 2u);
 }
 
-TEST(PageTransferTest, NobodyGivesToItself) {
+TEST(PageTransferTest, NoClientGivesToItself) {
   EXPECT_FALSE(Next({{.lacks = microseconds(100), .spare = microseconds(900)}}));
 }
 
@@ -80,7 +80,7 @@ TEST(PageTransferTest, WhatIsNeededLastLeavesForACallThatWaits) {
   EXPECT_EQ(NextToLeave(std::vector<PageNeed>{{.lacks = kNow}, {}}), std::nullopt);
 }
 
-TEST(PageTransferTest, NothingLeavesWhileMemoryComesOrNobodyWaits) {
+TEST(PageTransferTest, NothingLeavesWhileMemoryIsOnItsWayOrNoClientWaits) {
   const PageNeed idle{.idle = microseconds(400), .coming = 1};
   EXPECT_EQ(NextToLeave(std::vector<PageNeed>{{.lacks = kNow}, idle}), std::nullopt);
   EXPECT_EQ(NextToLeave(std::vector<PageNeed>{{.lacks = microseconds(1)}, {.idle = kNow}}),

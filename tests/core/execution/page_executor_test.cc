@@ -473,7 +473,7 @@ TEST_F(PageExecutorTest, AheadOfNeedHalfAsManyPagesAreMappedSideBySide) {
 }
 
 // The page that has room for it may be among those that are under way.
-TEST_F(PageExecutorTest, ASlotIsNotMappedBesideAnother) {
+TEST_F(PageExecutorTest, ASlotIsNotMappedWhileAnotherIs) {
   backend_.maps_most = 2;
   for (const TensorNumber tensor : {0u, 1u}) {
     executor_.Place(tensor, {1 + 2 * tensor, 1, 8}, Bytes{}, KiB(64));

@@ -20,7 +20,7 @@ TEST(CallHistoryTest, EqualChainsOfCallsAreFound) {
   EXPECT_EQ(history.SameChainBefore(79), 39u);
 }
 
-TEST(CallHistoryTest, ACreateCorrespondsToOneOfItsSizeWhoseTensorIsGone) {
+TEST(CallHistoryTest, ACreateCorrespondsToOneOfItsSizeWhoseTensorWasFreed) {
   CallHistory history;
   history.Add({CallKind::kCreate, false, 0, {}}, MiB(1));
   history.Add({CallKind::kCreate, false, 1, {}}, MiB(1));

@@ -75,7 +75,7 @@ TEST(CopyPoolsTest, WhereAnotherPoolHasRoomNoExchangeKeepsPagesFromBeingBorn) {
   EXPECT_TRUE(copies.MayBeBorn()) << "no exchange is under way";
 }
 
-TEST(CopyPoolsTest, APoolThatShrankHasNoRoomBeforeCopiesBeyondItAreGone) {
+TEST(CopyPoolsTest, APoolThatShrankHasNoRoomBeforeCopiesBeyondItHaveLeft) {
   std::vector<CopyPool> pools{{.capacity = kPage * 4}};
   CopyPools copies(pools, kPage);
   copies.Add(0, kPage * 4);

@@ -36,7 +36,7 @@ TEST_F(NextUsesTest, AUnitIsNeededAtTheFirstUseOfItsTensors) {
   EXPECT_EQ(uses_.Of(4), kNoPosition);
 }
 
-TEST_F(NextUsesTest, AnOrderIsATimeByTheRateOfTheOrdersThatCame) {
+TEST_F(NextUsesTest, AnOrderIsATimeByTheRateOfPastOrders) {
   Put(3, In(1000), 0);  // times are counted
   Put(0, Order(10), 0);
   Put(1, Order(20), 0);

@@ -134,7 +134,7 @@ TEST(SequencePlannerTest, WhereAllFitsNoPlaceIsSearchedForUntilItDoesNot) {
   EXPECT_LT(calls, 5u) << "until there is a plan";
 }
 
-TEST(SequencePlannerTest, APlanIsMadeAnewAfterATensorHasMoved) {
+TEST(SequencePlannerTest, APlanIsMadeAgainAfterATensorHasMoved) {
   SequencePlanner planner;
   const Places places{{.page = MiB(2)}};
   PlacedTensors tensors;

@@ -29,7 +29,7 @@ constexpr UnitSnapshot kHere{.live = 1, .held = true};
 constexpr UnitSnapshot kAway{.live = 1};
 const PlanLimits kTwoPages{.page = MiB(2), .pages = 2, .pools = {{.out_rate = 1e9}}};
 
-TEST(SharedPlanTest, ThePageThatIsNeededLastLeavesWhoeverHasIt) {
+TEST(SharedPlanTest, ThePageThatIsNeededLastLeavesWhicheverClientHasIt) {
   const std::vector<PlannedCall> first = UsesOf({0}, microseconds(900));
   const std::vector<PlannedCall> second = UsesOf({0, 1, 0}, microseconds(0));
   const std::vector<UnitSnapshot> one = {kHere, {}};

@@ -61,7 +61,7 @@ TEST_F(FreePagesTest, APageThatIsAssignedAheadIsMadeWhenItIsDestroyed) {
   EXPECT_EQ(Next(&pages), ClientId{1});
 }
 
-TEST_F(FreePagesTest, WhatAClientExpectedIsAssignedToOthersWhenItIsGone) {
+TEST_F(FreePagesTest, WhatAClientExpectedIsAssignedToOthersWhenItEnds) {
   FreePages pages(6);
   ScheduledClient* const removed = Add(1, 0, 4);
   pages.Take(2);
