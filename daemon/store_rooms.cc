@@ -191,10 +191,11 @@ StoreRooms::Room StoreRooms::HostRoomOf(const Part& part) {
   // A page that others have called for leaves for such a call alone: if a create had it, no unit
   // would come back, and no page could be born.
   const bool exchanges = view.surplus > 0 ? on.lacks : core::plan::AwaitsReturn(view);
-  return {.capacity = view.copies.used(host) + room,
-          .kept = Minus(room + copies.exchange(), shared),
-          .exchanges = exchanges,
-          .births = !on.may_follow || shared + view.copies.redundant(host) >= copies.exchange()};
+  return {
+      .capacity = view.copies.used(host) + room,
+      .kept = Minus(room + copies.exchange(), shared),
+      .exchanges = exchanges,
+      .may_create = !on.may_follow || shared + view.copies.redundant(host) >= copies.exchange()};
 }
 
 void StoreRooms::UpdateRoom(const Part& part) {
@@ -241,13 +242,13 @@ bool StoreRooms::SetPool(const Part& part, PoolNumber pool, const Room& room) {
   const bool ahead = pool == part.pages->host() ? !room_for_ || *room_for_ == part.client->id
                                                 : member.of.pool.kind != core::PoolKind::kRemote;
   if (as.capacity == room.capacity && as.kept == room.kept && as.exchanges == room.exchanges &&
-      as.births == room.births && as.ahead == ahead && as.in_rate == link.up_bytes_per_second &&
-      as.out_rate == link.down_bytes_per_second)
+      as.may_create == room.may_create && as.ahead == ahead &&
+      as.in_rate == link.up_bytes_per_second && as.out_rate == link.down_bytes_per_second)
     return false;
   as.capacity = room.capacity;
   as.kept = room.kept;
   as.exchanges = room.exchanges;
-  as.births = room.births;
+  as.may_create = room.may_create;
   as.ahead = ahead;
   as.in_rate = link.up_bytes_per_second;
   as.out_rate = link.down_bytes_per_second;
@@ -279,7 +280,7 @@ void StoreRooms::MakeRoomForCopies(const Part& part) {
   const core::plan::CopyPool& host = view.limits.pools[part.pages->host()];
   auto lacks = core::plan::LackedCopyRoom(view);
   if (lacks && !host.exchanges) *lacks += host.kept;
-  if (!view.copies.MayBeBorn() && core::plan::AwaitsCreation(view)) lacks = copies.exchange();
+  if (!view.copies.MayCreate() && core::plan::AwaitsCreation(view)) lacks = copies.exchange();
   if (!lacks) return;
   for (const Limit limit : {Limit::kClient, Limit::kTenant, Limit::kPool}) {
     Bytes room = copies.Room(asker, limit);

@@ -97,7 +97,7 @@ class StoreRooms {
     core::Bytes capacity;
     core::Bytes kept{};
     bool exchanges = false;
-    bool births = true;
+    bool may_create = true;
   };
   Room HostRoomOf(const Part& part);
   // Returns true if the room or the rates of the link have changed.

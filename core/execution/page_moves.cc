@@ -270,7 +270,7 @@ bool PageMoves::LeaveInEmergency() {
     const auto next = view.queues.First(queue);
     return next && next->need == MoveQueues::kWaitedFor;
   };
-  if (!waits(Queue::kReturns) && !waits(Queue::kBorn)) return false;
+  if (!waits(Queue::kReturns) && !waits(Queue::kCreated)) return false;
   const uint64_t leaving = view.leaving + view.expected + plan::LeavingNow(view);
   if (leaving > 0 && !view.plan.empty()) return false;
   if (!Leave(Minus(books_.totals()[UnitTotals::Sum::kAwaited], view.limits.page * leaving)))

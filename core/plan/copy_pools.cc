@@ -20,13 +20,13 @@ bool CopyPools::CanLeave(Bytes bytes) const {
   return false;
 }
 
-bool CopyPools::MayBeBorn() const {
-  bool births = true;
+bool CopyPools::MayCreate() const {
+  bool may_create = true;
   for (PoolNumber pool = 0; pool < size(); ++pool) {
-    if (pools_[pool].births && CanLeave(pool, page_)) return true;
-    births &= pools_[pool].births;
+    if (pools_[pool].may_create && CanLeave(pool, page_)) return true;
+    may_create &= pools_[pool].may_create;
   }
-  return births;
+  return may_create;
 }
 
 Bytes CopyPools::used() const {

@@ -34,7 +34,7 @@ struct CopyPool {
   // for a create; by a plan units leave there if no pool has other room.
   Bytes kept{};
   bool exchanges = false;  // such a call waits
-  bool births = true;      // no exchange uses that room: pages may be born
+  bool may_create = true;  // no exchange uses that room: pages may be created
 
   Duration InOf(Bytes bytes) const { return TimeOf(bytes, in_rate); }
   Duration OutOf(Bytes bytes) const { return TimeOf(bytes, out_rate); }
@@ -72,7 +72,7 @@ class CopyPools {
     return KeptFromCalls(pool) == Bytes{} || CanLeave(pool, bytes);
   }
   // No pool's kept bytes are in use, or another pool has room for a page.
-  bool MayBeBorn() const;
+  bool MayCreate() const;
 
   void Add(PoolNumber pool, Bytes bytes);
   void Remove(PoolNumber pool, Bytes bytes);

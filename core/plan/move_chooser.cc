@@ -44,8 +44,8 @@ std::optional<Next> FirstReturn(const MoveView& view) {
 }
 
 // While an exchange uses the room that is kept for it, free pages are for units that come back.
-std::optional<Next> FirstBorn(const MoveView& view) {
-  return view.copies.MayBeBorn() ? view.queues.First(Queue::kBorn) : std::nullopt;
+std::optional<Next> FirstCreated(const MoveView& view) {
+  return view.copies.MayCreate() ? view.queues.First(Queue::kCreated) : std::nullopt;
 }
 
 bool MayReturn(const MoveView& view, const Next& next) {
@@ -145,36 +145,37 @@ std::optional<Unit> NextIn(const MoveView& view, PoolNumber pool) {
 
 std::optional<MapChoice> NextMap(const MoveView& view) {
   const auto returns = FirstReturn(view);
-  const auto born = FirstBorn(view);
+  const auto created = FirstCreated(view);
   const bool may_return = returns && MayReturn(view, *returns);
-  if (may_return && (!born || returns->need <= born->need)) {
+  if (may_return && (!created || returns->need <= created->need)) {
     if (const auto choice = FindMemory(view, *returns)) return choice;
   }
   // While a call waits for memory nothing is mapped ahead: it would leave again for that call.
-  if (Waits(returns) && !Waits(born)) return std::nullopt;
-  if (born) {
-    if (const auto choice = FindMemory(view, *born)) return choice;
+  if (Waits(returns) && !Waits(created)) return std::nullopt;
+  if (created) {
+    if (const auto choice = FindMemory(view, *created)) return choice;
   }
-  if (Waits(born)) return std::nullopt;
-  if (may_return && born && born->need < returns->need) return FindMemory(view, *returns);
+  if (Waits(created)) return std::nullopt;
+  if (may_return && created && created->need < returns->need) return FindMemory(view, *returns);
   return std::nullopt;
 }
 
 std::optional<Position> FirstLack(const MoveView& view) {
   std::optional<Position> lack;
   const auto returns = FirstReturn(view);
-  const auto born = FirstBorn(view);
+  const auto created = FirstCreated(view);
   if (returns && MayReturn(view, *returns) && !FindMemory(view, *returns)) lack = returns->need;
-  if (born && !FindMemory(view, *born)) lack = std::min(lack.value_or(born->need), born->need);
+  if (created && !FindMemory(view, *created))
+    lack = std::min(lack.value_or(created->need), created->need);
   return lack;
 }
 
 std::optional<Position> LastSpare(const MoveView& view) {
   if (view.supply.Find(false)) {
     const auto returns = FirstReturn(view);
-    const auto born = FirstBorn(view);
+    const auto created = FirstCreated(view);
     const Position own =
-        std::min(born ? born->need : kNoPosition,
+        std::min(created ? created->need : kNoPosition,
                  returns && MayReturn(view, *returns) ? returns->need : kNoPosition);
     if (own == kNoPosition) return own;
   }
@@ -221,7 +222,7 @@ bool AwaitsReturn(const MoveView& view) {
 }
 
 bool AwaitsCreation(const MoveView& view) {
-  return Waits(view.queues.First(Queue::kBorn));
+  return Waits(view.queues.First(Queue::kCreated));
 }
 
 std::optional<Unit> NextReturn(const MoveView& view, PoolNumber pool) {

@@ -16,7 +16,7 @@ std::pair<MoveQueues::Queue, Position> MoveQueues::QueueOf(Unit unit, const Unit
     if (need == kNoPosition || state.in_place > 0) return {Queue::kNone, need};
     if (state.live > 0) return {Queue::kReturns, need};
     // A slot is found when its tensor is created; only pages are mapped before.
-    return {!IsSlot(unit) || state.demanded ? Queue::kBorn : Queue::kNone, need};
+    return {!IsSlot(unit) || state.demanded ? Queue::kCreated : Queue::kNone, need};
   }
   if (!state.IsFree()) return {Queue::kNone, need};
   if (state.live == 0) return {Queue::kDead, need};

@@ -1,8 +1,8 @@
 // What is to be done next with a client's units, each kind of work in a queue of its own.
 //
 // A unit is in at most one queue, by its state and the plan:
-//   comes    away, with live bytes that are needed; by need, those that are waited for first
-//   born     away and empty, but needed: a tensor will be created there; by need
+//   returns  away, with live bytes that are needed; by need, those that are waited for first
+//   created  away and empty, but needed: a tensor will be created there; by need
 //   arrives  mapped, and its bytes wait for the link; by need
 //   dead     resident, and nothing lives there; the one needed last first
 //   drops    leaves in its present gap, and a copy of its bytes exists: it is dropped immediately
@@ -12,8 +12,8 @@
 // Units needed at the same position are ordered by their last use, the least recent first. Without
 // a plan, units whose need is unknown are ordered by their worth first (use_worth.h).
 //
-// Of comes, arrives and clean idle units each pool for copies has a queue, by where the copy is; of
-// leaves by where it goes, and one for units that may go to any. Leaving and idle units are also
+// Of returns, arrives and clean idle units each pool for copies has a queue, by where the copy is;
+// of leaves by where it goes, and one for units that may go to any. Leaving and idle units are also
 // apart by the power of two of their bytes: they may have to fit what little room a pool has.
 //
 // Owns: the queues; neither units nor plan. The caller reports each change of a unit's state or of
@@ -43,7 +43,7 @@ class MoveQueues {
  public:
   enum class Queue : uint8_t {
     kReturns,
-    kBorn,
+    kCreated,
     kArrives,
     kDead,
     kDrops,

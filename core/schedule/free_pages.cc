@@ -69,7 +69,7 @@ void FreePages::Assign(std::span<ScheduledClient* const> clients, const DeviceTe
       const uint32_t has = books.memory().pages() + books.memory().expected();
       if (books.view().limits.pages <= has) continue;
       const plan::MoveView view = books.view();
-      const bool returns = !view.copies.MayBeBorn() && plan::AwaitsReturn(view);
+      const bool returns = !view.copies.MayCreate() && plan::AwaitsReturn(view);
       const std::pair lacks(returns, view.limits.pages - has);
       if (lacks <= most) continue;
       if (tenants.Growth(client->tenant(), clients) == 0) continue;

@@ -76,7 +76,7 @@ TEST_F(LeaseTest, DeadlineEndsTheWait) {
   EXPECT_GE(ipc::Now(), deadline);
 }
 
-TEST_F(LeaseTest, LostSessionEndsTheWaitThoughNobodyWakesIt) {
+TEST_F(LeaseTest, LostSessionEndsTheWaitWithoutAWake) {
   Set(LeaseState::kRequested);
   std::thread watcher([&] {
     while (row_.waiters.load() == 0) std::this_thread::yield();

@@ -143,10 +143,10 @@ class Process {
     EXPECT_EQ(child_.Wait(), -SIGKILL);
   }
   // What it asks for is false from now on.
-  void GoOn() { RAVEN_CHECK(::write(end_[1], "x", 1) == 1); }
+  void Resume() { RAVEN_CHECK(::write(end_[1], "x", 1) == 1); }
   // The same; returns what `body` does.
   int End() {
-    GoOn();
+    Resume();
     return child_.Wait();
   }
 
@@ -637,7 +637,7 @@ TEST_F(ReturnHarvestTest, AnOwnerThatIsKilledWhileItWaitsLeavesTheMemoryToOthers
   Store store = Connect(daemon_);
   std::vector<Held> held = Make(store, 14, /*devices=*/1);
   ASSERT_TRUE(IsFilled());
-  owner.GoOn();
+  owner.Resume();
   ASSERT_TRUE(owner.AwaitReady());
   ASSERT_TRUE(Eventually([&] { return StatsOf(daemon_).waiting() == 1; }));
   owner.Kill();
@@ -672,7 +672,7 @@ TEST_F(ReturnHarvestTest, ALegacyJobThatIsKilledWhileItWaitsLeavesTheMemoryToOth
   std::vector<Held> held = Make(store, 14, /*devices=*/1);
   ASSERT_TRUE(IsFilled());
   const uint64_t before = Lying();
-  job.GoOn();
+  job.Resume();
   ASSERT_TRUE(job.AwaitReady());
   ASSERT_TRUE(IsHalfDone(before));
   job.Kill();

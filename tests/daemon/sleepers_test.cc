@@ -155,10 +155,10 @@ TEST_F(SleepTest, WithoutRoomForCopiesItStaysAwake) {
 
 TEST_F(SleepTest, AClientThatDiesAsleepLeavesNothing) {
   {
-    Store gone = Connect("gone");
-    Tensor tensor = Make(gone, MiB(16), 1);
-    gone.put(tensor, nullptr);
-    gone.sleep();
+    Store departed = Connect("gone");
+    Tensor tensor = Make(departed, MiB(16), 1);
+    departed.put(tensor, nullptr);
+    departed.sleep();
   }
   Tensor all = store_.create(MiB(60));
   FillPattern(all.data(), all.size(), 1);

@@ -301,7 +301,7 @@ TEST_F(PageBooksTest, APageThatIsDemandedComesUntilNothingLivesThere) {
   CheckBooks(books_);
   books_.RemoveTensor(0, kPage);
   EXPECT_EQ(books_.totals()[UnitTotals::Sum::kAwaited], Bytes{});
-  EXPECT_TRUE(books_.view().queues.IsEmpty(Queue::kBorn));
+  EXPECT_TRUE(books_.view().queues.IsEmpty(Queue::kCreated));
   CheckBooks(books_);
 }
 

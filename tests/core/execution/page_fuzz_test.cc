@@ -65,7 +65,7 @@ void Add(const PageWorld::Counts& of, PageWorld::Counts* counts) {
   counts->granted_early += of.granted_early;
   counts->broken += of.broken;
   counts->in_place += of.in_place;
-  counts->born_away += of.born_away;
+  counts->created_away += of.created_away;
 }
 
 TEST(PageFuzzTest, NoClientReadsWrongBytes) {
@@ -97,7 +97,7 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
       first, programs, counts.reads, counts.failures, counts.refused, counts.kills, counts.stuck,
       counts.in.count() / 512, counts.out.count() / 512, counts.not_revoked, counts.dropped_copies,
       counts.released, counts.to_slots, counts.lost, counts.fetched, counts.moved,
-      counts.recomputed, counts.granted_early, counts.broken, counts.in_place, counts.born_away);
+      counts.recomputed, counts.granted_early, counts.broken, counts.in_place, counts.created_away);
   // Each kind of adversity was there.
   EXPECT_GT(counts.failures, 0u);
   EXPECT_GT(counts.kills, 0u);
@@ -111,7 +111,7 @@ TEST(PageFuzzTest, NoClientReadsWrongBytes) {
   EXPECT_GT(counts.granted_early, 0u);
   EXPECT_GT(counts.broken, 0u);
   EXPECT_GT(counts.in_place, 0u);
-  EXPECT_GT(counts.born_away, 0u);
+  EXPECT_GT(counts.created_away, 0u);
 }
 
 // A page must not come while kernels use its copy. The ledger finds that.

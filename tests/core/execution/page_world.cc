@@ -451,7 +451,7 @@ bool PageWorld::UseInPlace(TensorNumber number) {
     const Unit unit = tensor.units[i];
     const plan::UnitState& state = executor_->books()[unit];
     if (state.IsResident()) continue;
-    if (tensor.in_place.empty()) ++(tensor.created ? counts_.in_place : counts_.born_away);
+    if (tensor.in_place.empty()) ++(tensor.created ? counts_.in_place : counts_.created_away);
     tensor.in_place[unit] = state.pool;
   }
   granted_.push_back(number);

@@ -66,7 +66,7 @@ class PageWorld : public PageBackend {
     uint64_t granted_early = 0;  // tensors, while their bytes were on their way
     uint64_t broken = 0;         // of these
     uint64_t in_place = 0;       // calls that used copies where they are; of these, creates
-    uint64_t born_away = 0;
+    uint64_t created_away = 0;
   };
 
   PageWorld(const Options& options, plan::Random* random);

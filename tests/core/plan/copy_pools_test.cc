@@ -63,16 +63,16 @@ TEST(CopyPoolsTest, UnitsAreDroppedWhereNothingIsKeptThoughThePoolIsFull) {
   EXPECT_TRUE(copies.CanDrop(0, kPage));
 }
 
-TEST(CopyPoolsTest, WhereAnotherPoolHasRoomNoExchangeKeepsPagesFromBeingBorn) {
+TEST(CopyPoolsTest, WhereAnotherPoolHasRoomNoExchangeKeepsPagesFromBeingCreated) {
   std::vector<CopyPool> pools{{.capacity = kPage}, {.capacity = kPage}};
   CopyPools copies(pools, kPage);
   copies.Add(0, kPage);
-  pools[0].births = false;
-  EXPECT_TRUE(copies.MayBeBorn());
+  pools[0].may_create = false;
+  EXPECT_TRUE(copies.MayCreate());
   copies.Add(1, kPage);
-  EXPECT_FALSE(copies.MayBeBorn());
-  pools[0].births = true;
-  EXPECT_TRUE(copies.MayBeBorn()) << "no exchange is under way";
+  EXPECT_FALSE(copies.MayCreate());
+  pools[0].may_create = true;
+  EXPECT_TRUE(copies.MayCreate()) << "no exchange is under way";
 }
 
 TEST(CopyPoolsTest, APoolThatShrankHasNoRoomBeforeCopiesBeyondItHaveLeft) {

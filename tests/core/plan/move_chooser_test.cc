@@ -308,10 +308,10 @@ TEST_F(KeptRoomOfTwoPoolsTest, UnitsThatStayAreCopiedToTheOtherPool) {
 
 class UsedReserveTest : public MoveChooserTest {
  protected:
-  UsedReserveTest() : MoveChooserTest({{.capacity = MiB(2), .births = false}}) {}
+  UsedReserveTest() : MoveChooserTest({{.capacity = MiB(2), .may_create = false}}) {}
 };
 
-TEST_F(UsedReserveTest, NoPageIsBornWhileAnExchangeUsesTheKeptRoom) {
+TEST_F(UsedReserveTest, NoPageIsCreatedWhileAnExchangeUsesTheKeptRoom) {
   supply_.AddUnmapped(0);
   copies_.Add(0, MiB(2));
   Set(2, {.demanded = true});

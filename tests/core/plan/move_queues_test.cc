@@ -123,12 +123,12 @@ TEST_F(MoveQueuesTest, AnnouncedNeedsComeBeforeWorth) {
   EXPECT_EQ(First(Queue::kIdleClean), 8u);
 }
 
-TEST_F(MoveQueuesTest, AnEmptyPageIsDeadOrBorn) {
+TEST_F(MoveQueuesTest, AnEmptyPageIsDeadOrCreated) {
   Update(2, {.life = PageState::kClean});
   Update(6, {.life = PageState::kClean});
   EXPECT_EQ(First(Queue::kDead), 6u);
   Update(4, {});
-  EXPECT_EQ(First(Queue::kBorn), 4u);
+  EXPECT_EQ(First(Queue::kCreated), 4u);
   Update(4, {.life = PageState::kQueued, .live = 1});
   EXPECT_EQ(First(Queue::kArrives), 4u);
 }
