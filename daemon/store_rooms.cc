@@ -24,7 +24,7 @@ namespace {
 
 // Memory that is wanted back is looked at again after that time. Shorter: the loop does little
 // else. Longer: its owner waits.
-constexpr auto kEvacuateAgain = std::chrono::milliseconds(5);
+constexpr auto kDrainAgain = std::chrono::milliseconds(5);
 
 // After pinned blocks wanted its memory the host pool does not grow for this time. Shorter: blocks
 // find less memory. Longer: copies wait for memory.
@@ -448,7 +448,7 @@ void StoreRooms::DrainPools() {
     ForEachUser(*member.pool,
                 [&](Part& part, PoolNumber number) { again |= part.pages->DrainPool(number); });
   }
-  drain_at_ = again ? tables_.now + kEvacuateAgain : core::kNever;
+  drain_at_ = again ? tables_.now + kDrainAgain : core::kNever;
 }
 
 // ---- Copies that are lost.
