@@ -1,5 +1,5 @@
 // Clients that left: releases their sessions once nothing of them is under way, and returns the
-// memory of their tables to the kernel (daemon/give_back.h).
+// memory of their tables to the kernel (daemon/heap_trim.h).
 //
 // Owns: the callbacks of clients that left, and memory that is being returned. Threads: the planner
 // loop; workers destroy sessions and return memory. Errors: none. Cost: O(clients that left).
@@ -10,7 +10,7 @@
 
 #include "core/types.h"
 #include "daemon/client_charges.h"
-#include "daemon/give_back.h"
+#include "daemon/heap_trim.h"
 #include "daemon/loop_state.h"
 #include "daemon/mailbox.h"
 #include "daemon/sessions.h"

@@ -1,4 +1,4 @@
-#include "daemon/give_back.h"
+#include "daemon/heap_trim.h"
 
 #include <gtest/gtest.h>
 #include <time.h>

@@ -1,4 +1,4 @@
-#include "daemon/give_back.h"
+#include "daemon/heap_trim.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

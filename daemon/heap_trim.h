@@ -1,4 +1,4 @@
-// Gives memory back to the kernel that a thread's clients left behind, while that thread goes on.
+// Returns memory to the kernel that a thread's clients left behind, while that thread goes on.
 //
 // malloc_trim does this under the lock of an arena, for as long as the kernel takes for all of it
 // (0.2 to 0.4 ms a MiB), and the arena's thread waits meanwhile for its next allocation. Here the
