@@ -28,7 +28,7 @@ std::optional<CUdeviceptr> Addresses::Take(Bytes size, uint32_t owner) {
 }
 
 void Addresses::Give(CUdeviceptr begin, Bytes size) {
-  SetOwner(begin, size, kNobody);
+  SetOwner(begin, size, kNoOwner);
   auto after = free_.lower_bound(begin);
   if (after != free_.end() && after->first == begin + size.count()) {
     size += after->second;
@@ -45,7 +45,7 @@ void Addresses::Give(CUdeviceptr begin, Bytes size) {
 }
 
 uint32_t Addresses::At(CUdeviceptr address) const {
-  if (address < begin_ || address >= end()) return kNobody;
+  if (address < begin_ || address >= end()) return kNoOwner;
   return owners_[(address - begin_) / granule_.count()].load(std::memory_order_acquire);
 }
 

@@ -20,18 +20,18 @@ namespace ravenstore::elastic {
 
 class Addresses {
  public:
-  static constexpr uint32_t kNobody = 0;
+  static constexpr uint32_t kNoOwner = 0;
 
   // REQUIRES: whole granules, of a power of two bytes.
   Addresses(CUdeviceptr begin, core::Bytes size, core::Bytes granule);
 
-  // A piece of whole granules for `owner`, which may be kNobody for now; nothing: no run of free
+  // A piece of whole granules for `owner`, which may be kNoOwner for now; nothing: no run of free
   // addresses is as long. The lowest place is taken.
   std::optional<CUdeviceptr> Take(core::Bytes size, uint32_t owner);
   void Give(CUdeviceptr begin, core::Bytes size);
   // Whose piece it is from now on. REQUIRES: whole granules.
   void SetOwner(CUdeviceptr begin, core::Bytes size, uint32_t owner);
-  // Whose piece it is, or kNobody.
+  // Whose piece it is, or kNoOwner.
   uint32_t At(CUdeviceptr address) const;
 
   CUdeviceptr begin() const { return begin_; }

@@ -210,20 +210,21 @@ int raven_elastic_find(raven_elastic_t* engine, CUdeviceptr address, CUdeviceptr
 
 int raven_elastic_reserve(raven_elastic_t* engine, uint64_t bytes, CUdeviceptr* address) {
   return Guarded(engine, 0, [&] {
-    const auto reserved = engine->engine->Reserve(Bytes(bytes));
+    const auto reserved = engine->engine->segments().Reserve(Bytes(bytes));
     if (reserved) *address = *reserved;
     return reserved ? 1 : 0;
   });
 }
 
 int raven_elastic_unreserve(raven_elastic_t* engine, CUdeviceptr address, uint64_t bytes) {
-  return Guarded(engine, 0,
-                 [&] { return engine->engine->Unreserve(address, Bytes(bytes)) ? 1 : 0; });
+  return Guarded(engine, 0, [&] {
+    return engine->engine->segments().Unreserve(address, Bytes(bytes)) ? 1 : 0;
+  });
 }
 
 CUresult raven_elastic_create_segment(raven_elastic_t* engine, uint64_t bytes, uint32_t* segment) {
   return Guarded(engine, CUDA_ERROR_OUT_OF_MEMORY, [&] {
-    const auto made = engine->engine->CreateSegment(Bytes(bytes));
+    const auto made = engine->engine->segments().Create(Bytes(bytes));
     if (!made.ok()) return ResultOf(engine, made.error());
     *segment = static_cast<uint32_t>(*made);
     return CUDA_SUCCESS;
@@ -231,19 +232,19 @@ CUresult raven_elastic_create_segment(raven_elastic_t* engine, uint64_t bytes, u
 }
 
 void raven_elastic_destroy_segment(raven_elastic_t* engine, uint32_t segment) {
-  Guarded(engine, 0, [&] { return engine->engine->DestroySegment(RangeId{segment}), 0; });
+  Guarded(engine, 0, [&] { return engine->engine->segments().Destroy(RangeId{segment}), 0; });
 }
 
 CUresult raven_elastic_map_segment(raven_elastic_t* engine, uint32_t segment, CUdeviceptr address) {
   return Guarded(engine, CUDA_ERROR_UNKNOWN, [&] {
-    const auto mapped = engine->engine->MapSegment(RangeId{segment}, address);
+    const auto mapped = engine->engine->segments().Map(RangeId{segment}, address);
     return mapped.ok() ? CUDA_SUCCESS : ResultOf(engine, mapped.error());
   });
 }
 
 CUresult raven_elastic_unmap_segment(raven_elastic_t* engine, uint32_t segment) {
   return Guarded(engine, CUDA_ERROR_UNKNOWN, [&] {
-    const auto unmapped = engine->engine->UnmapSegment(RangeId{segment});
+    const auto unmapped = engine->engine->segments().Unmap(RangeId{segment});
     return unmapped.ok() ? CUDA_SUCCESS : ResultOf(engine, unmapped.error());
   });
 }
@@ -251,7 +252,7 @@ CUresult raven_elastic_unmap_segment(raven_elastic_t* engine, uint32_t segment) 
 CUresult raven_elastic_hand_over(raven_elastic_t* engine, uint32_t segment,
                                  CUmemGenericAllocationHandle handle, CUdeviceptr* address) {
   return Guarded(engine, CUDA_ERROR_UNKNOWN, [&] {
-    const auto at = engine->engine->HandOver(RangeId{segment}, handle);
+    const auto at = engine->engine->segments().HandOver(RangeId{segment}, handle);
     if (!at.ok()) return ResultOf(engine, at.error());
     *address = *at;
     return CUDA_SUCCESS;

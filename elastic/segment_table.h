@@ -1,7 +1,7 @@
 // The pages of a job's segments, and the addresses that it reserved for them: which part is
 // mapped at a page, how it is used, and which page moves next.
 //
-// All that is mapped within one reservation is used together (engine_segments.cc): none of it moves
+// All that is mapped within one reservation is used together (job_segments.h): none of it moves
 // while a call uses any. A page is held, too, while it is mapped nowhere.
 //
 // Owns: pages and reservations, which never move; no parts. Units: bytes. Threads: one at a time

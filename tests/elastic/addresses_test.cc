@@ -21,9 +21,9 @@ TEST(AddressesTest, APieceIsFoundByEachOfItsAddressesAndByNoOther) {
   EXPECT_EQ(addresses.At(*one), 1u);
   EXPECT_EQ(addresses.At(*one + MiB(4).count() - 1), 1u);
   EXPECT_EQ(addresses.At(*two), 2u);
-  EXPECT_EQ(addresses.At(*two + MiB(2).count()), Addresses::kNobody);
-  EXPECT_EQ(addresses.At(kBegin - 1), Addresses::kNobody);
-  EXPECT_EQ(addresses.At(addresses.end()), Addresses::kNobody);
+  EXPECT_EQ(addresses.At(*two + MiB(2).count()), Addresses::kNoOwner);
+  EXPECT_EQ(addresses.At(kBegin - 1), Addresses::kNoOwner);
+  EXPECT_EQ(addresses.At(addresses.end()), Addresses::kNoOwner);
 }
 
 TEST(AddressesTest, NeighboursThatAreGivenBackAreOneAgain) {
@@ -52,7 +52,7 @@ TEST(AddressesTest, AtAgreesWithAModelWhateverIsTakenAndGiven) {
       model[*begin] = {size, owner};
     }
     const CUdeviceptr at = kBegin + random() % MiB(64).count();
-    uint32_t expected = Addresses::kNobody;
+    uint32_t expected = Addresses::kNoOwner;
     for (const auto& [begin, piece] : model) {
       if (at >= begin && at < begin + piece.first.count()) expected = piece.second;
     }

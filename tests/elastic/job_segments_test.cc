@@ -19,17 +19,17 @@ class SegmentsTest : public EngineTest {
   static constexpr Bytes kSegment = MiB(6);  // a part and a half
 
   RangeId Create(Bytes size = kSegment) {
-    const auto made = engine_->CreateSegment(size);
+    const auto made = engine_->segments().Create(size);
     RAVEN_CHECK(made.ok());
     return *made;
   }
   // `count` adjacent segments: one run.
   CUdeviceptr MapRun(size_t count, Bytes size = kSegment) {
-    const auto base = engine_->Reserve(std::max(size * count, MiB(64)));
+    const auto base = engine_->segments().Reserve(std::max(size * count, MiB(64)));
     RAVEN_CHECK(base.has_value());
     for (size_t i = 0; i < count; ++i) {
       run_.push_back(Create(size));
-      RAVEN_CHECK(engine_->MapSegment(run_.back(), *base + (size * i).count()).ok());
+      RAVEN_CHECK(engine_->segments().Map(run_.back(), *base + (size * i).count()).ok());
     }
     return *base;
   }
@@ -90,11 +90,11 @@ TEST_F(SegmentsTest, BytesStayWithASegmentThatIsMappedElsewhere) {
   const CUdeviceptr base = MapRun(2);
   Write(base, 1, kSegment);
   Write(base + kSegment.count(), 2, kSegment);
-  EXPECT_TRUE(engine_->UnmapSegment(run_[0]).ok());
+  EXPECT_TRUE(engine_->segments().Unmap(run_[0]).ok());
   EXPECT_FALSE(engine_->Find(base).has_value());
-  EXPECT_TRUE(engine_->UnmapSegment(run_[1]).ok());
-  EXPECT_TRUE(engine_->MapSegment(run_[1], base).ok());
-  EXPECT_TRUE(engine_->MapSegment(run_[0], base + kSegment.count()).ok());
+  EXPECT_TRUE(engine_->segments().Unmap(run_[1]).ok());
+  EXPECT_TRUE(engine_->segments().Map(run_[1], base).ok());
+  EXPECT_TRUE(engine_->segments().Map(run_[0], base + kSegment.count()).ok());
   EXPECT_EQ(Wrong(base, 2, kSegment), 0u);
   EXPECT_EQ(Wrong(base + kSegment.count(), 1, kSegment), 0u);
   EXPECT_EQ(engine_->Find(base + 8)->begin, base);
@@ -104,7 +104,7 @@ TEST_F(SegmentsTest, OneHasOnePlaceOfFreeAddressesOfAReservation) {
   Open(MiB(64), MiB(64));
   const CUdeviceptr base = MapRun(2);
   const auto refused = [&](RangeId id, CUdeviceptr at) {
-    const auto mapped = engine_->MapSegment(id, at);
+    const auto mapped = engine_->segments().Map(id, at);
     return !mapped.ok() && mapped.error().code == ErrorCode::kInvalidArgument;
   };
   EXPECT_TRUE(refused(run_[0], base + MiB(32).count())) << "mapped already";
@@ -113,13 +113,13 @@ TEST_F(SegmentsTest, OneHasOnePlaceOfFreeAddressesOfAReservation) {
   EXPECT_TRUE(refused(other, base + MiB(62).count())) << "beyond the end";
   EXPECT_TRUE(refused(other, base + MiB(32).count() + 512)) << "no granule";
   EXPECT_TRUE(refused(other, Allocate(MiB(4)))) << "an allocation's";
-  EXPECT_FALSE(engine_->Reserve(MiB(3)).has_value());
-  EXPECT_FALSE(engine_->CreateSegment(MiB(1)).ok());
-  EXPECT_FALSE(engine_->Unreserve(base, MiB(64))) << "segments are mapped";
-  for (const RangeId id : run_) EXPECT_TRUE(engine_->UnmapSegment(id).ok());
-  EXPECT_FALSE(engine_->Unreserve(base, MiB(32)));
-  EXPECT_TRUE(engine_->Unreserve(base, MiB(64)));
-  EXPECT_FALSE(engine_->Unreserve(base, MiB(64)));
+  EXPECT_FALSE(engine_->segments().Reserve(MiB(3)).has_value());
+  EXPECT_FALSE(engine_->segments().Create(MiB(1)).ok());
+  EXPECT_FALSE(engine_->segments().Unreserve(base, MiB(64))) << "segments are mapped";
+  for (const RangeId id : run_) EXPECT_TRUE(engine_->segments().Unmap(id).ok());
+  EXPECT_FALSE(engine_->segments().Unreserve(base, MiB(32)));
+  EXPECT_TRUE(engine_->segments().Unreserve(base, MiB(64)));
+  EXPECT_FALSE(engine_->segments().Unreserve(base, MiB(64)));
 }
 
 TEST_F(SegmentsTest, WhatIsDestroyedIsFreeForOthers) {
@@ -128,15 +128,15 @@ TEST_F(SegmentsTest, WhatIsDestroyedIsFreeForOthers) {
     const CUdeviceptr base = MapRun(2);
     Write(base, 1, kSegment * 2);
     for (const RangeId id : run_) {
-      EXPECT_TRUE(engine_->UnmapSegment(id).ok());
-      engine_->DestroySegment(id);
+      EXPECT_TRUE(engine_->segments().Unmap(id).ok());
+      engine_->segments().Destroy(id);
     }
     run_.clear();
-    EXPECT_TRUE(engine_->Unreserve(base, MiB(64)));
+    EXPECT_TRUE(engine_->segments().Unreserve(base, MiB(64)));
     EXPECT_EQ(engine_->stats().live, Bytes{0});
   }
   EXPECT_NE(Allocate(MiB(16)), 0u);
-  EXPECT_FALSE(engine_->CreateSegment(kSegment).ok()) << "it is all taken";
+  EXPECT_FALSE(engine_->segments().Create(kSegment).ok()) << "it is all taken";
 }
 
 TEST_F(SegmentsTest, WhatIsHandedOverIsTheDriversWithAllItsWords) {
@@ -144,7 +144,7 @@ TEST_F(SegmentsTest, WhatIsHandedOverIsTheDriversWithAllItsWords) {
   const CUdeviceptr base = MapRun(2);  // the second is on the host
   Write(base, 1, kSegment * 2);
   for (size_t i = 0; i < 2; ++i) {
-    const auto at = engine_->HandOver(run_[i], MakeHandle());
+    const auto at = engine_->segments().HandOver(run_[i], MakeHandle());
     ASSERT_TRUE(at.ok()) << core::Describe(at.error());
     EXPECT_EQ(*at, base + (kSegment * i).count());
   }
@@ -158,9 +158,9 @@ TEST_F(SegmentsTest, OneThatIsMappedNowhereIsHandedOverToo) {
   Open(MiB(16), MiB(64));
   const CUdeviceptr base = MapRun(1);
   Write(base, 1, kSegment);
-  EXPECT_TRUE(engine_->UnmapSegment(run_[0]).ok());
+  EXPECT_TRUE(engine_->segments().Unmap(run_[0]).ok());
   const CUmemGenericAllocationHandle handle = MakeHandle();
-  const auto at = engine_->HandOver(run_[0], handle);
+  const auto at = engine_->segments().HandOver(run_[0], handle);
   ASSERT_TRUE(at.ok());
   EXPECT_EQ(*at, 0u);
   const Part whole{Place::kDevice, kSegment, handle, 0};
@@ -193,7 +193,7 @@ TEST_F(SegmentsTest, APartThatCannotBeMappedAnyMoreIsNotLost) {
   EXPECT_TRUE(Eventually([&] { return refused >= 2; }));
   refused_to = 0;
   for (size_t i = 0; i < 2; ++i) {
-    const auto at = engine_->HandOver(run_[i], MakeHandle());
+    const auto at = engine_->segments().HandOver(run_[i], MakeHandle());
     ASSERT_TRUE(at.ok()) << core::Describe(at.error());
     EXPECT_EQ(*at, base + (kSegment * i).count());
   }
@@ -207,7 +207,7 @@ TEST_F(SegmentsTest, APinHoldsAllBesideItForGood) {
   engine_->Pin(base + 8);
   // One that comes later, too.
   const RangeId later = Create();
-  EXPECT_TRUE(engine_->MapSegment(later, base + (kSegment * 2).count()).ok());
+  EXPECT_TRUE(engine_->segments().Map(later, base + (kSegment * 2).count()).ok());
   EXPECT_EQ(engine_->stats().pinned, kSegment * 3);
   const CUdeviceptr other = Allocate(MiB(8));
   Write(other, 2, MiB(8));
