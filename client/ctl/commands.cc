@@ -163,7 +163,7 @@ Status CheckTaken(const proto::SetLimits& asked, const proto::LimitsSet& answer)
     return Error{
         core::ErrorCode::kUnsupported,
         "the budget of " + budget.pool() +
-            " was not accepted: the daemon is older than ravenctl, or this is a legacy job"};
+            " was not set: the daemon is older than ravenctl, or this is a legacy job"};
   }
   const bool shares = asked.has_weight() || asked.has_priority();
   if (shares && answer.priority() == proto::PRIORITY_NOT_SET) {
