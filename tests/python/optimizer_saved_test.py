@@ -165,7 +165,7 @@ class SavedTest(harness.StoreCase):
         for out, least in ((Terminal(), 1), (Terminal(), 4 << 30), (io.StringIO(), 1)):
             with (
                 contextlib.redirect_stderr(out),
-                unittest.mock.patch("ravenstore._progress._TOLD_BYTES_MIN", least),
+                unittest.mock.patch("ravenstore._progress._REPORTED_BYTES_MIN", least),
             ):
                 mine = self.opt.state_dict()
                 for _ in range(2):
