@@ -160,10 +160,9 @@ Status CheckTaken(const proto::SetLimits& asked, const proto::LimitsSet& answer)
   for (const proto::PoolBudget& budget : asked.pool_budgets()) {
     const auto is_same = [&](const auto& accepted) { return accepted.pool() == budget.pool(); };
     if (std::ranges::any_of(answer.pool_budgets(), is_same)) continue;
-    return Error{
-        core::ErrorCode::kUnsupported,
-        "the budget of " + budget.pool() +
-            " was not set: the daemon is older than ravenctl, or this is a legacy job"};
+    return Error{core::ErrorCode::kUnsupported,
+                 "the budget of " + budget.pool() +
+                     " was not set: the daemon is older than ravenctl, or this is a legacy job"};
   }
   const bool shares = asked.has_weight() || asked.has_priority();
   if (shares && answer.priority() == proto::PRIORITY_NOT_SET) {
