@@ -21,7 +21,6 @@ namespace {
 
 // With no other room an allocation waits so long for the work behind which memory was freed.
 constexpr core::Duration kFreedPatience = std::chrono::seconds(10);
-constexpr std::chrono::microseconds kLookAgain{100};
 
 }  // namespace
 
@@ -111,7 +110,7 @@ Status RangeAllocator::HoldCreated(uint32_t number, Lock& lock) {
                          " bytes of the device and of " +
                          std::to_string(parts_.limit(Place::kHost).count()) +
                          " bytes of pinned host memory is used up"};
-      residency_.AwaitChange(kLookAgain, lock);
+      residency_.AwaitChange(Residency::kLookAgain, lock);
       streams_.Look();
     }
     in_place = is_made || !in_place;
@@ -128,7 +127,7 @@ Status RangeAllocator::ReachCreated(uint32_t number, Lock& lock) {
     if (is_redundant) memory_.DropCopies(options_.part);
     const bool comes_free = is_redundant || ComesFree();
     if (!comes_free || ipc::Now() - began >= kFreedPatience) return reached;
-    residency_.AwaitChange(kLookAgain, lock);
+    residency_.AwaitChange(Residency::kLookAgain, lock);
     streams_.Look();
     residency_.Advance();
   }
@@ -150,7 +149,7 @@ bool RangeAllocator::AwaitCreated(uint32_t number, RoomWaits::Limit* limit, Lock
       memory_.Refuse(number);
     } else {
       pinner_.Delay();
-      residency_.AwaitChange(kLookAgain, lock);
+      residency_.AwaitChange(Residency::kLookAgain, lock);
     }
   }
   if (began) waits_.Note(*began);

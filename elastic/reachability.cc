@@ -10,12 +10,6 @@ using core::Status;
 using core::plan::Unit;
 using core::plan::UnitSpan;
 
-namespace {
-
-constexpr std::chrono::microseconds kLookAgain{100};
-
-}  // namespace
-
 Reachability::Reachability(const EngineOptions& options, const Uses& uses)
     : options_(options),
       driver_(*uses.driver),
@@ -37,7 +31,7 @@ void Reachability::Check(const Status& reached) {
 Status Reachability::ReachUnit(Unit unit, Lock& lock) {
   JobPages& pages = memory_.pages();
   while (pages.IsChanging(unit)) {
-    if (!pages.Report()) residency_.AwaitChange(kLookAgain, lock);
+    if (!pages.Report()) residency_.AwaitChange(Residency::kLookAgain, lock);
   }
   if (pages.CanReach(unit)) return core::Ok();
   JobPages::Reach reach = pages.BeginReach(unit);

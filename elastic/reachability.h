@@ -44,8 +44,10 @@ class Reachability {
   // The range's pages, where they are. REQUIRES: it is no segment, and its pages are held.
   // Errors: kOutOfMemory; kDevice.
   core::Status ReachRange(uint32_t number, Lock& lock);
-  // The same of all that a call uses. `is_unknown`: it may touch anything. Returns the time that it
-  // took, zero if all was mapped.
+  // Reports an error of these to the residency: nothing moves any more.
+  void Check(const core::Status& reached);
+  // The same of all that a call uses, with its errors reported. `is_unknown`: it may touch
+  // anything. Returns the time that it took, zero if all was mapped.
   core::Duration ReachCall(std::span<const RangeId> ranges, std::span<const PageId> pages,
                            bool is_unknown, Lock& lock);
   // A segment's page, which could not be mapped when it was moved.
@@ -62,8 +64,6 @@ class Reachability {
   // Maps live pages that are off the device now, but not those that leave later. Returns whether
   // there were any.
   bool ReachLive(Lock& lock);
-  // Reports what has failed to the residency.
-  void Check(const core::Status& reached);
 
   const EngineOptions& options_;
   const Driver& driver_;

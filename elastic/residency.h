@@ -10,6 +10,7 @@
 // then nothing moves any more.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,9 @@ namespace ravenstore::elastic {
 class Residency {
  public:
   using Lock = std::unique_lock<BothLocks>;
+  // How long a thread waits for a change before it looks again. Shorter: waiting threads take the
+  // locks from calls. Longer: what streams have passed is seen late.
+  static constexpr std::chrono::microseconds kLookAgain{100};
 
   // All that is pointed to, and `options`, outlives it.
   struct Uses {

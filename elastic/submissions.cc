@@ -11,11 +11,8 @@
 namespace ravenstore::elastic {
 
 using core::Bytes;
-using core::Status;
 
 namespace {
-
-constexpr std::chrono::microseconds kLookAgain{100};
 
 // So far ahead of the GPU the job names its calls while not all fits.
 constexpr std::chrono::milliseconds kAhead{5};
@@ -64,12 +61,7 @@ void Submissions::KeepPace(Lock& lock) {
 }
 
 void Submissions::AddUses(const Use& use, Submission* submission) {
-  ++stamp_;
-  for (const CUdeviceptr address : use.addresses) {
-    const uint32_t number = ranges_.At(address);
-    if (number == Addresses::kNoOwner) continue;
-    Range& range = ranges_[number];
-    if (std::exchange(range.stamp, stamp_) == stamp_) continue;
+  VisitRanges(use.addresses, [&](uint32_t number, Range& range) {
     submission->ranges.push_back(RangeId{number});
     ranges_.Hold(number);
     for (uint32_t page = range.pages.first; page < range.pages.second; ++page) {
@@ -79,10 +71,11 @@ void Submissions::AddUses(const Use& use, Submission* submission) {
       ++of.busy;
     }
     SegmentTable::Reservation* with = segments_.ReservationOf(range.pages);
-    if (with == nullptr || std::exchange(with->stamp, stamp_) == stamp_) continue;
+    if (with == nullptr || std::exchange(with->stamp, stamp_) == stamp_) return true;
     submission->reservations.push_back(with);
     ++with->busy;
-  }
+    return true;
+  });
   if (use.unknown) residency_.BeginUnknown();
 }
 
@@ -116,14 +109,14 @@ void Submissions::HoldRange(uint32_t number, core::Tick deadline, Lock& lock) {
                            core::IsUsedInPlace(memory_.books(), memory_.RowOf(number).units);
     if (is_in_use) {
       // It comes when kernels do not use it in place any more.
-      residency_.AwaitChange(kLookAgain, lock);
+      residency_.AwaitChange(Residency::kLookAgain, lock);
     } else if (hold == JobMemory::Hold::kNone && waits) {
       memory_.Get(number, clock_.at());
     } else if (hold == JobMemory::Hold::kNone) {
       if (memory_.Use(number, clock_.at())) return;
-      residency_.AwaitChange(kLookAgain, lock);
+      residency_.AwaitChange(Residency::kLookAgain, lock);
     } else if (waits) {
-      residency_.AwaitChange(kLookAgain, lock);
+      residency_.AwaitChange(Residency::kLookAgain, lock);
     } else {
       memory_.Refuse(number);
     }
@@ -141,7 +134,7 @@ bool Submissions::IsMoving(const Submission& submission) const {
 void Submissions::AwaitMoves(const Submission& submission, Lock& lock) {
   while (IsMoving(submission)) {
     residency_.Advance();
-    if (IsMoving(submission)) residency_.AwaitChange(kLookAgain, lock);
+    if (IsMoving(submission)) residency_.AwaitChange(Residency::kLookAgain, lock);
   }
   // It may write to any page.
   if (submission.unknown) memory_.ModifyAll();
@@ -200,19 +193,16 @@ Submissions::Submission* Submissions::BeginIfReady(const Use& use) {
   };
   if (!std::all_of(use.addresses.begin(), use.addresses.end(), is_there)) return nullptr;
   Submission* const submission = New(use);
-  ++stamp_;
-  for (const CUdeviceptr address : use.addresses) {
-    const uint32_t number = ranges_.At(address);
-    if (number == Addresses::kNoOwner) continue;
-    Range& range = ranges_[number];
-    if (std::exchange(range.stamp, stamp_) == stamp_) continue;
-    if (range.holders == 0 && !open_.TryUse(number, clock_.at(), clock_.next())) {
-      LeaveRanges(submission, {});
-      unused_.push_back(submission);
-      return nullptr;
-    }
+  const bool are_held = VisitRanges(use.addresses, [&](uint32_t number, Range& range) {
+    if (range.holders == 0 && !open_.TryUse(number, clock_.at(), clock_.next())) return false;
     ++range.holders;
     submission->ranges.push_back(RangeId{number});
+    return true;
+  });
+  if (!are_held) {
+    LeaveRanges(submission, {});
+    unused_.push_back(submission);
+    return nullptr;
   }
   NoteBegun(use, submission, {.at = ipc::Now()});
   const bool is_due = !residency_.is_all_there() || open_.logged() >= kLogMost;
@@ -344,8 +334,7 @@ void Submissions::Pin(CUdeviceptr address, bool is_followed) {
   } else {
     residency_.SeeCalls();
     HoldRange(number, core::Tick{}, lock);
-    const Status reached = reachability_.ReachRange(number, lock);
-    if (!reached.ok()) residency_.Fail("memory on the host cannot be reached", reached.error());
+    reachability_.Check(reachability_.ReachRange(number, lock));
   }
   if (is_followed) reachability_.MapAll(lock);
 }

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/types.h"
@@ -116,6 +117,20 @@ class Submissions {
   // The GPU is too far behind for another call.
   bool MustWait() const;
   void KeepPace(Lock& lock);
+  // Calls visit(number, range) for each range that the addresses name, once. Returns false, and
+  // ends, as soon as `visit` does.
+  template <typename Visit>
+  bool VisitRanges(std::span<const CUdeviceptr> addresses, Visit visit) {
+    ++stamp_;
+    for (const CUdeviceptr address : addresses) {
+      const uint32_t number = ranges_.At(address);
+      if (number == Addresses::kNoOwner) continue;
+      Range& range = ranges_[number];
+      if (std::exchange(range.stamp, stamp_) == stamp_) continue;
+      if (!visit(number, range)) return false;
+    }
+    return true;
+  }
   // Counts the call as a holder of all that it uses.
   void AddUses(const Use& use, Submission* submission);
   // Each range of the call is held: its pages stay where they are.

@@ -1,37 +1,16 @@
 #include "elastic/range_table.h"
 
-#include <memory>
 #include <vector>
 
-#include "tests/elastic/testing.h"
+#include "tests/elastic/ranges_fixture.h"
 
 namespace ravenstore::elastic {
 namespace {
 
 using core::Bytes;
-using core::MiB;
 
-class RangeTableTest : public EngineTest {
+class RangeTableTest : public RangesFixture {
  protected:
-  RangeTableTest() {
-    CUdeviceptr begin = 0;
-    RAVEN_CHECK(driver_.address_reserve(&begin, (kPart * 64).count(), kPart.count(), 0, 0) ==
-                CUDA_SUCCESS);
-    addresses_ = std::make_unique<Addresses>(begin, kPart * 64, MiB(2));
-    memory_ = std::make_unique<JobMemory>(
-        JobMemory::Options{.begin = *addresses_->Take(kPart * 32, Addresses::kNoOwner),
-                           .addresses = kPart * 32,
-                           .page = kPart,
-                           .device = kPart * 8,
-                           .host = kPart * 8,
-                           .ended = [] {},
-                           .plan_due = [] {},
-                           .removed = [](uint32_t) {}},
-        &parts_, &streams_);
-    options_.part = kPart;
-    ranges_ = std::make_unique<RangeTable>(options_, memory_.get(), addresses_.get(), &segments_,
-                                           &clock_, [this](Bytes live) { grew_.push_back(live); });
-  }
   // A range that lives in a place of its own.
   uint32_t Create(Bytes size) {
     const uint32_t number = ranges_->New({.asked = size, .size = size});
@@ -44,16 +23,6 @@ class RangeTableTest : public EngineTest {
     memory_->open().TakeLog(&calls);
     return calls.size();
   }
-
-  EngineOptions options_;
-  Parts parts_{&driver_, 0, 0, PlaceLimits{kPart * 8, {}, {}}, PlaceLimits{kPart * 8, {}, {}}};
-  Streams streams_{&driver_};
-  SegmentTable segments_{kPart, &streams_};
-  CallClock clock_;
-  std::unique_ptr<Addresses> addresses_;
-  std::unique_ptr<JobMemory> memory_;
-  std::vector<Bytes> grew_;
-  std::unique_ptr<RangeTable> ranges_;
 };
 
 TEST_F(RangeTableTest, ALiveRangeOwnsItsAddressesUntilItsEnd) {

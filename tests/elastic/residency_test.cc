@@ -4,48 +4,21 @@
 #include <string>
 #include <vector>
 
-#include "tests/elastic/testing.h"
+#include "tests/elastic/ranges_fixture.h"
 
 namespace ravenstore::elastic {
 namespace {
 
-using core::Bytes;
-
-class ResidencyTest : public EngineTest {
+class ResidencyTest : public RangesFixture {
  protected:
   void Make(bool moves = true) {
-    options_.part = kPart;
     options_.moves = moves;
     options_.log = [this](const char* text) { logged_.emplace_back(text); };
-    CUdeviceptr begin = 0;
-    RAVEN_CHECK(driver_.address_reserve(&begin, (kPart * 64).count(), kPart.count(), 0, 0) ==
-                CUDA_SUCCESS);
-    addresses_ = std::make_unique<Addresses>(begin, kPart * 64, kPart);
-    memory_ = std::make_unique<JobMemory>(
-        JobMemory::Options{.begin = *addresses_->Take(kPart * 32, Addresses::kNoOwner),
-                           .addresses = kPart * 32,
-                           .page = kPart,
-                           .device = kPart * 4,
-                           .host = kPart * 4,
-                           .ended = [this] { residency_->NotifyEnded(); },
-                           .plan_due = [] {},
-                           .removed = [this](uint32_t at) { residency_->NoteRemoved(at); }},
-        &parts_, &streams_);
-    ranges_ = std::make_unique<RangeTable>(options_, memory_.get(), addresses_.get(), &segments_,
-                                           &clock_, [](Bytes) {});
     residency_ = std::make_unique<Residency>(
         options_,
         Residency::Uses{&parts_, memory_.get(), &segments_, &streams_, ranges_.get(), &clock_});
   }
 
-  EngineOptions options_;
-  Parts parts_{&driver_, 0, 0, PlaceLimits{kPart * 4, {}, {}}, PlaceLimits{kPart * 4, {}, {}}};
-  Streams streams_{&driver_};
-  SegmentTable segments_{kPart, &streams_};
-  CallClock clock_;
-  std::unique_ptr<Addresses> addresses_;
-  std::unique_ptr<JobMemory> memory_;
-  std::unique_ptr<RangeTable> ranges_;
   std::unique_ptr<Residency> residency_;
   std::vector<std::string> logged_;
 };
