@@ -92,8 +92,8 @@ time_of_tree() { git -C "$ROOT" log -1 --format=%ct 2>/dev/null || stat -c %Y "$
 # Of the Debian releases that packages and images are made for.
 declare -A DEBIAN_NAMES=([12]=bookworm [13]=trixie)
 
-# debian_root NAME RELEASE PACKAGE...: prints a folder with a bare Debian and these packages, which is fetched once, as
-# root, and kept in the cache as NAME. Packages that one kept there lacks are added.
+# debian_root NAME RELEASE PACKAGE...: prints a folder with a bare Debian, which is fetched once, as root, and kept in the
+# cache as NAME. Those of the packages that it lacks are added.
 debian_root() {
   local name=$1 release=$2 root=$CACHE/packages/$1
   shift 2
@@ -102,17 +102,16 @@ debian_root() {
     step "Fetching a root folder of Debian $release" >&2
     rm -rf "$root.part"
     mkdir -p "$root.part"
-    { debootstrap --variant=minbase "$release" "$root.part" &&
-      chroot "$root.part" env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 apt-get install --yes \
-        --no-install-recommends "$@"; } >"$root.log" 2>&1 </dev/null || {
+    debootstrap --variant=minbase "$release" "$root.part" >"$root.log" 2>&1 </dev/null || {
       tail -n 20 "$root.log" >&2
       die "it could not be made"
     }
-    rm -rf "$root.part"/var/cache/apt/archives/*.deb
     mv "$root.part" "$root"
-  elif ! chroot "$root" dpkg --status "$@" >/dev/null 2>&1; then
-    chroot "$root" env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 bash -c 'apt-get update && apt-get install --yes \
-      --no-install-recommends "$@"' bash "$@" >"$root.log" 2>&1 </dev/null || {
+  fi
+  if ! chroot "$root" dpkg --status "$@" >/dev/null 2>&1; then
+    chroot "$root" env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 bash -c '
+      apt-get update && apt-get install --yes --no-install-recommends "$@" && apt-get clean' bash "$@" \
+      >"$root.log" 2>&1 </dev/null || {
       tail -n 20 "$root.log" >&2
       die "packages could not be added to it"
     }
