@@ -251,7 +251,7 @@ void LegacyJobs::HandleWait(Caller& caller, uint64_t request, const proto::Legac
   const auto device = FindDevice(wait.uuid());
   if (!device) {
     return Fail(caller, request, ErrorCode::kNotFound,
-                "this daemon has no such device, and nobody waits for it");
+                "this daemon has no such device, and no job waits for it");
   }
   const Bytes most = MostOf(job, *device);
   waits_.Add(caller, request, *device,

@@ -125,7 +125,7 @@ std::string Log::State::DropNotice(uint64_t* so_far) {
   }
   if (*so_far == reported) return "";
   const std::string words = std::to_string(*so_far - reported) +
-                            " lines of this log were left out: nobody read it in time";
+                            " lines of this log were left out: it was not read in time";
   spdlog::memory_buf_t text;
   own_words->format({"", spdlog::level::warn, words}, text);
   return fmt::to_string(text);

@@ -94,7 +94,7 @@ class RangeTable {
   // ---- Lives.
   // It lives from now on. REQUIRES: it is a segment, or has a place.
   void Begin(uint32_t number);
-  // Its addresses are nobody's from now on, but a segment's, and no call can name it.
+  // It does not live from now on. Its addresses have no owner, but a segment's keep theirs.
   void End(uint32_t number);
   // The bytes of pages in which ranges live.
   core::Bytes LiveBytes() const;

@@ -12,7 +12,7 @@ namespace ravenstore::sim {
 // requests share what they begin with, as in SGLang's RadixAttention (Zheng et al. 2023). Blocks
 // are of 16 tokens, 2 MiB (Kwon et al., "PagedAttention", 2023). A tree: system prompts, documents
 // by Zipf's law, conversations. 24 requests run together; each in turn decodes a block of tokens,
-// for which it reads every block that it stands on. Weights are not in the trace, as they are
+// for which it reads all blocks on its path in the tree. Weights are not in the trace, as they are
 // always in use.
 Trace PrefixCache(const Hardware& hardware, int iterations, uint64_t seed);
 

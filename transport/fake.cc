@@ -271,7 +271,7 @@ void FakeNetwork::Establish(const std::shared_ptr<Wire>& wire) {
   if (wire->at(true).node == nullptr) return;
   const auto found = nodes_.find(wire->from_to.second);
   if (found == nodes_.end()) {
-    const std::string words = "nobody listens at " + wire->from_to.second;
+    const std::string words = "no node listens at " + wire->from_to.second;
     Lose(wire, true, {ErrorCode::kUnavailable, words}, true);
     return;
   }

@@ -155,9 +155,9 @@ TEST_F(FakeTest, ADropIsReportedToBothEndsAndOthersGoOn) {
 }
 
 TEST_F(FakeTest, ConnectingToAMissingNodeOrInSilenceFails) {
-  const ConnectionId missing = Connect("nobody");
+  const ConnectionId missing = Connect("absent");
   Run(seconds(1));
-  EXPECT_EQ(services_[0].lost.at(missing).message, "nobody listens at nobody");
+  EXPECT_EQ(services_[0].lost.at(missing).message, "no node listens at absent");
   network_->Cut("a", "b");
   const ConnectionId silent = Connect("b", network_->Now() + milliseconds(500));
   Run(milliseconds(499));
